@@ -16,7 +16,7 @@ from guildhall.core.ids import fingerprint
 from guildhall.runs.assembly.tool_set import BASE_TOOLS
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import sandbox_tools
-from guildhall.tools.executor import BUILT_IN, Executor, Surroundings, built_in_tools
+from guildhall.tools.executor import BUILT_IN, Executor, ToolEnvironment, built_in_tools
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.cli.test_exit_codes import EXIT_CODES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from guildhall.policy.rules import Verdict
-    from guildhall.tools.gate import Approval, Doubt
+    from guildhall.tools.gate import Approval, EffectChoice
     from tests.conftest import Guild
 
 TOOLS = [*BUILT_IN, "sandbox_list", "sandbox_read_text", "sandbox_write_text", *(t.name for t in BASE_TOOLS)]
@@ -91,23 +91,23 @@ GOOD: dict[str, Any] = {
 class Open:
     """A ledger that lets everything through and keeps nothing."""
 
-    def finished(self, call: ToolCall) -> ToolResult | None:
+    def find_result(self, call: ToolCall) -> ToolResult | None:
         return None
 
-    def interrupted(self, call: ToolCall) -> bool:
+    def is_interrupted(self, call: ToolCall) -> bool:
         return False
 
-    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+    async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         return "approved", None
 
-    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+    async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         return "again", None
 
-    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
 
-    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
+    async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
 
-    async def ended(self, call: ToolCall, result: ToolResult) -> None: ...
+    async def record_end(self, call: ToolCall, result: ToolResult) -> None: ...
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Scene:
     inside: Path
     outside: Path
 
-    def tools(self) -> tuple[tuple[Tool, ...], Surroundings]:
+    def tools(self) -> tuple[tuple[Tool, ...], ToolEnvironment]:
         view = View(
             cwd=self.inside,
             folders=(
@@ -127,9 +127,9 @@ class Scene:
             hidden=(self.outside / "home",),
         )
         search = {"searxng": "http://127.0.0.1:1", "provider": None}
-        surroundings = Surroundings(view=view, env={"PATH": os.environ["PATH"]}, web_search=search)
-        tools = (*BASE_TOOLS, *sandbox_tools(view), *built_in_tools(BUILT_IN, surroundings))
-        return tools, surroundings
+        environment = ToolEnvironment(view=view, env={"PATH": os.environ["PATH"]}, web_search=search)
+        tools = (*BASE_TOOLS, *sandbox_tools(view), *built_in_tools(BUILT_IN, environment))
+        return tools, environment
 
     def untouched(self) -> str:
         return fingerprint(
@@ -172,12 +172,12 @@ def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", TOOLS)
 def test_hostile_arguments_give_results_and_nothing_else(scene: Scene, name: str) -> None:
-    tools, surroundings = scene.tools()
+    tools, environment = scene.tools()
     tool = next(tool for tool in tools if tool.name == name)
     before = scene.untouched()
 
     async def attack() -> list[ToolResult]:
-        executor = Executor(tools, surroundings, by_no_run)
+        executor = Executor(tools, environment, by_no_run)
         gate = Gate(tools, (), "ask", Open(), executor)
         try:
             calls = [

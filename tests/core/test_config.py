@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.core.config import anchored, duration, load_settings
+from guildhall.core.config import load_settings, parse_duration, resolve_script_path
 from guildhall.core.errors import HallUnavailable, InvalidFile, UsageError
 
 if TYPE_CHECKING:
@@ -141,27 +141,27 @@ def test_a_mistake_is_named_with_its_place(home: Home, tmp_path: Path, text: str
     [("30s", 30), ("30m", 1800), (" 1.5 h ", 5400), ("2d", 172800), ("45", 45), (45, 45), (0.5, 0.5)],
 )
 def test_durations_as_people_write_them(text: object, seconds: float):
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "0", 0, "1e9s", "5 weeks", True, None, [], float("nan"), "99999d"])
 def test_what_is_not_a_duration_says_how_to_write_one(text: object):
     with pytest.raises(UsageError, match=r"is not a duration\nWrite a number with s, m, h or d"):
-        duration(text)
+        parse_duration(text)
 
 
 @given(st.text() | st.integers() | st.floats())
 @hypothesis.settings(deadline=None)
 def test_any_duration_is_positive_or_an_error(value: object):
     with contextlib.suppress(UsageError):
-        assert 0 < duration(value) < float("inf")
+        assert 0 < parse_duration(value) < float("inf")
 
 
 def test_only_scripts_are_looked_for_in_a_folder(tmp_path: Path):
-    assert anchored("script:a/b.yaml", tmp_path) == f"script:{tmp_path}/a/b.yaml"
-    assert anchored("script:/a/b.yaml", tmp_path) == "script:/a/b.yaml"
-    assert anchored("openai:gpt-4o", tmp_path) == "openai:gpt-4o"
-    assert anchored("script:", tmp_path) == "script:"
+    assert resolve_script_path("script:a/b.yaml", tmp_path) == f"script:{tmp_path}/a/b.yaml"
+    assert resolve_script_path("script:/a/b.yaml", tmp_path) == "script:/a/b.yaml"
+    assert resolve_script_path("openai:gpt-4o", tmp_path) == "openai:gpt-4o"
+    assert resolve_script_path("script:", tmp_path) == "script:"
 
 
 def test_a_project_may_have_the_manager_ask_about_more_and_never_about_less(home: Home, tmp_path: Path) -> None:

@@ -40,15 +40,15 @@ def test_a_frame_knows_its_project_and_its_model(tmp_path: Path):
 
 def test_the_record_has_the_names_of_variables_and_no_values(tmp_path: Path):
     frame = Frame.here(tmp_path, ENVIRONMENT, allowed=frozenset({"ANTHROPIC_API_KEY"}))
-    shown = frame.recorded().as_dict()
+    shown = frame.to_record().as_dict()
     assert shown["env"] == ["ANTHROPIC_API_KEY", "LANG", "PATH"]
     assert "sk-ant" not in json.dumps(shown)
-    assert Frame(cwd=tmp_path, root=tmp_path).recorded().as_dict()["env"] == []
+    assert Frame(cwd=tmp_path, root=tmp_path).to_record().as_dict()["env"] == []
 
 
 def test_keys_travel_apart_and_are_nowhere_to_be_seen(tmp_path: Path):
     frame = Frame.here(tmp_path, ENVIRONMENT, keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
     assert frame.keys == {"ANTHROPIC_API_KEY": ENVIRONMENT["ANTHROPIC_API_KEY"]}
     assert "ANTHROPIC_API_KEY" not in frame.env
-    for shown in (repr(frame), str(frame), json.dumps(frame.recorded().as_dict())):
+    for shown in (repr(frame), str(frame), json.dumps(frame.to_record().as_dict())):
         assert ENVIRONMENT["ANTHROPIC_API_KEY"] not in shown

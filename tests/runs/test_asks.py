@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.core.clock import SystemClock, moment
+from guildhall.core.clock import SystemClock, parse_stamp
 from tests.cli.places import Terminal
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, start_asking, told, until
 
@@ -84,7 +84,7 @@ def test_a_time_out_is_told_as_one(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={"fs.write": {"approval_required": True, "timeout": 0.3}})
     put_script(project, WRITE, DONE)
     ran, run, ask = start_asking(guild)
-    over = moment(ran.json["asks"][0]["expires_at"])
+    over = parse_stamp(ran.json["asks"][0]["expires_at"])
     until(lambda: SystemClock().now() >= over)
     late = guild("answer", ask, "yes")
     assert late.code == 1

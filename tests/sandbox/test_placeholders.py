@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.core.paths import project_root, stands_in
+from guildhall.core.paths import is_placeholder, project_root
 from guildhall.sandbox.mounts import hold_placeholders
 
 
@@ -19,8 +19,8 @@ def test_they_are_there_for_the_length_of_a_block(tmp_path: Path) -> None:
         assert not lost
         assert folder.is_dir()
         assert file.read_text() == ""
-        assert stands_in(folder)
-        assert stands_in(file)
+        assert is_placeholder(folder)
+        assert is_placeholder(file)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -30,7 +30,7 @@ def test_the_last_one_takes_them_away(tmp_path: Path) -> None:
     first.__enter__()
     with second:
         first.__exit__(None, None, None)
-        assert stands_in(folder), "the second relies on it"
+        assert is_placeholder(folder), "the second relies on it"
     assert not folder.exists()
 
 
@@ -66,7 +66,7 @@ def test_a_place_where_nothing_can_be_made_is_said(tmp_path: Path) -> None:
     nowhere = Path("/sys/workers")
     with hold_placeholders((tmp_path / "fine", nowhere)) as lost:
         assert lost == {nowhere}
-        assert stands_in(tmp_path / "fine")
+        assert is_placeholder(tmp_path / "fine")
 
 
 def test_a_link_or_a_name_too_long_is_refused(tmp_path: Path) -> None:

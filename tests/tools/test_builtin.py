@@ -8,22 +8,22 @@ import pytest
 
 from guildhall.policy.rules import CAPABILITIES
 from guildhall.sandbox.view import Folder, View
-from guildhall.tools.executor import BUILT_IN, Surroundings, built_in_tools
+from guildhall.tools.executor import BUILT_IN, ToolEnvironment, built_in_tools
 from guildhall.workers.model import BUILT_IN_TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def surroundings(folder: Path) -> Surroundings:
+def environment(folder: Path) -> ToolEnvironment:
     view = View(cwd=folder, folders=(Folder(path=folder, is_writable=True),))
-    return Surroundings(view=view, web_search={"searxng": "http://127.0.0.1:1", "provider": None})
+    return ToolEnvironment(view=view, web_search={"searxng": "http://127.0.0.1:1", "provider": None})
 
 
 @pytest.mark.req("WKR-6")
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_each_is_made_with_what_the_table_says_it_can_do(tmp_path: Path, name: str) -> None:
-    (tool,) = built_in_tools([name], surroundings(tmp_path))
+    (tool,) = built_in_tools([name], environment(tmp_path))
     assert tool.name == name
     assert tool.capabilities == BUILT_IN[name] <= CAPABILITIES.keys()
     assert tool.description
@@ -36,7 +36,7 @@ def test_each_is_made_with_what_the_table_says_it_can_do(tmp_path: Path, name: s
 
 def test_they_come_in_the_order_in_which_they_are_declared(tmp_path: Path) -> None:
     for names in (["Write", "Read"], ["Bash", "Glob", "WebFetch", "Edit"], [], list(BUILT_IN)):
-        assert [tool.name for tool in built_in_tools(names, surroundings(tmp_path))] == names
+        assert [tool.name for tool in built_in_tools(names, environment(tmp_path))] == names
 
 
 def test_a_worker_file_knows_the_same_names() -> None:
@@ -44,5 +44,5 @@ def test_a_worker_file_knows_the_same_names() -> None:
 
 
 def test_what_changes_something_is_not_made_twice_unless_it_may(tmp_path: Path) -> None:
-    repeatable = {tool.name for tool in built_in_tools(BUILT_IN, surroundings(tmp_path)) if tool.repeatable}
+    repeatable = {tool.name for tool in built_in_tools(BUILT_IN, environment(tmp_path)) if tool.repeatable}
     assert repeatable == {"Read", "Grep", "Glob", "Write", "WebFetch", "WebSearch"}

@@ -10,7 +10,7 @@ import pytest
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import Executor, InFile, Surroundings, built_in_tools, describe_toolbox
+from guildhall.tools.executor import Executor, InFile, ToolEnvironment, built_in_tools, describe_toolbox
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import by_no_run
 
@@ -63,17 +63,17 @@ def box(tmp_path: Path) -> Path:
     return path
 
 
-def around(folder: Path) -> Surroundings:
-    return Surroundings(view=View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
+def around(folder: Path) -> ToolEnvironment:
+    return ToolEnvironment(view=View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
 
 
 def executed(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
-    surroundings = around(box.parent / "work")
+    environment = around(box.parent / "work")
 
     async def go() -> list[ToolResult]:
-        found = await describe_toolbox("box", box, surroundings)
+        found = await describe_toolbox("box", box, environment)
         tools = {tool.name: tool for tool in found.tools}
-        executor = Executor(found.tools, surroundings, by_no_run)
+        executor = Executor(found.tools, environment, by_no_run)
         try:
             return [
                 await executor(tools[name], ToolCall(key=f"m1/{i}", tool=name, arguments=arguments))
@@ -122,8 +122,8 @@ def test_a_system_handler_runs_here_and_gets_no_host(tmp_path: Path) -> None:
         """Answer."""
         return n + 1
 
-    surroundings = around(tmp_path)
-    executor = Executor((here,), surroundings, by_no_run)
+    environment = around(tmp_path)
+    executor = Executor((here,), environment, by_no_run)
 
     async def go(arguments: dict[str, Any] | None) -> ToolResult:
         return await executor(here, ToolCall(key="k", tool="here", arguments=arguments))
@@ -155,9 +155,9 @@ async def _ended(executor: Executor, mine: Tool, call: ToolCall) -> tuple[str, b
 
 def test_after_the_end_nothing_runs(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    surroundings = around(tmp_path)
-    tools = built_in_tools(["Read"], surroundings)
-    executor = Executor(tools, surroundings, by_no_run)
+    environment = around(tmp_path)
+    tools = built_in_tools(["Read"], environment)
+    executor = Executor(tools, environment, by_no_run)
 
     async def go() -> tuple[ToolResult, ToolResult]:
         call = ToolCall(key="k", tool="Read", arguments={"file_path": "a.txt"})

@@ -11,14 +11,14 @@ import pytest
 from guildhall.policy.rules import ALIASES, Rule, Verdict
 from guildhall.sandbox.view import View
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import Executor, Surroundings
+from guildhall.tools.executor import Executor, ToolEnvironment
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
     from guildhall.policy.rules import Mode
-    from guildhall.tools.gate import Approval, Doubt
+    from guildhall.tools.gate import Approval, EffectChoice
 
 
 @tool(capabilities={"fs.write"}, runs_in="hall")
@@ -36,39 +36,39 @@ def put(text: str) -> str:
 class Ledger:
     """Keeps what the gate tells, in order; says what it is given to say."""
 
-    def __init__(self, said: Approval = "approved", note: str | None = None, doubt: Doubt = "again") -> None:
+    def __init__(self, said: Approval = "approved", note: str | None = None, doubt: EffectChoice = "again") -> None:
         self.told: list[tuple[str, Any]] = []
         self.done: dict[str, ToolResult] = {}
         self.cut_off: set[str] = set()
         self._said: tuple[Approval, str | None] = (said, note)
-        self._doubt: tuple[Doubt, str | None] = (doubt, note)
+        self._doubt: tuple[EffectChoice, str | None] = (doubt, note)
 
     @property
     def order(self) -> list[str]:
         return [name for name, _ in self.told]
 
-    def finished(self, call: ToolCall) -> ToolResult | None:
+    def find_result(self, call: ToolCall) -> ToolResult | None:
         return self.done.get(call.key)
 
-    def interrupted(self, call: ToolCall) -> bool:
+    def is_interrupted(self, call: ToolCall) -> bool:
         return call.key in self.cut_off
 
-    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+    async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         self.told.append(("approval", verdict))
         return self._said
 
-    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+    async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         self.told.append(("doubt", None))
         return self._doubt
 
-    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         self.told.append(("refused", verdict))
         self.done[call.key] = result
 
-    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
+    async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         self.told.append(("started", verdict))
 
-    async def ended(self, call: ToolCall, result: ToolResult) -> None:
+    async def record_end(self, call: ToolCall, result: ToolResult) -> None:
         self.told.append(("ended", result))
         self.done[call.key] = result
 
@@ -81,7 +81,7 @@ def called(
     rules: tuple[Rule, ...] = (),
     mode: Mode = "ask",
 ) -> ToolResult:
-    executor = Executor((keep, put), Surroundings(view=View(cwd=Path.cwd())), by_no_run)
+    executor = Executor((keep, put), ToolEnvironment(view=View(cwd=Path.cwd())), by_no_run)
     gate = Gate((keep, put), rules, mode, ledger, executor)
     return asyncio.run(gate.call(ToolCall(key="m1/c1", tool=name, arguments=arguments)))
 
@@ -177,7 +177,7 @@ def test_a_finished_call_is_not_made_again() -> None:
         ("again", "a", ["doubt", "started", "ended"]),
     ],
 )
-def test_a_call_that_was_cut_off_is_settled_by_a_person(doubt: Doubt, said: str, order: list[str]) -> None:
+def test_a_call_that_was_cut_off_is_settled_by_a_person(doubt: EffectChoice, said: str, order: list[str]) -> None:
     ledger = Ledger(note="I looked", doubt=doubt)
     ledger.cut_off.add("m1/c1")
     result = called(ledger, "keep", {"text": "a"}, rules=(ASK,))  # "again" is an approval: it is not asked twice

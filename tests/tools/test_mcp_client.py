@@ -267,7 +267,7 @@ def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
         ({"content": [{"type": "text", "text": "\ud800"}]}, "\ufffd", False),
         ({"content": "x"}, "done", False),
         ({}, "done", False),
-        ([], "The server answered with something that is no result.", True),
+        ([], "The server answered with an invalid result.", True),
         ({"resultType": "input_required"}, "The server requested input, which is not supported.", True),
     ],
 )  # fmt: skip

@@ -75,8 +75,8 @@ def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None
     ("text", "said"),
     [
         ("", "has no such name"),
-        ("Report = 1", "is no model: it is a int"),
-        ("from os import system as Report", "is no model"),
+        ("Report = 1", "is not a model: it is a int"),
+        ("from os import system as Report", "is not a model"),
         ("class Report: pass", "another kind of class"),
         ("Report = int", "another kind of class"),
         ("class Report(", "SyntaxError"),

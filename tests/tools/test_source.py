@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import Surroundings, describe_toolbox
+from guildhall.tools.executor import ToolEnvironment, describe_toolbox
 from guildhall.tools.host.protocol import MAX_SOURCE_BYTES, pin_of, read_source
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def described(path: Path, pin: str | None) -> list[str]:
-    found = asyncio.run(describe_toolbox("box", path, Surroundings(view=View(cwd=path.parent)), pin))
+    found = asyncio.run(describe_toolbox("box", path, ToolEnvironment(view=View(cwd=path.parent)), pin))
     return [tool.name for tool in found.tools]
 
 

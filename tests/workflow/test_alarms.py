@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from guildhall.core.clock import local_zone, moment
+from guildhall.core.clock import local_zone, parse_stamp
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.workflow.schedules import next_due
 from guildhall.workflow.target import Schedule, parse
@@ -47,12 +47,12 @@ def test_an_agent_wakes_when_it_is_due_and_is_told_why(team: Team) -> None:
     async def work(team: Team) -> None:
         await start(team)
         schedule = await team.client.workflows.set_schedule(parse("ann@team"), "1h", prompt="anything new?")
-        assert 3500 < (moment(schedule.due_at or "") - datetime.now(UTC)).total_seconds() <= 3600
+        assert 3500 < (parse_stamp(schedule.due_at or "") - datetime.now(UTC)).total_seconds() <= 3600
         await ring(team)
         await until(lambda: ("ann", "woke") in said(team))
         assert said(team)[0] == ("system", "anything new?")
         after = await team.client.workflows.schedules(parse("ann@team"))
-        assert 3500 < (moment(after[0].due_at or "") - datetime.now(UTC)).total_seconds() <= 3600
+        assert 3500 < (parse_stamp(after[0].due_at or "") - datetime.now(UTC)).total_seconds() <= 3600
         await team.client.workflows.set_schedule(parse("@team"), "0 9 * * 1-5")  # for those without one of their own
         assert await team.client.workflows.clear_schedule(parse("ann@team"))
         assert not await team.client.workflows.clear_schedule(parse("ann@team"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import AskedQuestion
-from guildhall.core.clock import Clock, moment
+from guildhall.core.clock import Clock, parse_stamp
 from guildhall.runs.model import FREE_TEXT, RELAYED, Ask, Question, Run
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, QuestionAsked
@@ -135,7 +135,7 @@ class ResumeTimers:
 
     async def _wait(self, run: str, until: str | None) -> None:
         if until is not None:
-            await self._clock.sleep(max((moment(until) - self._clock.now()).total_seconds(), 0.0))
+            await self._clock.sleep(max((parse_stamp(until) - self._clock.now()).total_seconds(), 0.0))
         del self._tasks[run]
         found = self._history.get(run)
         if found.status == "waiting":

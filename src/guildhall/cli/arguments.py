@@ -111,10 +111,10 @@ def dollars(text: str) -> float:
 
 def seconds(text: str) -> float:
     """Read a duration such as 30s or 10m."""
-    from guildhall.core.config import duration
+    from guildhall.core.config import parse_duration
 
     try:
-        return duration(text)
+        return parse_duration(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(f"{error.message}. {error.hint}") from None
 

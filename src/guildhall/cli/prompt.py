@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.cli.screen import Screen, exact, one_line
-from guildhall.core.clock import SystemClock, moment
+from guildhall.core.clock import SystemClock, parse_stamp
 from guildhall.core.errors import NotFound, NotTrusted, UsageError
 from guildhall.runs.model import Answer, format_choices, parse_choice
 
@@ -55,7 +55,7 @@ async def ask_user(ask: Mapping[str, Any], screen: Screen) -> Answer:
     if ask["body"]:
         screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")
-    left = max((moment(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
+    left = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
     async with asyncio.timeout(left):
         while True:
             typed = await _ask_line(screen, _question(ask))

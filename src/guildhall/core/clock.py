@@ -50,7 +50,7 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def moment(text: str) -> datetime:
+def parse_stamp(text: str) -> datetime:
     """Parse a time that `stamp` formatted."""
     return datetime.fromisoformat(text)
 

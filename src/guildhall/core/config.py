@@ -35,7 +35,7 @@ _MIN_SIZE_BYTES, _MAX_SIZE_BYTES = 64 * 1024**2, 1000 * 1024**3
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def size(value: object) -> int:
+def parse_size(value: object) -> int:
     """Parse a size such as `512MB` or `2GB` into bytes."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     count = int(found[1]) * _BYTES[found[2].upper()] if found else 0
@@ -44,7 +44,7 @@ def size(value: object) -> int:
     return count
 
 
-def duration(value: object) -> float:
+def parse_duration(value: object) -> float:
     """Parse a duration such as `30s`, `5m`, `1.5h`, `2d` or a number of seconds into seconds."""
     seconds: float | None = None
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -53,13 +53,13 @@ def duration(value: object) -> float:
         seconds = float(match[1]) * _UNITS[match[2]]
     if seconds is None or not 0 < seconds <= _MAX_DURATION_S:
         hint = "Write a number with s, m, h or d, such as 30s, 5m, 1.5h or 2d; at most ten years."
-        raise UsageError(f"{yaml.shown(value)} is not a duration", hint=hint)
+        raise UsageError(f"{yaml.format_value(value)} is not a duration", hint=hint)
     return seconds
 
 
 def _seconds(value: object) -> float:
     try:
-        return duration(value)
+        return parse_duration(value)
     except UsageError as error:
         raise ValueError(f"{error.message}. {error.hint}") from None
 
@@ -73,7 +73,7 @@ Duration = Annotated[
 
 def _variable(name: object) -> object:
     if isinstance(name, str) and not _VARIABLE.fullmatch(name):
-        raise ValueError(f"{yaml.shown(name)} cannot name a variable")
+        raise ValueError(f"{yaml.format_value(name)} cannot name a variable")
     return name
 
 
@@ -84,7 +84,7 @@ def _dollars(value: object) -> object:
     if value == "none":
         return math.inf
     if isinstance(value, bool | str) or (isinstance(value, int | float) and not 0 < value < math.inf):
-        raise ValueError(f"expected dollars, such as 5.0, or `none` (got {yaml.shown(value)})")
+        raise ValueError(f"expected dollars, such as 5.0, or `none` (got {yaml.format_value(value)})")
     return value
 
 
@@ -120,7 +120,7 @@ class Memory(_Part):
     limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
 
 
-Size = Annotated[int, BeforeValidator(size, json_schema_input_type=str)]
+Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=str)]
 
 
 class HallSettings(_Part):
@@ -231,7 +231,7 @@ def _read(path: Path, *, check_foreign: bool = False, user_only: tuple[str, ...]
         if getattr(read, name) is not None:
             raise source.error("a project cannot set this", (name,), "Set it in config.yaml of your own home.")
     if read.model:
-        read = read.model_copy(update={"model": anchored(read.model, path.parent)})
+        read = read.model_copy(update={"model": resolve_script_path(read.model, path.parent)})
     return read
 
 
@@ -243,7 +243,7 @@ def _is_foreign(data: dict[str, Any]) -> bool:
     return bool(data) and not any(name in ours or nearest(name, ours - {"projects"}) for name in data)
 
 
-def anchored(model: str, folder: Path) -> str:
+def resolve_script_path(model: str, folder: Path) -> str:
     """Return the name of a model. The path of a script is made absolute, relative to `folder`."""
     kind, _, rest = model.partition(":")
     return f"script:{folder / rest}" if kind == "script" and rest else model

@@ -68,7 +68,7 @@ class UsageError(GuildError):
 
 
 class InvalidFile(GuildError):
-    """A file of the user is invalid. `others` has further mistakes in it."""
+    """A file of the user is invalid. `others` lists its further mistakes."""
 
     code = "invalid_file"
     exit_code = 2

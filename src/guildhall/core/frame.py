@@ -22,7 +22,7 @@ MODEL_VARIABLE = "GUILDHALL_MODEL"
 # Variables that child processes may see without being named in the settings.
 _HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
 # Variables for commands of the user, such as git. Workers never see them.
-_OWN = frozenset(
+_USER_VARIABLES = frozenset(
     {"HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
 )
 
@@ -41,7 +41,7 @@ class Frame:
     caller: str = "cli"
     # Keys of providers, for the model door and web search. Never recorded, never passed to child processes.
     keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    own: Mapping[str, str] = field(default_factory=dict[str, str])  # for commands of the user, never for workers
+    user_env: Mapping[str, str] = field(default_factory=dict[str, str])  # for commands of the user, never for workers
 
     @staticmethod
     def here(
@@ -67,19 +67,19 @@ class Frame:
             model=model or environ.get(MODEL_VARIABLE) or None,
             caller=caller,
             keys={name: environ[name] for name in keys if environ.get(name)},
-            own={name: value for name, value in environ.items() if name in _OWN},
+            user_env={name: value for name, value in environ.items() if name in _USER_VARIABLES},
         )
 
     @property
-    def sees(self) -> Path:
+    def project_folder(self) -> Path:
         """Return the folder in which the request sees the project."""
         return self.worktree or self.root
 
-    def plain(self) -> dict[str, str]:
+    def harmless_env(self) -> dict[str, str]:
         """Return the harmless variables."""
         return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
-    def recorded(self) -> RecordedFrame:
+    def to_record(self) -> RecordedFrame:
         """Return the frame as it is stored, with the names of variables only."""
         return RecordedFrame(
             cwd=self.cwd,

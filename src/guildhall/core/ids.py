@@ -13,8 +13,8 @@ from typing import Any
 
 _ALPHABET = "23456789abcdefghjkmnpqrstvwxyz"
 _ID = re.compile(r"[a-z]-[23456789abcdefghjkmnpqrstvwxyz]{10}")
-LONGEST_NAME = 64  # characters
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
+MAX_NAME_CHARS = 64  # characters
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}")
 
 RUN = "r"
 ASK = "a"

@@ -21,15 +21,15 @@ class Home:
     """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise."""
 
     path: Path
-    keeps: Path | None = None  # folder of `jobs` and `memory`, if not this one
+    data_dir: Path | None = None  # folder of `jobs` and `memory`, if not this one
 
     @property
     def jobs(self) -> Path:
-        return (self.keeps or self.path) / "jobs"
+        return (self.data_dir or self.path) / "jobs"
 
     @property
     def memory(self) -> Path:
-        return (self.keeps or self.path) / "memory"
+        return (self.data_dir or self.path) / "memory"
 
     @property
     def database(self) -> Path:
@@ -99,7 +99,7 @@ class Home:
     def at(path: Path) -> Home:
         """Return the home at a path. The jobs and memory of a member are beside its home."""
         of_member = path.name == MEMBER_STATE and (path.parent / _MANIFEST).is_file()
-        return Home(path, keeps=path.parent if of_member else None)
+        return Home(path, data_dir=path.parent if of_member else None)
 
 
 def project_root(start: Path) -> Path:
@@ -109,8 +109,8 @@ def project_root(start: Path) -> Path:
     """
     for folder in (start, *start.parents):
         settings, others = folder / PROJECT_SETTINGS, (folder / "workers", folder / MEMBERS)
-        if (settings.is_file() and not stands_in(settings)) or any(
-            other.is_dir() and not stands_in(other) for other in others
+        if (settings.is_file() and not is_placeholder(settings)) or any(
+            other.is_dir() and not is_placeholder(other) for other in others
         ):
             return folder
         if (folder / ".git").exists() or folder == Path.home():
@@ -118,7 +118,7 @@ def project_root(start: Path) -> Path:
     return start
 
 
-def stands_in(path: Path) -> bool:
+def is_placeholder(path: Path) -> bool:
     """Return True if the path is a placeholder: empty, with the sticky bit."""
     try:
         status = path.lstat()

@@ -79,7 +79,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def nearest_or(name: str, known: Iterable[str], otherwise: str) -> str:
+def suggest_or(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return a hint with the nearest name, or `otherwise`."""
     guess = nearest(name, known)
     return f"Did you mean {guess!r}?" if guess else otherwise

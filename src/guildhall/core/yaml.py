@@ -367,17 +367,17 @@ def _choice_error(error: ErrorDetails, here: Location) -> tuple[str, Location, s
     expected = str(error.get("ctx", {}).get("expected", ""))
     guess = nearest(str(error["input"])[:_MAX_SHOWN], re.findall(r"'([^']*)'", expected))
     hint = f"Did you mean {guess!r}?" if guess else None
-    return f"expected {expected} (got {shown(error['input'])})", here, hint
+    return f"expected {expected} (got {format_value(error['input'])})", here, hint
 
 
 def _describe(error: ErrorDetails) -> str:
     if error["type"] in {"value_error", "assertion_error"}:
         return error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = _EXPECTED.get(error["type"], error["msg"].replace("Input should", "it should"))
-    return f"{message} (got {shown(error['input'])})"
+    return f"{message} (got {format_value(error['input'])})"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as short text for an error message."""
     if isinstance(value, dict):
         return "a mapping"

@@ -158,7 +158,7 @@ class Jobs(JobQueries):
         )
 
         async def remember(key: str, content: str) -> ToolResult:
-            tools = self._runs().prepared(run).assembled.tools
+            tools = self._runs().prepared_run(run).assembled.tools
             write = next(tool for tool in tools if tool.name == "memory_write")
             return await invoke(write, {"scope": "worker", "key": key, "content": content})
 

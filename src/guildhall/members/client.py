@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
 from guildhall.core.sse import EventReader
-from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
+from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, to_short_line
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ class MemberClient:
         except TimeoutError:
             raise MemberTimedOut(f"the member {name} did not answer {method} within {timeout_s:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise MemberUnreachable(f"cannot reach the member {name}: {shortened(str(error))}") from None
+            raise MemberUnreachable(f"cannot reach the member {name}: {to_short_line(str(error))}") from None
         except (httpx2.HTTPError, httpx2.StreamError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not self._closed:  # not an effect of `close` during the call
                 raise
-            reason = shortened(str(error)) or type(error).__name__
+            reason = to_short_line(str(error)) or type(error).__name__
             raise MemberUnreachable(f"the member {name} did not answer {method}: {reason}", sent=True) from None
         return self._result(method, number, status, answer)
 
@@ -124,7 +124,7 @@ class MemberClient:
 def _refusal(name: str, method: str, error: Any) -> MemberRefused:
     fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     code, message, data = fields.get("code"), fields.get("message"), fields.get("data")
-    reason = shortened(message) if isinstance(message, str) and message else "no reason given"
+    reason = to_short_line(message) if isinstance(message, str) and message else "no reason given"
     return MemberRefused(
         f"the member {name} refused {method}: {reason}",
         rpc_code=code if isinstance(code, int) else None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.paths import Home, stands_in
+from guildhall.core.paths import Home, is_placeholder
 from guildhall.core.text import did_you_mean
 from guildhall.members.manifest import Manifest
 from guildhall.members.model import FOLDER, MANIFEST, Member, Scope
@@ -91,7 +91,7 @@ class MemberRegistry:
 
 def _members(scope: Scope, top: Path) -> Iterator[Member]:
     try:
-        if not top.is_dir() or stands_in(top):
+        if not top.is_dir() or is_placeholder(top):
             return
         folders = sorted(path for path in top.iterdir() if not path.name.startswith(".") and path.is_dir())
     except OSError as error:

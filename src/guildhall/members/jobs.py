@@ -23,7 +23,7 @@ from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, J
 from guildhall.members.model import WORKER_CAPABILITY, ActiveJob, Member
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
-from guildhall.tools.mcp.model import shortened
+from guildhall.tools.mcp.model import to_short_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -174,7 +174,7 @@ class Answer:
         return Answer(cast("dict[str, Any]", data), context)
 
     def field_error(self, name: str, expected: str) -> MemberRefused:
-        value = shortened(repr(self.data.get(name)))[:80]
+        value = to_short_line(repr(self.data.get(name)))[:80]
         return MemberRefused(f"{self.context}: {name} is not {expected} (got {value})")
 
     def _get(self, name: str, kind: type | UnionType, expected: str) -> Any:

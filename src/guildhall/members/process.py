@@ -258,7 +258,7 @@ def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, 
 
     The key of a provider is included only if the manifest names it. The hall's own environment is never included.
     """
-    known = {**frame.own, **frame.keys, **frame.env, **values}
+    known = {**frame.user_env, **frame.keys, **frame.env, **values}
     filled = {name: fill_placeholders(value, known) for name, value in declared.items()}
     variables = {**frame.env, **{name: value for name, value in filled.items() if value or not declared[name]}}
     return {name: value for name, value in variables.items() if not name.startswith("GIT_")}

@@ -236,7 +236,7 @@ def memory_folders(home: Home, worker: Worker | None, frame: Frame) -> Mapping[S
     must not read the memory of the `reviewer` at home. All workers of a member share one folder inside the member, so
     that it moves with the member.
     """
-    if home.keeps is not None:
+    if home.data_dir is not None:
         return {"worker": MemoryFolder(scope="worker", path=home.memory, name="member")}
     project = (worker.project_root(frame) if worker else frame.root).resolve()
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_folder_name(project.name, str(project))}"}

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
-from guildhall.core.text import nearest_or
+from guildhall.core.text import suggest_or
 from guildhall.projects.model import LORE, Artifact, is_hall_path
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.sandbox.view import Folder, View
@@ -99,7 +99,7 @@ class Artifacts:
         path = artifact_path(path)
         data = self._store.read(path)
         if data is None:
-            hint = nearest_or(path, self._store.files(LORE), "artifact_list lists the artifacts.")
+            hint = suggest_or(path, self._store.files(LORE), "artifact_list lists the artifacts.")
             raise NotFound(f"no artifact {path}", hint=hint)
         if len(data) > MAX_ARTIFACT_BYTES:
             raise Refused(f"{path} is larger than {MAX_ARTIFACT_BYTES:,} bytes")

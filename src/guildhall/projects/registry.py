@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from guildhall.core import yaml, yaml_edit
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.core.ids import LONGEST_NAME, is_name
+from guildhall.core.ids import MAX_NAME_CHARS, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.projects.git import repository
@@ -216,8 +216,8 @@ class Projects:
         _check_repository(folder)
         name = folder.name if name is None else name
         if not is_name(name):
-            shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > LONGEST_NAME else "")
-            hint = f"Choose one with `--name NAME`: letters, digits, dots, dashes, underscores, at most {LONGEST_NAME}."
+            shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > MAX_NAME_CHARS else "")
+            hint = f"Choose one with `--name NAME`: letters, digits, dots, dashes, underscores; max. {MAX_NAME_CHARS}."
             raise UsageError(f"invalid project name: {shown}", hint=hint)
         self._check_unregistered(name, folder)
         project = Project(name=name, path=folder, branch=branch or _current_branch(folder))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import moment
+from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.room import inbox, records, shared_records
 from guildhall.room.document_stores import check_path
@@ -43,7 +43,7 @@ class LogClock:
         self._at = at
 
     def now(self) -> datetime:
-        return moment(self._at)
+        return parse_stamp(self._at)
 
     def monotonic(self) -> float:
         return self.now().timestamp()

@@ -13,8 +13,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from guildhall.core.clock import moment, stamp
-from guildhall.core.config import duration
+from guildhall.core.clock import parse_stamp, stamp
+from guildhall.core.config import parse_duration
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL, fingerprint
 from guildhall.core.text import did_you_mean
@@ -61,7 +61,7 @@ def _normalise_draft(arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         **arguments,
         "options": arguments["options"] or [],
-        "timeout": None if timeout is None else duration(timeout),
+        "timeout": None if timeout is None else parse_duration(timeout),
         "guards": arguments["guards"] or [],
     }
 
@@ -103,7 +103,7 @@ def proposal_create(
     quorum = len(seated) if quorum is None else quorum
     if not 1 <= quorum <= len(seated):
         raise UsageError(f"a quorum of {quorum} is impossible with {len(seated)} agents", hint="Leave it out for all.")
-    seconds = None if timeout is None else duration(timeout)
+    seconds = None if timeout is None else parse_duration(timeout)
     if seconds is not None and not 0 < seconds <= _MAX_TIMEOUT_S:
         raise UsageError(f"a timeout of {seconds:g} seconds cannot be", hint="More than 0, at most 30 days.")
     proposal = Proposal(
@@ -120,7 +120,7 @@ def proposal_create(
         creator=turn.actor.name,
         hops=hops_of(turn),
         created_at=turn.at,
-        expires_at=None if seconds is None else stamp(moment(turn.at) + timedelta(seconds=seconds)),
+        expires_at=None if seconds is None else stamp(parse_stamp(turn.at) + timedelta(seconds=seconds)),
     )
     records.add(turn.connection, turn.room.id, proposal)
     voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []

@@ -17,11 +17,11 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, moment, stamp
+from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
 from guildhall.core.events import AskClosedData, AskOpenedData, DataT, Event, EventBus
 from guildhall.core.ids import ASK, fingerprint, new_id
-from guildhall.core.text import is_text, nearest_or
+from guildhall.core.text import is_text, suggest_or
 from guildhall.runs.model import Answer, Ask, AskKind, Question, format_choices, parse_choice
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, Payload
@@ -52,7 +52,7 @@ class Asks:
         found = self._store.read(lambda connection: records.find_ask(connection, ask))
         if found is None:
             known = [a.id for a in self.open()]
-            raise NotFound(f"unknown ask {ask!r}", hint=nearest_or(ask, known, "`guild ls` lists the open asks."))
+            raise NotFound(f"unknown ask {ask!r}", hint=suggest_or(ask, known, "`guild ls` lists the open asks."))
         return found
 
     def open(self) -> list[Ask]:
@@ -62,7 +62,7 @@ class Asks:
         return [
             ask
             for ask in asks
-            if not self._is_due(ask) and (ask.question.after is None or moment(ask.question.after) <= now)
+            if not self._is_due(ask) and (ask.question.after is None or parse_stamp(ask.question.after) <= now)
         ]
 
     def of_run(self, run: str) -> list[Ask]:
@@ -99,7 +99,7 @@ class Asks:
         return await self._close(ask, "expired", None) is not None
 
     def _is_due(self, ask: Ask) -> bool:
-        return ask.expires_at is not None and self._clock.now() >= moment(ask.expires_at)
+        return ask.expires_at is not None and self._clock.now() >= parse_stamp(ask.expires_at)
 
     async def wait(self, ask: Ask) -> Ask:
         """Wait until the ask is answered or expires, and return it."""
@@ -109,7 +109,7 @@ class Asks:
         current = self.get(ask.id)
         if current.status != "open":
             return current
-        left = (moment(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
+        left = (parse_stamp(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
         try:
             async with asyncio.timeout(left):
                 return await asyncio.shield(future)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.clock import moment
+from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import LimitReached
 from guildhall.runs.model import Bounds, Usage
 from guildhall.runs.record.entries import (
@@ -143,7 +143,7 @@ def seconds_since_start(journal: Journal) -> float:
     first = max(index for index, entry in enumerate(journal.entries) if isinstance(entry.data, Assembly | Resumed))
     segment = journal.entries[first:]
     return sum(
-        (moment(after.at) - moment(before.at)).total_seconds()
+        (parse_stamp(after.at) - parse_stamp(before.at)).total_seconds()
         for before, after in pairwise(segment)
         if not isinstance(before.data, _WAITS)
     )

@@ -112,7 +112,7 @@ def check_limits(
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The limits of a run. None means no limit. At `budget` the run waits and asks, at the others it fails."""
+    """The limits of a run. None means no limit. At `budget` the run waits and asks, at another limit it fails."""
 
     max_turns: int | None = 150
     max_tokens: int | None = None  # sent and received

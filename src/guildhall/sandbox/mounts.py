@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.core.paths import stands_in
+from guildhall.core.paths import is_placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping
@@ -113,7 +113,7 @@ def plan_mounts(confinement: Confinement) -> MountPlan:
     missing = dict.fromkeys(
         mount.source
         for mount in visible
-        if mount in protected and (not mount.source.exists() or stands_in(mount.source))
+        if mount in protected and (not mount.source.exists() or is_placeholder(mount.source))
     )
     cwd = view.cwd.absolute()
     if not (cwd.is_dir() and any(folder.contains(cwd) for folder in folders)):
@@ -356,7 +356,7 @@ def _release(path: Path, fd: int) -> None:
             mode = os.fstat(fd).st_mode
             if not _is_at(path, fd) or not mode & stat.S_ISVTX:
                 return
-            if not stands_in(path):
+            if not is_placeholder(path):
                 os.fchmod(fd, stat.S_IMODE(mode) & ~stat.S_ISVTX)
             elif stat.S_ISDIR(mode):
                 path.rmdir()

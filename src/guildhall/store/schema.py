@@ -126,7 +126,7 @@ def _blank() -> bytes:
 
 
 def _keep_private(path: Path) -> None:
-    """Remove the permissions of group and others. SQLite gives its side files the same mode."""
+    """Remove all permissions except the owner's. SQLite gives its side files the same mode."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         path.chmod(mode & 0o700)

@@ -344,7 +344,7 @@ commissions = Table(
     Column("conflict", JSON, nullable=False),  # files of an unresolved merge conflict
     Column("dependencies", JSON, nullable=False),  # paths that must exist before it starts
     Column("artifacts", JSON, nullable=False),  # paths that must exist when it ends
-    Column("linked", JSON, nullable=False),  # paths that the worker is told to read
+    Column("linked", JSON, nullable=False),  # paths that the worker should read
     Column("limits", JSON, nullable=False),  # max_turns, max_budget_usd, model; only those that are set
     Column("checks", JSON, nullable=False),  # commands that must succeed at the end
     Column("reviewer", Text),  # a worker that must approve

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from guildhall.tools.definition import invoke as invoke
     from guildhall.tools.definition import tool as tool
     from guildhall.tools.executor import BUILT_IN as BUILT_IN
-    from guildhall.tools.executor import Surroundings as Surroundings
+    from guildhall.tools.executor import ToolEnvironment as ToolEnvironment
     from guildhall.tools.gate import CallLedger as CallLedger
     from guildhall.tools.gate import Gate as Gate
     from guildhall.tools.model import Execute as Execute

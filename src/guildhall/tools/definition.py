@@ -385,7 +385,7 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Call the handler of a tool. Return invalid arguments and failures of the handler as error results."""
     import asyncio
 
-    given = accepted(tool, arguments)
+    given = validate_arguments(tool, arguments)
     if isinstance(given, ToolResult):
         return given
     handler = _function(tool)
@@ -398,7 +398,7 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
 
 def invoke_here(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Call the handler of a tool in this thread. Start an event loop only if the handler needs it."""
-    given = accepted(tool, arguments)
+    given = validate_arguments(tool, arguments)
     return given if isinstance(given, ToolResult) else perform(_function(tool), given)
 
 
@@ -412,7 +412,7 @@ def perform(handler: Handler, arguments: Mapping[str, Any]) -> ToolResult:
     return asyncio.run(_await_result(outcome))
 
 
-def accepted(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
+def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
     """Return the typed arguments for the handler, or an error result."""
     try:
         return _check(tool, arguments)
@@ -426,7 +426,7 @@ def _function(tool: Tool) -> Handler:
 
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """Return the problem with the arguments, or None."""
-    given = accepted(tool, arguments)
+    given = validate_arguments(tool, arguments)
     return given.text if isinstance(given, ToolResult) else None
 
 

@@ -16,7 +16,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.builtin.files import file_tools
 from guildhall.tools.builtin.search import search_tools
 from guildhall.tools.builtin.shell import shell_tools
-from guildhall.tools.definition import KeyedHandler, TypedHandler, accepted, invoke
+from guildhall.tools.definition import KeyedHandler, TypedHandler, invoke, validate_arguments
 from guildhall.tools.host.process import ToolHost, text_of
 from guildhall.tools.host.protocol import HostSpec
 from guildhall.tools.mcp.client import OnServer
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 class Executor:
     """Executes the calls of one run, and ends with it."""
 
-    def __init__(self, tools: Iterable[Tool], surroundings: Surroundings, by_run: Execute) -> None:
+    def __init__(self, tools: Iterable[Tool], environment: ToolEnvironment, by_run: Execute) -> None:
         """`by_run` executes the tools that are done by the run itself."""
         self._tools = tuple(tools)
-        self._surroundings = surroundings
+        self._environment = environment
         self._by_run = by_run
         self._hosts: dict[tuple[frozenset[str], str | None], ToolHost] = {}
         self._closed = False
@@ -51,7 +51,7 @@ class Executor:
         if tool.runs_in == "hall":
             return await invoke(_tool_for(tool, call.key), arguments)
         if not isinstance(tool.handler, InFile | InPackage):  # the host of a built-in one takes what was accepted
-            given = accepted(tool, arguments)
+            given = validate_arguments(tool, arguments)
             if isinstance(given, ToolResult):
                 return given
             arguments = given
@@ -77,10 +77,10 @@ class Executor:
         alike = [tool for tool in self._tools if tool.runs_in == "host" and tool.capabilities == capabilities]
         files = {tool.handler for tool in alike if isinstance(tool.handler, InFile)}
         spec = HostSpec(
-            view=self._surroundings.view,
+            view=self._environment.view,
             builtin=tuple(tool.name for tool in alike if not isinstance(tool.handler, InFile | InPackage)),
             toolboxes=tuple(sorted((file.toolbox, file.path) for file in files)),
-            env=self._surroundings.env,
+            env=self._environment.env,
             capabilities=capabilities,
             pins={file.toolbox: file.pin for file in files if file.pin is not None},
         )
@@ -88,9 +88,9 @@ class Executor:
 
     def _of_package(self, package: InPackage, capabilities: frozenset[str]) -> ToolHost:
         spec = HostSpec(
-            view=self._surroundings.view,
+            view=self._environment.view,
             package=(package.toolbox, package.export),
-            env=self._surroundings.env,
+            env=self._environment.env,
             capabilities=capabilities,
         )
         return ToolHost(spec, sources=package.sources)
@@ -129,17 +129,17 @@ class InPackage:
 
 
 async def describe_toolbox(
-    name: str, path: Path, surroundings: Surroundings, pin: str | None = None, content: bytes | None = None
+    name: str, path: Path, environment: ToolEnvironment, pin: str | None = None, content: bytes | None = None
 ) -> Toolbox:
     """Return the tools of a toolbox file, found in a host without capabilities. `content`: the file, if read."""
-    spec = HostSpec(view=surroundings.view, toolboxes=((name, path),), pins={name: pin} if pin else {})
+    spec = HostSpec(view=environment.view, toolboxes=((name, path),), pins={name: pin} if pin else {})
     sources = None if content is None else {name: text_of(name, path, content)}
     return await _list_tools(name, ToolHost(spec, sources=sources), InFile(name, path, pin))
 
 
-async def describe_package(name: str, export: str, sources: Mapping[str, str], surroundings: Surroundings) -> Toolbox:
+async def describe_package(name: str, export: str, sources: Mapping[str, str], environment: ToolEnvironment) -> Toolbox:
     """Return the tools of a toolbox package, found in a host without capabilities."""
-    host = ToolHost(HostSpec(view=surroundings.view, package=(name, export)), sources=sources)
+    host = ToolHost(HostSpec(view=environment.view, package=(name, export)), sources=sources)
     return await _list_tools(name, host, InPackage(name, export, sources))
 
 
@@ -165,7 +165,7 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ToolEnvironment:
     """The environment of a run's tools: its view of the disk, its variables, and secrets of the hall."""
 
     view: View
@@ -175,17 +175,17 @@ class Surroundings:
     forbidden: frozenset[str] = frozenset()  # capabilities that the worker's rules forbid
 
 
-def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Tool]:
+def built_in_tools(names: Iterable[str], environment: ToolEnvironment) -> list[Tool]:
     """Return the named built-in tools, in the given order."""
     wanted = list(names)
-    view = surroundings.view
+    view = environment.view
     tools: list[Tool] = []
     if {"Read", "Write", "Edit"} & set(wanted):
         tools += file_tools(view)
     if {"Grep", "Glob"} & set(wanted):
         tools += search_tools(view)
     if "Bash" in wanted:
-        tools += shell_tools(_reduce_view(view, surroundings.forbidden), surroundings.env)
+        tools += shell_tools(_reduce_view(view, environment.forbidden), environment.env)
     if "WebFetch" in wanted:
         from guildhall.tools.builtin.web_fetch import web_tools
 
@@ -193,7 +193,7 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
     if "WebSearch" in wanted:
         from guildhall.tools.builtin.web_search import search_tool
 
-        tools.append(search_tool(surroundings.web_search, surroundings.environ))
+        tools.append(search_tool(environment.web_search, environment.environ))
     by_name = {tool.name: tool for tool in tools}
     return [by_name[name] for name in wanted]
 

@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 Approval = Literal["approved", "denied", "timed_out"]
 CLOSED = "closed"  # the rule of a call that is closed for now
-Doubt = Literal["done", "again", "fail"]
+EffectChoice = Literal["done", "again", "fail"]
 
 
 class CallLedger(Protocol):
     """The record of the calls of one run, as the gate reads and writes it."""
 
-    def finished(self, call: ToolCall) -> ToolResult | None:
+    def find_result(self, call: ToolCall) -> ToolResult | None:
         """Return the result if the call has ended, or None."""
         ...
 
-    def interrupted(self, call: ToolCall) -> bool:
+    def is_interrupted(self, call: ToolCall) -> bool:
         """Return True if the call was started and its end is not recorded."""
         ...
 
-    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+    async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         """Wait for the user's decision on a call. Return it with a note."""
         ...
 
-    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+    async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         """Ask the user about the effect of an interrupted call. Return the choice with a note."""
         ...
 
-    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
 
-    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
+    async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
 
-    async def ended(self, call: ToolCall, result: ToolResult) -> None: ...
+    async def record_end(self, call: ToolCall, result: ToolResult) -> None: ...
 
 
 class Gate:
@@ -76,7 +76,7 @@ class Gate:
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call. A call is executed once per key."""
-        if (recorded := self._ledger.finished(call)) is not None:
+        if (recorded := self._ledger.find_result(call)) is not None:
             return recorded
         tool = self._tools.get(call.tool)
         if tool is None:
@@ -85,7 +85,7 @@ class Gate:
             return await self._refuse(call, "The arguments are not a JSON object.", None)
         if problem := argument_problem(tool, call.arguments):
             return await self._refuse(call, problem, None)
-        is_interrupted = self._ledger.interrupted(call) and not tool.repeatable
+        is_interrupted = self._ledger.is_interrupted(call) and not tool.repeatable
         if is_interrupted and (result := await self._resolve_interrupted(call, tool)) is not None:
             return result  # before the rules: they cannot undo an effect
         if self._closed is not None and (why := self._closed(call)) is not None:
@@ -95,21 +95,21 @@ class Gate:
         if verdict.decision == "refuse":
             return await self._refuse(call, f"Not permitted: {verdict.reason}.", None, verdict)
         if verdict.decision == "ask" and not is_interrupted:  # "again" is an approval
-            approval, note = await self._ledger.approval(call, tool, verdict)
+            approval, note = await self._ledger.request_approval(call, tool, verdict)
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
-        await self._ledger.started(call, tool, verdict)
+        await self._ledger.record_start(call, tool, verdict)
         try:
             result = await self._execute(tool, call)
         except ServerGone as error:  # known to have no effect: the run ends, and the call is not interrupted
-            await self._ledger.ended(call, ToolResult.error(f"The call was not made: {error.message}."))
+            await self._ledger.record_end(call, ToolResult.error(f"The call was not made: {error.message}."))
             raise
-        await self._ledger.ended(call, result)
+        await self._ledger.record_end(call, result)
         return result
 
     async def _resolve_interrupted(self, call: ToolCall, tool: Tool) -> ToolResult | None:
         """Return the result of an interrupted call, or None if the user says to repeat it."""
-        choice, note = await self._ledger.doubt(call, tool)
+        choice, note = await self._ledger.ask_about_effect(call, tool)
         if choice == "again":
             return None
         suffix = f" Note: {note}" if note else ""
@@ -121,7 +121,7 @@ class Gate:
             result = ToolResult.error(
                 f"The call was interrupted. The user says to treat it as failed. Do not rely on its effect.{suffix}"
             )
-        await self._ledger.ended(call, result)
+        await self._ledger.record_end(call, result)
         return result
 
     async def _refuse(
@@ -129,7 +129,7 @@ class Gate:
     ) -> ToolResult:
         result = ToolResult.error(f"{message} {more}" if more else message)
         verdict = verdict or Verdict(decision="refuse", reason=message)
-        await self._ledger.refused(call, verdict, result)
+        await self._ledger.record_refusal(call, verdict, result)
         return result
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable
 from guildhall.core.ids import canonical, is_name
 from guildhall.core.text import did_you_mean
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 from guildhall.tools.host.protocol import pin_of, read_source
 from guildhall.tools.mcp.model import installation
 from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustState, Worker
@@ -355,7 +355,7 @@ def check_output_schema(schema: Any, where: str) -> Mapping[str, Any]:
     for reference in _references(schema):
         if not _is_resolvable(reference, cast("dict[str, Any]", schema)):
             hint = "Refer to a part of the same schema, such as #/$defs/part."
-            raise InvalidFile(f"unresolvable reference {shown(reference)}", where=where, hint=hint)
+            raise InvalidFile(f"unresolvable reference {format_value(reference)}", where=where, hint=hint)
     return cast("dict[str, Any]", schema)
 
 

@@ -215,7 +215,7 @@ def _narrow_sandbox(name: str, settings: Any, creator: Worker | None, frame: Fra
         return None
     protected = [path.resolve() for path in creator.protected_paths(frame)]
     readable = any("fs.read" in BUILT_IN[tool] for tool in creator.definition.tools)
-    working_folder = (Folder(path=frame.sees.resolve()),) if readable else ()
+    working_folder = (Folder(path=frame.project_folder.resolve()),) if readable else ()
     for own in (*creator.sandbox_folders(frame), *working_folder):
         if not folder.path.is_relative_to(own.path) or (folder.is_writable and not own.is_writable):
             continue

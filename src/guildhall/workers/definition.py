@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 
 from guildhall.core.config import Duration, VariableName
 from guildhall.core.ids import is_name
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 
 RuntimeName = Literal["pydantic", "claude", "codex", "opencode", "cursor"]
 Status = Literal["draft", "active", "retired"]
@@ -22,7 +22,7 @@ SYSTEM_TOOLBOXES = ("base", "room", "job", "commission", "meeting", "manager")
 
 def _check_name(value: object) -> object:
     if isinstance(value, str) and not is_name(value):
-        raise ValueError(f"{shown(value)} is not a valid name: use up to 64 letters, digits, '_', '-' and '.'")
+        raise ValueError(f"{format_value(value)} is not a valid name: use up to 64 letters, digits, '_', '-' and '.'")
     return value
 
 
@@ -43,7 +43,7 @@ def _normalize_suffix(value: object) -> object:
         return value
     suffix = value.lower() if value.startswith(".") else f".{value.lower()}"
     if len(suffix) < 2 or not suffix.isprintable() or "/" in suffix:
-        raise ValueError(f"{shown(value)} is not a suffix: write it like .md")
+        raise ValueError(f"{format_value(value)} is not a suffix: write it like .md")
     return suffix
 
 
@@ -183,14 +183,14 @@ def rules_by_name(value: object) -> object:
             if not isinstance(name, str):
                 raise ValueError("in a list, each rule needs a `name:`")
             if name in named:
-                raise ValueError(f"duplicate rule {shown(name)}")
+                raise ValueError(f"duplicate rule {format_value(name)}")
             named[name] = fields
         return named
     if isinstance(value, dict):
         for name, rule in cast("dict[str, object]", value).items():
             inner = cast("dict[str, object]", rule).get("name", name) if isinstance(rule, dict) else name
             if inner not in (name, None):
-                raise ValueError(f"the rule {shown(name)} has another name inside: {shown(inner)}")
+                raise ValueError(f"the rule {format_value(name)} has another name inside: {format_value(inner)}")
     return cast("object", value)
 
 

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, StrictStr, model_validator
 
 from guildhall.core import ids
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
-from guildhall.core.yaml import Source, read_text, shown
+from guildhall.core.yaml import Source, format_value, read_text
 from guildhall.workers import template
 from guildhall.workers.definition import Definition, Line
 from guildhall.workers.loader import parse_definition
@@ -42,7 +42,7 @@ _TOOLBOX_FIELDS = frozenset({"type", "name", "description", "export"})
 def _check_reference(value: object) -> object:
     if isinstance(value, str):
         if not _REFERENCE.fullmatch(value):
-            raise ValueError(f"{shown(value)} is neither module nor module:name")
+            raise ValueError(f"{format_value(value)} is neither module nor module:name")
         top = value.partition(":")[0].partition(".")[0]
         if top in sys.stdlib_module_names or top == "guildhall":
             raise ValueError(f"{top} is a module outside of the package; rename yours")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.config import Settings, anchored
+from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, NotFound
 from guildhall.core.text import did_you_mean
 from guildhall.workers.loader import WORKER_SUFFIXES, load, load_definition
@@ -173,7 +173,7 @@ def choose_model(
     for by, model in candidates:
         if model:
             folder = worker.resource_folder(frame) if by == "worker" else frame.cwd
-            return ModelChoice(model=anchored(normalize_model(model), folder), by=by)
+            return ModelChoice(model=resolve_script_path(normalize_model(model), folder), by=by)
     raise NoModel(
         f"no model set for worker {worker.name!r}",
         where=worker.place,

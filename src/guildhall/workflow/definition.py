@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from guildhall.core.config import Dollars, Duration, VariableName, duration
+from guildhall.core.config import Dollars, Duration, VariableName, parse_duration
 from guildhall.core.errors import UsageError
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 from guildhall.room.model import RESERVED as ROOM_WORDS
 from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, rules_by_name
 
@@ -52,11 +52,11 @@ def wakeup_of(value: object) -> Wakeup:
     if isinstance(value, str) and _FIELDS.fullmatch(value.strip()) and len(value) <= _LONGEST:
         return Wakeup(cron=_checked(value.strip()))
     try:
-        seconds = duration(value)
+        seconds = parse_duration(value)
     except UsageError:
-        raise ValueError(f"{shown(value)} is no time to wake at. {_HOW}") from None
+        raise ValueError(f"{format_value(value)} is no time to wake at. {_HOW}") from None
     if seconds < SHORTEST:
-        raise ValueError(f"{shown(value)} is too often: at most once in a second")
+        raise ValueError(f"{format_value(value)} is too often: at most once in a second")
     return Wakeup(every=seconds)
 
 
@@ -68,9 +68,9 @@ def _checked(line: str) -> str:
     try:
         next(CronSim(line, datetime(2024, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
-        raise ValueError(f"{shown(line)} is not a cron line: {error}. {_HOW}") from None
+        raise ValueError(f"{format_value(line)} is not a cron line: {error}. {_HOW}") from None
     except StopIteration:
-        raise ValueError(f"{shown(line)} is a cron line that is never due") from None
+        raise ValueError(f"{format_value(line)} is a cron line that is never due") from None
     return line
 
 
@@ -94,17 +94,19 @@ _MOST_AGENTS = 100
 
 def _agent_name(value: object) -> object:
     if isinstance(value, str) and not _AGENT.fullmatch(value):
-        raise ValueError(f"{shown(value)} cannot name an agent: a letter, then letters, digits, '_' or '-', up to 64")
+        raise ValueError(
+            f"{format_value(value)} cannot name an agent: a letter, then letters, digits, '_' or '-', up to 64"
+        )
     if isinstance(value, str) and value.lower() in RESERVED:
-        raise ValueError(f"{shown(value)} cannot name an agent: the word has a meaning of its own in a room")
+        raise ValueError(f"{format_value(value)} cannot name an agent: the word has a meaning of its own in a room")
     return value
 
 
 def _value_name(value: object) -> object:
     if isinstance(value, str) and not _VALUE.fullmatch(value):
-        raise ValueError(f"{shown(value)} cannot be a name here: a letter, then letters, digits, '_' and '-'")
+        raise ValueError(f"{format_value(value)} cannot be a name here: a letter, then letters, digits, '_' and '-'")
     if isinstance(value, str) and value in HEADS:
-        raise ValueError(f"{shown(value)} cannot be a name here: ${{{{ {value}.x }}}} means something else")
+        raise ValueError(f"{format_value(value)} cannot be a name here: ${{{{ {value}.x }}}} means something else")
     return value
 
 
@@ -289,7 +291,7 @@ def _params(value: object) -> object:
             if not isinstance(name, str):
                 raise ValueError("in a list, each param is a name, or fields with a `name:`")
             if name in named:
-                raise ValueError(f"there are two params named {shown(name)}")
+                raise ValueError(f"there are two params named {format_value(name)}")
             named[name] = fields
         return named
     if not isinstance(value, dict):
@@ -301,7 +303,7 @@ def _param(name: str, value: object) -> object:
     if value is None or isinstance(value, str | bool | int | float):
         return {"default": value}
     if isinstance(value, dict) and cast("dict[str, object]", value).get("name", name) != name:
-        raise ValueError(f"the param {shown(name)} says inside that its name is another one")
+        raise ValueError(f"the param {format_value(name)} says inside that its name is another one")
     return cast("object", value)
 
 
@@ -360,8 +362,10 @@ class Definition(Part):
         owner = self.context.document_owner
         if owner not in (None, NOBODY, *self.agents):
             known = ", ".join(self.agents)
-            raise ValueError(f"context.documentOwner: there is no agent {shown(owner)} (there are: {known}; or none)")
+            raise ValueError(
+                f"context.documentOwner: there is no agent {format_value(owner)} (there are: {known}; or none)"
+            )
         names = [step.name for step in self.setup if step.name]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"setup: two steps keep their output as {shown(twice[0])}")
+            raise ValueError(f"setup: two steps keep their output as {format_value(twice[0])}")
         return self

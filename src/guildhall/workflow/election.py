@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import Clock, moment, stamp
+from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.models.model import VOTER
 from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.tools import RoomTools, room_tools
@@ -134,7 +134,7 @@ class Election:
         return call if self.order is None else self.order.calls(who(f"{VOTER}{agent}", 1), call)
 
     def _left(self, proposal: Proposal) -> float:
-        ends = moment(proposal.expires_at) if proposal.expires_at else self.clock.now()
+        ends = parse_stamp(proposal.expires_at) if proposal.expires_at else self.clock.now()
         return max(0.0, (ends - self.clock.now()).total_seconds())
 
 

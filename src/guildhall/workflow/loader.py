@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import ids, yaml
-from guildhall.core.config import anchored
+from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import GuildError, InvalidFile, NotTrusted
 from guildhall.core.paths import Home, project_root
 from guildhall.core.text import did_you_mean
@@ -271,7 +271,7 @@ class _Reader:
 
     def _model(self, fields: AgentDefinition) -> str | None:
         """The model, with a script looked for beside this file."""
-        return anchored(normalize_model(fields.model), self._folder) if fields.model else None
+        return resolve_script_path(normalize_model(fields.model), self._folder) if fields.model else None
 
     def _workdir(self, name: str, fields: AgentDefinition) -> Path | None:
         if fields.workdir is None:

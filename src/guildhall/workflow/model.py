@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.config import anchored
+from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import InvalidFile, NotFound, Refused
 from guildhall.core.ids import digest
 from guildhall.core.paths import project_root
@@ -255,7 +255,7 @@ class Workflow:
 
     def frame(self, frame: Frame) -> Frame:
         """The frame in which its commands and agents work: in the folder of its file, wherever it was started from."""
-        model = anchored(frame.model, frame.cwd) if frame.model else None
+        model = resolve_script_path(frame.model, frame.cwd) if frame.model else None
         return replace(frame, cwd=self.folder, root=project_root(self.folder), model=model)
 
     def seated(self, agent: Agent, values: Values) -> Worker:

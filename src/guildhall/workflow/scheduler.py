@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, moment, stamp
+from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.events import TroubleData, WorkflowData
 from guildhall.room import mentions, voting
@@ -349,7 +349,7 @@ class Team:
 
     def _seconds_until(self, due: str | None) -> float | None:
         """Return the time to wait for a moment, at most `POLL`, or None if there is no such moment."""
-        return None if due is None else max(0.0, min(POLL, (moment(due) - self.clock.now()).total_seconds()))
+        return None if due is None else max(0.0, min(POLL, (parse_stamp(due) - self.clock.now()).total_seconds()))
 
     async def _mind_wakes(self) -> None:
         """Repeat lost wake-ups. One query for all agents: many agents cost no more."""

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import Clock, moment, stamp
+from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import GuildError
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, Said
@@ -58,10 +58,10 @@ class Alarms:
             schedules = self.store.read(lambda connection: records.schedules_of(connection, self.room.id))
             due = [one for one in schedules if one.due_at is not None]
             first = min((one.due_at or "" for one in due), default=None)
-            wait = None if first is None else (moment(first) - self.clock.now()).total_seconds()
+            wait = None if first is None else (parse_stamp(first) - self.clock.now()).total_seconds()
             if wait is not None and wait <= 0:
                 for schedule in due:
-                    if moment(schedule.due_at or "") <= self.clock.now():
+                    if parse_stamp(schedule.due_at or "") <= self.clock.now():
                         await self._ring(schedule)
                 continue
             with suppress(TimeoutError):
@@ -117,7 +117,7 @@ def _key(schedule: Schedule) -> str:
 def next_due(schedule: Schedule, now: datetime, zone: tzinfo) -> datetime:
     """When it is due after now. An interval keeps its rhythm, unless it has fallen behind."""
     if schedule.every is not None and schedule.due_at is not None:
-        following = moment(schedule.due_at) + timedelta(seconds=schedule.every)
+        following = parse_stamp(schedule.due_at) + timedelta(seconds=schedule.every)
         if following > now:
             return following
     return schedule.wakeup.after(now.astimezone(zone))

@@ -233,9 +233,9 @@ class Commands:
 
 def environment(workflow: Workflow, frame: Frame) -> dict[str, str]:
     """What a command of the setup may see: where programs and the person's things are, and what the file names."""
-    named = frame.plain() | {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
+    named = frame.harmless_env() | {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
     # GIT_DIR and its like would send every git of the setup to another repository.
-    return {name: value for name, value in {**frame.own, **named}.items() if not name.startswith("GIT_")}
+    return {name: value for name, value in {**frame.user_env, **named}.items() if not name.startswith("GIT_")}
 
 
 def _result(code: int | None, program: Program, seconds: float, *, keep: bool) -> ToolResult:

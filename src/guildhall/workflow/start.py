@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core import yaml
-from guildhall.core.config import Settings, anchored
+from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, Refused, UsageError
 from guildhall.core.text import did_you_mean
 from guildhall.room.document_stores import check_folder
@@ -47,7 +47,7 @@ def bound(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
     for name in given:
         if name not in params:
             hint = did_you_mean(name, params) or "The file names none under `params:`."
-            raise UsageError(f"the workflow {workflow.name} has no param {yaml.shown(name)}", hint=hint)
+            raise UsageError(f"the workflow {workflow.name} has no param {yaml.format_value(name)}", hint=hint)
     if missing := [name for name, param in params.items() if param.must_be_given and name not in given]:
         about = params[missing[0]].description
         told = f" ({about})" if about else ""
@@ -65,7 +65,7 @@ def values_of(
     """
     check_tag(tag)
     for index, name in enumerate(workflow.definition.env):
-        if name not in allowed and name not in frame.plain():
+        if name not in allowed and name not in frame.harmless_env():
             hint = f"To allow it, write `env: [{name}]` into config.yaml of your home."
             raise _at(
                 workflow, Refused(f"the variable {name} is not allowed by your settings", hint=hint), "env", index
@@ -118,7 +118,7 @@ def budget_of(workflow: Workflow, settings: Settings, asked: float | None = None
 
 def from_here(request: RunRequest, frame: Frame) -> RunRequest:
     """The request with its models as they are meant where it was made: agents work in the folder of the file."""
-    model, override = (one and anchored(one, frame.cwd) for one in (request.model, request.override_model))
+    model, override = (one and resolve_script_path(one, frame.cwd) for one in (request.model, request.override_model))
     return replace(request, model=model, override_model=override)
 
 
@@ -256,7 +256,7 @@ def recorded_hooks(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
     limits = own.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": anchored(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
+    changes = {"model": resolve_script_path(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
     seated = replace(worker, definition=own.model_copy(update=changes))
     return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", inline=False, place=frame.cwd)
 

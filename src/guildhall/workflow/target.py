@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.text import nearest_or
+from guildhall.core.text import suggest_or
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ def check_names(target: Target) -> None:
 
 def missing(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
     """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
-    hint = hint or nearest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
+    hint = hint or suggest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
     return NotFound(f"there is no {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 
@@ -130,12 +130,12 @@ def parse_params(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageError(f"--param {yaml.shown(pair)} has no value", hint="Write --param name=value.")
+            raise UsageError(f"--param {yaml.format_value(pair)} has no value", hint="Write --param name=value.")
         if name in found:
-            raise UsageError(f"--param {yaml.shown(name)} is given twice", hint="Give it once.")
+            raise UsageError(f"--param {yaml.format_value(name)} is given twice", hint="Give it once.")
         if "\0" in value or len(value) > _LONGEST:
             raise UsageError(
-                f"--param {yaml.shown(name)}: the value is too long, or not text", hint="Name a file instead."
+                f"--param {yaml.format_value(name)}: the value is too long, or not text", hint="Name a file instead."
             )
         found[name] = value
     return found

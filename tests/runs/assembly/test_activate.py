@@ -104,7 +104,7 @@ def test_a_function_is_called_with_what_it_is_told() -> None:
         ("return object()", "is not JSON serializable"),
         ("return {'limits': {'timeout': float('nan')}}", "ValueError"),
         ("import os; os._exit(0)", "ended before it was ready"),
-        ("return 'x' * 3_000_000", "said too much"),
+        ("return 'x' * 3_000_000", "returned too much"),
         ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from guildhall.core.errors import ToolUnavailable
 from guildhall.runs.assembly.activation import ToolboxCache
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import Surroundings
+from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers.code import Code, code_file
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def code(path: Path, text: str) -> Code:
 
 
 def test_the_same_code_is_asked_once(tmp_path: Path) -> None:
-    path, around = tmp_path / "cards.py", Surroundings(view=View(cwd=tmp_path))
+    path, around = tmp_path / "cards.py", ToolEnvironment(view=View(cwd=tmp_path))
 
-    async def said(boxes: ToolboxCache, text: str, where: Surroundings = around) -> str:
+    async def said(boxes: ToolboxCache, text: str, where: ToolEnvironment = around) -> str:
         (tool,) = (await boxes.describe(code(path, text), where)).tools
         return tool.description
 
@@ -49,7 +49,7 @@ def test_the_same_code_is_asked_once(tmp_path: Path) -> None:
         assert await said(boxes, TOOLBOX) == first
         assert await said(boxes, TOOLBOX + "# another\n") != first
         assert await said(boxes, TOOLBOX) == first, "what it was before is known still"
-        elsewhere = Surroundings(view=View(cwd=tmp_path, hidden=(tmp_path,)))
+        elsewhere = ToolEnvironment(view=View(cwd=tmp_path, hidden=(tmp_path,)))
         assert await said(boxes, TOOLBOX, elsewhere) != first, "it may have seen something else"
         assert await said(ToolboxCache(), TOOLBOX) != first, "another hall asks for itself"
 
@@ -57,7 +57,7 @@ def test_the_same_code_is_asked_once(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_it_is_not_remembered(tmp_path: Path) -> None:
-    path, around = tmp_path / "cards.py", Surroundings(view=View(cwd=tmp_path))
+    path, around = tmp_path / "cards.py", ToolEnvironment(view=View(cwd=tmp_path))
     text = TOOLBOX + "if secrets.randbelow(2**64):\n    raise OSError(secrets.token_hex())\n"
 
     async def work() -> list[str]:
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_it_is_not_remembered(tmp_path: Path) -> None:
 
 def test_it_is_what_was_read_that_is_described(tmp_path: Path) -> None:
     """A file that is changed between its reading and its description does not speak for what was read."""
-    path, around = tmp_path / "cards.py", Surroundings(view=View(cwd=tmp_path))
+    path, around = tmp_path / "cards.py", ToolEnvironment(view=View(cwd=tmp_path))
 
     async def work() -> list[str]:
         boxes, read = ToolboxCache(), code(path, TOOLBOX)

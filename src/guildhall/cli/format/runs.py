@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import Screen, money, one_line
-from guildhall.core.clock import moment
+from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import ErrorInfo
 from guildhall.runs.model import AMOUNT, DATE, FREE_TEXT, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
@@ -41,13 +41,13 @@ RESUME_HINTED = (
 
 def age(stamp: str, now: datetime) -> str:
     """Return how long ago a time was, in its largest unit."""
-    span = _span((now - moment(stamp)).total_seconds())
+    span = _span((now - parse_stamp(stamp)).total_seconds())
     return f"{span} ago" if span else "just now"
 
 
 def ahead(stamp: str, now: datetime) -> str:
     """Return how long it is until a time, in its largest unit."""
-    return f"for {_span((moment(stamp) - now).total_seconds()) or 'a moment'}"
+    return f"for {_span((parse_stamp(stamp) - now).total_seconds()) or 'a moment'}"
 
 
 def _span(seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.screen import Screen, money, one_line, plain
-from guildhall.core.clock import moment
+from guildhall.core.clock import parse_stamp
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.workflow.target import GLOBAL, AgentShown, Target, WorkflowShown
 
@@ -91,7 +91,7 @@ def print_agents(agents: Sequence[AgentShown], screen: Screen) -> None:
         runs, cost = "1 run" if agent.runs == 1 else f"{agent.runs} runs", money(agent.cost_usd) if agent.runs else "-"
         wakes, schedule = "", agent.schedule
         if schedule is not None:
-            due = f", next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
+            due = f", next {parse_stamp(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
             wakes = f"wakes {schedule.wakeup}{due}"
         rows.append([str(agent.target), agent.status, does, f"{agent.unread} unread", runs, cost, wakes])
     if rows:

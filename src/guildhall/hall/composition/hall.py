@@ -64,9 +64,9 @@ class Hall:
         `is_persistent`: a process serves the hall, and runs continue when their streams are closed.
         `forks_runs`: execute each run in a process of its own. `member`: the member whose own hall this is.
         """
-        if home.keeps is not None and member is None and not readonly:
+        if home.data_dir is not None and member is None and not readonly:
             raise HallUnavailable(
-                f"cannot change {home.path}: it belongs to the member {home.keeps.name}, which is not running",
+                f"cannot change {home.path}: it belongs to the member {home.data_dir.name}, which is not running",
                 hint="Start the member by dispatching a job to it, then try again.",
             )
         self.environment = environment = Environment(

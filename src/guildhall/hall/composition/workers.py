@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.runs.plan.planner import Planner
     from guildhall.store.engine import Store
-    from guildhall.tools.executor import Surroundings
+    from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker, WorkerListing
@@ -162,14 +162,14 @@ class WorkerServices:
         found = self.environment.projects.find_at(frame.root)
         return found.name if found is not None else None
 
-    async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+    async def _serve(self, worker: Worker, frame: Frame, environment: ToolEnvironment) -> Servers:
         """Start or connect to the tool servers and the members that a worker names."""
         from guildhall.runs.assembly.mcp_servers import connect_servers
 
         if (check_servers := self.environment.policy.check_servers) is not None:
             check_servers(worker, self.preflight.member_tools(worker, frame))
         more = await self.get_members().specs(worker, frame)
-        return await connect_servers(worker, frame, surroundings, self.preflight, more)
+        return await connect_servers(worker, frame, environment, self.preflight, more)
 
     def model_source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Return the source of a model's answers. `login`: a Claude login may replace an API key."""

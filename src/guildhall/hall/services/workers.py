@@ -24,7 +24,7 @@ from guildhall.hall.services.health import check_worker_fully
 from guildhall.runs.assembly.activation import check_function, describe_code
 from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import Surroundings
+from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers import lifecycle, records
 from guildhall.workers.code import package_code
 from guildhall.workers.definition import Definition
@@ -157,7 +157,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
     if "toolbox" in package.types:
         code = next(one for one in load_code(package) if one.kind == "toolbox")
         try:
-            box = await describe_code(code, Surroundings(view=View(cwd=code.root)))
+            box = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [
                 PackageTool(name=one.name, description=one.description, capabilities=tuple(sorted(one.capabilities)))
                 for one in box.tools

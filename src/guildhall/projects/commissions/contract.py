@@ -232,7 +232,7 @@ async def _failed_checks(
 ) -> list[str]:
     """Run the checks on a fresh checkout of a commit and return a description of each failure."""
     project = context.project(commission)
-    env = context.frame_at(project.path).plain()
+    env = context.frame_at(project.path).harmless_env()
     folder = await asyncio.to_thread(context.worktrees.export_commit, project, commission.checkout, commit)
     try:
         checks = await run_checks(commands, folder, env)
@@ -354,7 +354,7 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
     made = context.store.read(lambda connection: find_call_run(connection, run, key))
     if made is not None:
         return made if made.status in RUN_ENDED else await runs.resume_child(run, made.id, _review_hooks())
-    worker = context.find_worker(reviewer, runs.prepared(run).frame)
+    worker = context.find_worker(reviewer, runs.prepared_run(run).frame)
     diff = await asyncio.to_thread(context.branches_of(commission).diff, str(commission.branch))
     request = RunRequest(worker=reviewer, input=review_message(commission, diff), purpose=commission.purpose(None))
     return await runs.run_child(run, key, request, worker=review_profile(worker), hooks=_review_hooks())

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
 
 from guildhall.core.errors import NotFound
-from guildhall.core.text import nearest_or
+from guildhall.core.text import suggest_or
 from guildhall.projects.meetings.model import Meeting, Session, UserMessage
 from guildhall.projects.meetings.states import SESSION_NOTES, Closing, Creation, Event, MeetingStatus, Note, transit
 from guildhall.projects.model import TimelineEntry
@@ -69,7 +69,7 @@ def get(connection: Connection, id: str) -> Meeting:
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(meetings.c.id)).scalars().all()
-    hint = nearest_or(id[:60], known, "`guild ls meetings` lists them.")
+    hint = suggest_or(id[:60], known, "`guild ls meetings` lists them.")
     raise NotFound(f"unknown meeting {id[:60]!r}", hint=hint)
 
 

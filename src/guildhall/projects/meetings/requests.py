@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import moment
+from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import Conflict, Refused, UsageError
 from guildhall.core.ids import ASK, MEETING, fingerprint, new_id
 from guildhall.projects.meetings import records
@@ -125,7 +125,7 @@ async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
     date = parse_date(until)
     if date is None:
         raise UsageError(f"{until[:60]!r} is not a date", hint="Write 2027-01-31, or 2027-01-31T14:00.")
-    if moment(date) <= context.clock.now():
+    if parse_stamp(date) <= context.clock.now():
         raise UsageError(f"{until[:60]!r} is in the past", hint="Give a date in the future.")
 
     def write(connection: Connection) -> Meeting:

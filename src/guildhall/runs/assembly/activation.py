@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.text import did_you_mean, is_text
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import Surroundings, describe_package, describe_toolbox
+from guildhall.tools.executor import ToolEnvironment, describe_package, describe_toolbox
 from guildhall.tools.host.process import ToolHost
 from guildhall.tools.host.protocol import HostSpec
 from guildhall.workers.code import Code, activation_code
@@ -136,11 +136,11 @@ def parse_activation(result: Any, reference: str, place: str, tools: Sequence[st
     if result is None:
         return DEFAULT
     if not isinstance(result, dict):
-        raise error(shown(result), "Return nothing, or a mapping with system_prompt, tools or limits.")
+        raise error(format_value(result), "Return nothing, or a mapping with system_prompt, tools or limits.")
     given = cast("dict[str, Any]", result)
     names = [field.name for field in fields(Activation)]
     if (unknown := next((name for name in given if name not in names), None)) is not None:
-        raise error(f"an unknown field {shown(unknown)}", did_you_mean(unknown, names))
+        raise error(f"an unknown field {format_value(unknown)}", did_you_mean(unknown, names))
     prompt, chosen, limits = given.get("system_prompt"), given.get("tools"), given.get("limits")
     is_valid = isinstance(prompt, str) and prompt.strip() and is_text(prompt) and len(prompt) <= _MAX_PROMPT_CHARS
     if prompt is not None and not is_valid:
@@ -157,7 +157,7 @@ def _parse_tools(value: Any, tools: Sequence[str], error: Callable[..., InvalidF
         raise error("invalid tools (not a list of names)")
     names = cast("list[str]", value)
     if (unknown := next((name for name in names if name not in tools), None)) is not None:
-        raise error(f"the tool {shown(unknown)}, which the worker does not have", did_you_mean(unknown, tools))
+        raise error(f"the tool {format_value(unknown)}, which the worker does not have", did_you_mean(unknown, tools))
     return tuple(dict.fromkeys(names))
 
 
@@ -167,10 +167,10 @@ def _parse_limits(value: Any, error: Callable[..., InvalidFile]) -> Bounds:
     limits = cast("dict[str, Any]", value)
     for name, limit in limits.items():
         if name not in LIMIT_NAMES:
-            raise error(f"an unknown limit {shown(name)}", did_you_mean(name, LIMIT_NAMES))
+            raise error(f"an unknown limit {format_value(name)}", did_you_mean(name, LIMIT_NAMES))
         kinds = (int,) if name in ("max_turns", "max_tokens") else (int, float)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, kinds) or limit <= 0):
-            raise error(f"{name} = {shown(limit)}", "A limit is a number above 0.")
+            raise error(f"{name} = {format_value(limit)}", "A limit is a number above 0.")
     return Bounds(**{"max_turns": None, **limits})
 
 
@@ -187,24 +187,24 @@ class ToolboxCache:
     def __init__(self) -> None:
         self._cached: dict[CacheKey, Toolbox] = {}
 
-    async def describe(self, code: Code, surroundings: Surroundings) -> Toolbox:
-        key = (code, surroundings.view.hidden, surroundings.view.shown)
+    async def describe(self, code: Code, environment: ToolEnvironment) -> Toolbox:
+        key = (code, environment.view.hidden, environment.view.shown)
         if key not in self._cached:
-            toolbox = await describe_code(code, surroundings)
+            toolbox = await describe_code(code, environment)
             while len(self._cached) >= _MAX_CACHED:
                 del self._cached[next(iter(self._cached))]
             self._cached[key] = toolbox
         return self._cached[key]
 
 
-async def describe_code(code: Code, surroundings: Surroundings) -> Toolbox:
+async def describe_code(code: Code, environment: ToolEnvironment) -> Toolbox:
     """Return the tools of this code. Their handlers are bound to the bytes that were read."""
     if code.entry is None:
         file = code.files[0]
         pinned = None if code.is_own else file.digest
-        return await describe_toolbox(code.name, file.path, surroundings, pinned, file.content)
+        return await describe_toolbox(code.name, file.path, environment, pinned, file.content)
     try:
-        return await describe_package(code.name, code.entry, code.sources(), surroundings)
+        return await describe_package(code.name, code.entry, code.sources(), environment)
     except ToolUnavailable as error:
         if error.where is not None:
             raise ToolUnavailable(error.message, where=str(code.root / error.where), hint=error.hint) from error

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.runs.hooks import RunHooks
-    from guildhall.tools.executor import Surroundings
+    from guildhall.tools.executor import ToolEnvironment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Assembled:
     rules: tuple[Rule, ...]
     bounds: Bounds
     output_schema: Mapping[str, Any] | None
-    surroundings: Surroundings
+    environment: ToolEnvironment
     allow_workers: tuple[str, ...] = ()
     above: frozenset[str] = frozenset()  # capabilities of the calling runs and of the other workers around them
     callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # capabilities by identity
@@ -63,7 +63,7 @@ class Assembled:
     def surrounding_capabilities(self, worker: Worker) -> frozenset[str]:
         """Return the capabilities around a worker that the run calls: of the run, its callers and other callees."""
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
-        own = permitted_capabilities(self.tools, self.surroundings.forbidden).values()
+        own = permitted_capabilities(self.tools, self.environment.forbidden).values()
         return self.above.union(*own, *others)
 
     @property
@@ -115,21 +115,21 @@ def tighten(then: Assembled, today: Assembled) -> Assembled:
     """Return the recorded run without the tools, folders and permissions that its worker no longer has."""
     names = {tool.name for tool in today.tools}
     removed = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in names)
-    writable = {(folder.name, folder.path): folder.is_writable for folder in today.surroundings.view.folders}
-    view = then.surroundings.view
+    writable = {(folder.name, folder.path): folder.is_writable for folder in today.environment.view.folders}
+    view = then.environment.view
     folders = tuple(
         replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
         for folder in view.folders
         if (folder.name, folder.path) in writable
     )
-    surroundings = replace(then.surroundings, view=replace(view, folders=folders))
+    environment = replace(then.environment, view=replace(view, folders=folders))
     allowed = then.allow_workers
     if EVERY_WORKER in allowed:
         allowed = today.allow_workers
     elif EVERY_WORKER not in today.allow_workers:
         allowed = tuple(name for name in allowed if name in today.allow_workers)
     rules = (*then.rules, *today.rules, *removed)
-    return replace(then, rules=rules, surroundings=surroundings, allow_workers=allowed)
+    return replace(then, rules=rules, environment=environment, allow_workers=allowed)
 
 
 def with_recorded_descriptions(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
@@ -206,7 +206,7 @@ class Recipe:
 
     @property
     def context_name(self) -> str:
-        """The server name of the owner's tools, `called`, or `run` for a run on its own."""
+        """Return the server name of the owner's tools, `called`, or `run` for a run on its own."""
         return self.hooks.server if self.hooks else "called" if self.called else "run"
 
 

@@ -47,13 +47,13 @@ from guildhall.runs.assembly.tool_set import (
     check_native_rules,
     collect_tools,
     make_bounds,
-    make_surroundings,
+    make_tool_environment,
     make_view,
     permitted_capabilities,
 )
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
-from guildhall.tools.mcp.client import Servers, ended_if_not_used
+from guildhall.tools.mcp.client import Servers, close_on_error
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, ModelChoice, choose_model
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import View
-    from guildhall.tools.executor import Surroundings
+    from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker, WorkerListing
@@ -83,11 +83,11 @@ class Assembler:
     find: Callable[[str, Frame], Worker]
     list_workers: Callable[[Frame], Iterable[WorkerListing]]
     active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
-    describe: Callable[[Code, Surroundings], Awaitable[Toolbox]]
+    describe: Callable[[Code, ToolEnvironment], Awaitable[Toolbox]]
     memory: RunMemory
     # The tools that a worker has without declaring them, for a frame, a run id and the name of its context.
     hall_tools: Callable[[Worker, Frame, str, str], Sequence[Tool]]
-    connect_servers: Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
+    connect_servers: Callable[[Worker, Frame, ToolEnvironment], Awaitable[Servers]]
     replace_tool: Callable[[Tool], Tool]
     project_name: Callable[[Frame], str | None]  # of the registered project of a frame
 
@@ -150,7 +150,7 @@ class Assembler:
         if attached is None and request.attachments:
             view = self._view(worker, frame)
             attached = await asyncio.to_thread(
-                read_user_files, request.attachments, view, policy, root=frame.sees, where=worker.place
+                read_user_files, request.attachments, view, policy, root=frame.project_folder, where=worker.place
             )
         check_policy(attached or (), policy, where=worker.place)
         return await self._build(replace(recipe, attachments=attached or ()))
@@ -161,7 +161,7 @@ class Assembler:
         """Assemble a recorded run with the stricter of its recorded and its worker's current permissions."""
         recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks)
         built = await self._build(recipe)
-        async with ended_if_not_used(built.servers):
+        async with close_on_error(built.servers):
             tools = with_recorded_descriptions(built.tools, frozen.tools)
             _check_tools_unchanged(tools, frozen.tools)
             names = {tool["name"] for tool in frozen.tools}
@@ -223,24 +223,24 @@ class Assembler:
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.settings(frame)
-        surroundings = make_surroundings(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
+        environment = make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
         recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
-        servers = await self.connect_servers(worker, frame, surroundings) if recipe.served is None else Servers()
-        async with ended_if_not_used(servers):
+        servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
+        async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, surroundings, served)
-            return replace(await self._complete(recipe, surroundings, settings, tools), servers=servers)
+            tools = await self._tools(recipe, environment, served)
+            return replace(await self._complete(recipe, environment, settings, tools), servers=servers)
 
     async def _complete(
-        self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
+        self, recipe: Recipe, environment: ToolEnvironment, settings: Settings, tools: tuple[Tool, ...]
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         near = worker.project_frame(frame)
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
-        rules = run_rules(recipe, tools, surroundings.forbidden, around)
-        check_exfiltration(worker, permitted_capabilities(tools, surroundings.forbidden), around)
+        rules = run_rules(recipe, tools, environment.forbidden, around)
+        check_exfiltration(worker, permitted_capabilities(tools, environment.forbidden), around)
         check_native_rules(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
@@ -262,7 +262,7 @@ class Assembler:
             bounds=activation.tighten(recipe.bounds),
             activation=activation,
             output_schema=None if recipe.converses else recipe.output_schema,  # a conversation has no result
-            surroundings=surroundings,
+            environment=environment,
             allow_workers=worker.definition.allow_workers,
             above=recipe.above,
             callees=callees,
@@ -274,7 +274,7 @@ class Assembler:
         )
 
     async def _tools(
-        self, recipe: Recipe, surroundings: Surroundings, served: Mapping[str, Sequence[Tool]]
+        self, recipe: Recipe, environment: ToolEnvironment, served: Mapping[str, Sequence[Tool]]
     ) -> tuple[Tool, ...]:
         """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
@@ -286,9 +286,9 @@ class Assembler:
         member_tools = recipe.member_tools or NO_MEMBERS
         system += member_tools.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
-        boxes = await self._toolboxes(worker, frame, surroundings, given, member_tools.toolboxes)
+        boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
-        every = collect_tools(worker, surroundings, system=system, toolboxes=boxes, servers=served)
+        every = collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
@@ -318,7 +318,7 @@ class Assembler:
         self,
         worker: Worker,
         frame: Frame,
-        surroundings: Surroundings,
+        environment: ToolEnvironment,
         given: Mapping[str, Toolbox],
         of_members: Sequence[str],
     ) -> dict[str, Sequence[Tool]]:
@@ -329,7 +329,7 @@ class Assembler:
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
                 code = self.preflight.toolbox_code(worker, name, frame, given)
-                found[name] = (await self.describe(code, surroundings)).tools
+                found[name] = (await self.describe(code, environment)).tools
         return found
 
 

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.runs.assembly.preflight import Preflight
-    from guildhall.tools.executor import Surroundings
+    from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool
     from guildhall.workers.definition import McpServer
     from guildhall.workers.model import Worker
 
 
 async def connect_servers(
-    worker: Worker, frame: Frame, surroundings: Surroundings, preflight: Preflight, more: Iterable[ServerSpec] = ()
+    worker: Worker, frame: Frame, environment: ToolEnvironment, preflight: Preflight, more: Iterable[ServerSpec] = ()
 ) -> Servers:
     """Connect the servers that a worker names and `more`. Raise NotTrusted before a program of a project starts."""
     declared = worker.definition.mcp_servers
     for name in declared:
         preflight.check_server(worker, name, frame)
-    specs = [*more, *(_spec(worker, name, server, frame, surroundings) for name, server in declared.items())]
+    specs = [*more, *(_spec(worker, name, server, frame, environment) for name, server in declared.items())]
     return await Servers.connect(specs) if specs else Servers()
 
 
@@ -58,13 +58,13 @@ def unchanged_server_tools(
     return kept
 
 
-def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundings: Surroundings) -> ServerSpec:
+def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, environment: ToolEnvironment) -> ServerSpec:
     variables = server_variables(worker, name, frame)
-    writes = any(folder.is_writable for folder in surroundings.view.folders)
+    writes = any(folder.is_writable for folder in environment.view.folders)
     spec = ServerSpec(
         name=name,
         tools=server.tools,
-        capabilities=server_capabilities(server, surroundings.forbidden, writes=writes),
+        capabilities=server_capabilities(server, environment.forbidden, writes=writes),
         where=worker.place,
     )
     if server.url is not None:
@@ -73,9 +73,9 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
     if frame.worktree is not None:
         _check_outside_project(worker, name, program, frame)
     confinement = Confinement(
-        view=_view(worker, frame, surroundings.view, spec.capabilities),
+        view=_view(worker, frame, environment.view, spec.capabilities),
         network="net" in spec.capabilities,
-        env={**frame.plain(), **variables},
+        env={**frame.harmless_env(), **variables},
         read_only=readable_folders(worker, name, program, frame),
     )
     return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)

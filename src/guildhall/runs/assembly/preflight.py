@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.core.config import Settings, anchored
+from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusable, NotTrusted, Refused, ToolUnavailable
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
@@ -217,7 +217,7 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     """Raise if the script or, if `thorough`, the provider of the worker's model does not exist."""
     model = worker.definition.model or ""
     if model.startswith(SCRIPT):
-        path = Path(anchored(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
+        path = Path(resolve_script_path(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
         if not path.exists():
             base = "the folder of the workflow file" if worker.scope == "workflow" else "the worker's project"
             hint = f"Create the file, or correct the path, which is relative to {base}."

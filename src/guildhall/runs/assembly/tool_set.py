@@ -17,7 +17,7 @@ from guildhall.sandbox.files import resolve_view
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import sandbox_tools
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import BUILT_IN, Surroundings, built_in_tools
+from guildhall.tools.executor import BUILT_IN, ToolEnvironment, built_in_tools
 from guildhall.tools.mcp.model import tool_name
 from guildhall.tools.model import Tool
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 MEMBER_CAPABILITIES = frozenset({"net"})  # a member is a separate program that may use the network
 
 
-def make_surroundings(
+def make_tool_environment(
     worker: Worker, frame: Frame, view: View, settings: Settings, environ: Mapping[str, str]
-) -> Surroundings:
-    """Return the surroundings of a run's tools. `environ`: the environment variables of the hall."""
-    return Surroundings(
+) -> ToolEnvironment:
+    """Return the environment of a run's tools. `environ`: the variables of the hall."""
+    return ToolEnvironment(
         view=view,
         env=dict(frame.env),
         web_search=settings.web_search.model_dump() if settings.web_search else None,
@@ -56,7 +56,7 @@ def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Hom
     folders = tuple(folders)
     can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
     if not can.isdisjoint({"fs.read", "proc.exec"}):
-        folders = (Folder(path=frame.sees), *folders)
+        folders = (Folder(path=frame.project_folder), *folders)
     workdir = worker.workdir if frame.worktree is None else frame.worktree
     if workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
         others = tuple(folder for folder in folders if folder != Folder(path=workdir))
@@ -82,7 +82,7 @@ def protected_paths(view: View) -> tuple[Path, ...]:
 
 def collect_tools(
     worker: Worker,
-    surroundings: Surroundings,
+    environment: ToolEnvironment,
     *,
     system: Sequence[Tool],
     toolboxes: Mapping[str, Sequence[Tool]],
@@ -92,13 +92,13 @@ def collect_tools(
     """Return system tools, sandbox tools, toolboxes, servers and built-in tools (`without` some), in this order."""
     tools = [*system]
     if worker.definition.sandboxes:
-        tools += sandbox_tools(surroundings.view)
+        tools += sandbox_tools(environment.view)
     for name in worker.definition.toolboxes:
         tools += toolboxes.get(name, ())
     for served in (servers or {}).values():
         tools += served
     declared = [name for name in worker.definition.tools if name not in without]
-    return (*tools, *built_in_tools(declared, surroundings))
+    return (*tools, *built_in_tools(declared, environment))
 
 
 def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
@@ -123,14 +123,14 @@ def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes
     return frozenset({"proc.exec", *(can - set(forbidden))})
 
 
-def placeholder_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
+def placeholder_tools(worker: Worker, environment: ToolEnvironment) -> tuple[Tool, ...]:
     """Return placeholders for the tools of the worker's servers, which are unknown until the servers start."""
-    writes = any(folder.is_writable for folder in surroundings.view.folders)
+    writes = any(folder.is_writable for folder in environment.view.folders)
     return tuple(
         _placeholder(
             tool_name(name, tool) if tool else f"{tool_name(name, '')}*",
             f"A tool of the server {name}. Its description is known after the server has started.",
-            server_capabilities(server, surroundings.forbidden, writes=writes),
+            server_capabilities(server, environment.forbidden, writes=writes),
         )
         for name, server in worker.definition.mcp_servers.items()
         for tool in server.tools or ("",)

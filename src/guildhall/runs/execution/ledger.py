@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from guildhall.runs.idle import IdleTracker
     from guildhall.runs.limits import LimitName
     from guildhall.store.engine import Store
-    from guildhall.tools.gate import Approval, Doubt
+    from guildhall.tools.gate import Approval, EffectChoice
 
 
 class LiveLedger(RunAsks):
@@ -281,7 +281,7 @@ class LiveLedger(RunAsks):
 
     # the tool door
 
-    def finished(self, call: ToolCall) -> ToolResult | None:
+    def find_result(self, call: ToolCall) -> ToolResult | None:
         end = self.journal.last(call.key, ToolEnded, ToolRefused)
         if end is None:
             return None
@@ -290,11 +290,11 @@ class LiveLedger(RunAsks):
             raise _divergence_error(call.key)
         return ToolResult.from_dict(end.data.result)
 
-    def interrupted(self, call: ToolCall) -> bool:
+    def is_interrupted(self, call: ToolCall) -> bool:
         last = self.journal.last(call.key, ToolStarted, ToolEnded)
         return last is not None and isinstance(last.data, ToolStarted)
 
-    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+    async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         body = format_arguments(call.arguments or {})
         return await self.confirm(call, body, reason=verdict.reason, seconds=verdict.timeout)
 
@@ -321,7 +321,7 @@ class LiveLedger(RunAsks):
         await self.apply(ask, call.key)
         return ("denied" if ask.answer.choice == "no" else "approved"), ask.answer.note
 
-    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+    async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         starts = len(entries_with(self.journal.of(call.key), ToolStarted))
         ask = await self.open(
             "interrupted_call",
@@ -341,9 +341,9 @@ class LiveLedger(RunAsks):
         if ask.answer is None:
             return "fail", "the ask timed out"
         await self.apply(ask, call.key)
-        return cast("Doubt", ask.answer.choice), ask.answer.note
+        return cast("EffectChoice", ask.answer.choice), ask.answer.note
 
-    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         refused = ToolRefused(
             tool=call.tool, arguments=call.arguments, reason=verdict.reason, rule=verdict.rule, result=result.as_dict()
         )
@@ -351,7 +351,7 @@ class LiveLedger(RunAsks):
         self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments, "refused": True})
         self._publish_result(call, result)
 
-    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
+    async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         # Durable, because no effect may happen without its entry on disk, even if the machine crashes.
         started = ToolStarted(
             tool=call.tool,
@@ -363,7 +363,7 @@ class LiveLedger(RunAsks):
         await self.journal.append(started, key=call.key, durable=not tool.repeatable)
         self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments})
 
-    async def ended(self, call: ToolCall, result: ToolResult) -> None:
+    async def record_end(self, call: ToolCall, result: ToolResult) -> None:
         await self.journal.append(ToolEnded(result=result.as_dict()), key=call.key)
         self._publish_result(call, result)
 

@@ -25,7 +25,7 @@ from guildhall.runs.model import ENDED, Run, RunRequest
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Entry, Listening, Resumed
 from guildhall.runs.record.journal import Journal
-from guildhall.tools.mcp.client import ended_if_not_used
+from guildhall.tools.mcp.client import close_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ class Preparation:
             attached=attached,
             hooks=hooks,
         )
-        async with ended_if_not_used(assembled.servers):
+        async with close_on_error(assembled.servers):
             prepared = await self._create(run, request, assembled, frame, caller, call, hooks)
         return replace(prepared, given=tuple(given))
 
@@ -143,7 +143,7 @@ class Preparation:
             "model": source.name,
             "status": "running",
             "kind": request.purpose.kind,
-            "request": {**asdict(request), "frame": frame.recorded().as_dict()},
+            "request": {**asdict(request), "frame": frame.to_record().as_dict()},
             "owner": self.boot,
             "created_at": now,
             "cost_usd": 0.0 if has_price(source) else None,
@@ -189,7 +189,7 @@ class Preparation:
             journal.check_no_conversation("only its owner can resume it", hint=f"guild show {run_id}")
         frame = recorded_frame(run.frame, frame)
         assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, hooks=hooks)
-        async with ended_if_not_used(assembled.servers):
+        async with close_on_error(assembled.servers):
             check_restart(assembled.worker, assembled.tools, journal)
             source = self._source(assembled, frame, run.request)
             check_media_types(assembled.attachments, source)
@@ -258,7 +258,7 @@ def check_stoppable(run: Run) -> None:
 
 def _make_folders(assembled: Assembled) -> None:
     """Create the writable sandboxes of the run."""
-    for folder in assembled.surroundings.view.folders:
+    for folder in assembled.environment.view.folders:
         if not folder.is_writable:
             continue
         try:

@@ -153,7 +153,7 @@ class Runs:
                 return await hook_tools[tool.name](tool, call)
             return await (self._create_worker if tool.name == CREATE else self._call_worker)(live, call)
 
-        executor = Executor(assembled.tools, assembled.surroundings, execute_in_run)
+        executor = Executor(assembled.tools, assembled.environment, execute_in_run)
         servers = servers_of(assembled, hooks)
         access = ProgramAccess(run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         segment = Segment(
@@ -286,7 +286,7 @@ class Runs:
             check_usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
         attached = await asyncio.to_thread(
-            forward_attachments, files, assembled.attachments, assembled.surroundings.view, callee
+            forward_attachments, files, assembled.attachments, assembled.environment.view, callee
         )
         request = RunRequest(
             worker=name,
@@ -323,7 +323,7 @@ class Runs:
         """Return True if a client is attached to a live run."""
         return self._live[run].ledger.idle_tracker.clients > 0
 
-    def prepared(self, run: str) -> Prepared:
+    def prepared_run(self, run: str) -> Prepared:
         return self._live[run].prepared
 
     def ledger(self, run: str) -> LiveLedger:

@@ -195,7 +195,7 @@ class Segment:
 
     def is_other_call(self, call: ToolCall) -> bool:
         try:
-            self._ledger.finished(call)
+            self._ledger.find_result(call)
         except RuntimeFailed:
             return True
         return False

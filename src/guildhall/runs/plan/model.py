@@ -119,25 +119,25 @@ class Plan:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities of the tools that no rule forbids, and of the runtime itself."""
+        """Return the capabilities of the tools that no rule forbids, and of the runtime itself."""
         own = frozenset({"net"} if self.runtime.network else ())
         return own.union(*(tool.capabilities for tool in self.tools if tool.decision != "refuse"))
 
     @property
     def reach(self) -> frozenset[str]:
-        """The capabilities of the worker and of every worker that it may call."""
+        """Return the capabilities of the worker and of every worker that it may call."""
         return self.capabilities.union(*(called.plan.capabilities for called in self.calls if called.plan))
 
     @property
     def untrusted_files(self) -> tuple[FileTrust, ...]:
-        """The files that would be executed and are not trusted in their current version, each once."""
+        """Return the files that would be executed and are not trusted in their current version, each once."""
         plans = [self, *(called.plan for called in self.calls if called.plan)]
         files = {seen.path: seen for plan in plans for code in plan.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     @property
     def max_cost_usd(self) -> float | None:
-        """The maximum cost before the run fails or asks the user, or None if there is no limit."""
+        """Return the maximum cost before the run fails or asks the user, or None if there is no limit."""
         limits = (self.bounds.max_budget_usd, self.bounds.budget)
         return min((limit for limit in limits if limit is not None), default=None)
 

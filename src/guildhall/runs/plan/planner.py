@@ -27,7 +27,7 @@ from guildhall.runs.assembly.preflight import (
 from guildhall.runs.assembly.tool_set import (
     collect_tools,
     make_bounds,
-    make_surroundings,
+    make_tool_environment,
     make_view,
     member_placeholder,
     permitted_capabilities,
@@ -37,7 +37,7 @@ from guildhall.runs.assembly.tool_set import (
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
 from guildhall.runtimes.catalog import ROWS
-from guildhall.tools.executor import Surroundings
+from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers.registry import choose_model
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def plan(
     """Return the plan of a worker and of every worker that it may call. An agent of a `team` shares its budget."""
     callees = find_callees(worker, context.find, context.active)
     own = _prepare(worker, frame, context)
-    capabilities = {worker.identity: frozenset[str]().union(*own.permitted.values())}
+    capabilities = {worker.identity: frozenset[str]().union(*own.permitted_capabilities.values())}
     capabilities |= {one.worker.identity: declared_capabilities(one.worker) for one in callees if one.worker}
 
     def around(one: Worker) -> frozenset[str]:
@@ -124,8 +124,8 @@ def plan(
 
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
     """Return the plan of an assembled run. `called`: by another run, whose budget it shares."""
-    worker, view = assembled.worker, assembled.surroundings.view
-    by_name = permitted_capabilities(assembled.tools, assembled.surroundings.forbidden)
+    worker, view = assembled.worker, assembled.environment.view
+    by_name = permitted_capabilities(assembled.tools, assembled.environment.forbidden)
     return Plan(
         worker=worker.name,
         place=worker.place,
@@ -142,7 +142,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         cwd=view.cwd,
         folders=view.folders,
         protected=protected_paths(view),
-        env=tuple(sorted(assembled.surroundings.env)),
+        env=tuple(sorted(assembled.environment.env)),
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
         calls=tuple(PlannedCallee(name=name) for name in worker.definition.allow_workers),
@@ -152,16 +152,16 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared:
-    """A worker with its tools and their surroundings."""
+    """A worker with its tools and their environment."""
 
     worker: Worker
     tools: tuple[Tool, ...]
-    surroundings: Surroundings
+    environment: ToolEnvironment
     facts: WorkerFacts
 
     @property
-    def permitted(self) -> dict[str, frozenset[str]]:
-        return permitted_capabilities(self.tools, self.surroundings.forbidden)
+    def permitted_capabilities(self) -> dict[str, frozenset[str]]:
+        return permitted_capabilities(self.tools, self.environment.forbidden)
 
 
 def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
@@ -172,14 +172,14 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
         with suppress(GuildError):
             folders += one.sandbox_folders(frame)
     view = make_view(worker, folders, frame, context.home, context.locked)
-    surroundings = make_surroundings(worker, frame, view, context.settings, context.environ)
-    collect = partial(collect_tools, worker, surroundings, system=facts.system, toolboxes=facts.toolboxes)
+    environment = make_tool_environment(worker, frame, view, context.settings, context.environ)
+    collect = partial(collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
     try:
         tools = collect()
     except GuildError:  # no search engine
         tools = collect(without=("WebSearch",))
-    tools += placeholder_tools(worker, surroundings)
-    return _Prepared(worker=worker, tools=tools, surroundings=surroundings, facts=facts)
+    tools += placeholder_tools(worker, environment)
+    return _Prepared(worker=worker, tools=tools, environment=environment, facts=facts)
 
 
 def _plan_alone(
@@ -192,7 +192,7 @@ def _plan_alone(
     called: bool,
 ) -> Plan:
     """Return the plan of one worker. `around`: capabilities of other workers. `called`: the request is its caller's."""
-    worker, facts, view = prepared.worker, prepared.facts, prepared.surroundings.view
+    worker, facts, view = prepared.worker, prepared.facts, prepared.environment.view
     definition, problems = worker.definition, list(facts.problems)
     model = by = None
     try:
@@ -205,9 +205,9 @@ def _plan_alone(
     keeps_budget = has_budget(worker, priced=priced is not False)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
         problems.append(PlanProblem("model", f"the model {model} has no known price, so a budget cannot be enforced"))
-    by_name = with_runtime_capabilities(worker, prepared.permitted)
+    by_name = with_runtime_capabilities(worker, prepared.permitted_capabilities)
     try:
-        check_exfiltration(worker, prepared.permitted, around)
+        check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
         problems.append(PlanProblem("risk", error.message))
     guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
@@ -227,7 +227,7 @@ def _plan_alone(
         cwd=view.cwd,
         folders=view.folders,
         protected=protected_paths(view),
-        env=tuple(sorted(prepared.surroundings.env)),
+        env=tuple(sorted(prepared.environment.env)),
         called=called,
         servers=definition.mcp_servers,
         members=definition.members,
@@ -357,7 +357,7 @@ class Planner:
                     continue
                 place = code.folder or code.files[0].path
                 if place not in known:
-                    nothing = Surroundings(view=make_view(worker, (), frame, self.preflight.home))
+                    nothing = ToolEnvironment(view=make_view(worker, (), frame, self.preflight.home))
                     known[place] = (await self.assembler.describe(code, nothing)).tools
                 toolboxes[code.name] = known[place]
             except GuildError as error:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound
-from guildhall.core.text import nearest_or
+from guildhall.core.text import suggest_or
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, ModelAsked, Payload, Said
 from guildhall.runs.record.journal import Journal
@@ -40,7 +40,7 @@ class History:
         found = self._store.read(lambda connection: records.find_run(connection, run))
         if found is None:
             known = [recent.id for recent in self.recent(_MAX_SUGGESTED_RUNS, children=True)]
-            raise NotFound(f"unknown run {run!r}", hint=nearest_or(run, known, "`guild ls --all` lists all runs."))
+            raise NotFound(f"unknown run {run!r}", hint=suggest_or(run, known, "`guild ls --all` lists all runs."))
         return found
 
     def purpose(self, run: str, purpose: type[PurposeT]) -> PurposeT:

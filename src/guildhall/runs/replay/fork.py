@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.config import anchored
+from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
@@ -102,7 +102,7 @@ class Forks:
         """Return entry 0 with the wanted model, the name of the model, and True if it has a price."""
         if model is None:
             return first, None, None
-        wanted = anchored(normalize_model(model), frame.cwd)
+        wanted = resolve_script_path(normalize_model(model), frame.cwd)
         login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
         source = self.source_of(wanted, frame, login)  # raises before anything is written
         priced = has_price(source)

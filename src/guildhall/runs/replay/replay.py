@@ -46,7 +46,7 @@ from guildhall.runs.record.entries import (
     ToolStarted,
 )
 from guildhall.runs.record.messages import load_response, request_parts, tools_fingerprint
-from guildhall.tools.gate import CLOSED, Approval, Doubt, Gate
+from guildhall.tools.gate import CLOSED, Approval, EffectChoice, Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Difference:
 class ReplayResult:
     """The number of compared steps, and the first difference."""
 
-    run: str  # the run with the difference, or the replayed run if there is none
+    run: str  # the run with the difference, or the replayed run
     steps: int
     difference: Difference | None = None
     worker_gone: bool = False  # the recorded definition was used, because the worker file is missing
@@ -144,7 +144,7 @@ class _Record:
 
     @property
     def end(self) -> Entry[Payload]:
-        """The last entry. An end has the status and output of the runtime, before hooks judged them."""
+        """Return the last entry. An end has the status and output of the runtime, before hooks judged them."""
         last = self.journal.entries[-1]
         if not isinstance(last.data, Ended) or last.data.unjudged is None:
             return last
@@ -319,10 +319,10 @@ class _ReplayLedger:
     def __init__(self, record: _Record) -> None:
         self._record = record
 
-    def finished(self, call: ToolCall) -> ToolResult | None:
+    def find_result(self, call: ToolCall) -> ToolResult | None:
         return None
 
-    def interrupted(self, call: ToolCall) -> bool:
+    def is_interrupted(self, call: ToolCall) -> bool:
         return False
 
     def closed(self, call: ToolCall) -> str | None:
@@ -330,7 +330,7 @@ class _ReplayLedger:
         refused = self._record.journal.last(call.key, ToolRefused)
         return refused.data.reason if refused is not None and refused.data.rule == CLOSED else None
 
-    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+    async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         began = self._began(call)
         asked = self._record.journal.last(call.key, ToolAsked)
         if asked is None and not (isinstance(began.data, ToolStarted) and began.data.decision == "ask"):
@@ -344,16 +344,16 @@ class _ReplayLedger:
         answer = self._record.journal.last(call.key, Answered)
         return ("timed_out", None) if answer is None else ("denied", answer.data.note)
 
-    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+    async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         raise AssertionError
 
-    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         began = self._began(call)
         if not isinstance(began.data, ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is refused: {verdict.reason}")
         self._record.compare(began, f"the refusal of {call.tool}", began.data.result, result.as_dict())
 
-    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
+    async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
         if isinstance(began.data, ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is allowed")
@@ -363,7 +363,7 @@ class _ReplayLedger:
         if verdict.rule is not None and not demanded:
             raise self._record.differs(began, f"{call.tool} needed no approval; now it does: {verdict.reason}")
 
-    async def ended(self, call: ToolCall, result: ToolResult) -> None:
+    async def record_end(self, call: ToolCall, result: ToolResult) -> None:
         """Nothing to compare: the result is the recorded one."""
 
     def _began(self, call: ToolCall) -> Entry[ToolBegan]:

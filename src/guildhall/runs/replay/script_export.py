@@ -230,7 +230,7 @@ class _Writer:
             case["files"] = files
         if replies := list(self._replies()):
             case["answers"] = replies
-        case["shown"] = self._shown()
+        case["shown"] = self._model_inputs()
         if run.error is not None and run.error.get("limit") == "timeout":
             self.note("the timeout, which a test does not reach")
         return {**case, **expected_end(run, self._normalizer)}
@@ -245,7 +245,7 @@ class _Writer:
             known |= {os.path.relpath(path, root): text for path, text in self._team.files.items()}
         return {self._normalizer.text(path): text and self._normalizer.text(text) for path, text in known.items()}
 
-    def _shown(self) -> dict[str, Any]:
+    def _model_inputs(self) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         for run, journal in self._model_runs:
             frozen = journal.assembly

@@ -47,7 +47,7 @@ class Host:
         self._tools: dict[str, Callable[[Mapping[str, Any]], ToolResult]] = {}
 
     def serve(self) -> None:
-        """Read what to load, then execute calls, each in its own thread."""
+        """Load the requested tools, then execute calls, each in its own thread."""
         start = self._receive()
         if start is None:
             return

@@ -96,7 +96,7 @@ class Modules(MetaPathFinder, Loader):
 
 
 def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any] | None) -> Any:
-    """Return what the activation function returns. The hall validates it.
+    """Call the activation function and return its result, which the hall validates.
 
     Without a context the function is only looked up.
     """
@@ -106,14 +106,14 @@ def activation(reference: str, sources: Mapping[str, str], context: Mapping[str,
         what = "failed"
         if not callable(function):
             found = "the module has no such name" if function is None else f"it is a {type(function).__name__}"
-            raise ToolUnavailable(f"{reference} is no function: {found}")
+            raise ToolUnavailable(f"{reference} is not a function: {found}")
         if context is None:
             return None
         text = json.dumps(function(dict(context)), allow_nan=False)
-    except BaseException as error:  # noqa: BLE001 - whatever the function does, it is the function that is wrong
+    except BaseException as error:  # noqa: BLE001 - the function can raise anything
         raise load_error(reference, error, sources, what) from None
     if len(text) > _MAX_ACTIVATION_CHARS:
-        raise ToolUnavailable(f"{reference} said too much: {len(text):,} characters")
+        raise ToolUnavailable(f"{reference} returned too much: {len(text):,} characters")
     return json.loads(text)
 
 
@@ -123,7 +123,7 @@ def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
     try:
         schema = _schema(load(reference, sources), reference)
         text = json.dumps(schema)
-    except BaseException as error:  # noqa: BLE001 - whatever the module does, it is the module that is wrong
+    except BaseException as error:  # noqa: BLE001 - the module can raise anything
         raise load_error(reference, error, sources) from None
     if len(text) > _MAX_SCHEMA_CHARS:
         raise ToolUnavailable(f"{reference}: the JSON Schema is too large: {len(text):,} characters")
@@ -136,10 +136,10 @@ def _schema(found: Any, reference: str) -> Any:
 
     if not isinstance(found, type):
         what = "the module has no such name" if found is None else f"it is a {type(found).__name__}"
-        raise ToolUnavailable(f"{reference} is no model: {what}", hint=_KINDS)
+        raise ToolUnavailable(f"{reference} is not a model: {what}", hint=_KINDS)
     model = cast("type[Any]", found)
     if issubclass(model, BaseModel):
         return model.model_json_schema()
     if is_dataclass(model) or is_typeddict(model) or is_other_typeddict(model):
         return TypeAdapter[Any](model).json_schema()
-    raise ToolUnavailable(f"{reference} is no model: it is another kind of class", hint=_KINDS)
+    raise ToolUnavailable(f"{reference} is not a model: it is another kind of class", hint=_KINDS)

@@ -23,11 +23,11 @@ from guildhall.tools.mcp.model import (
     UNSUPPORTED_VERSION,
     Link,
     LinkBroken,
-    Offered,
+    ListedTool,
     ServerSpec,
-    offered,
+    read_listing,
     result_of,
-    shortened,
+    to_short_line,
     tool_name,
 )
 from guildhall.tools.mcp.transports import HttpLink, StdioLink
@@ -62,7 +62,7 @@ class Server:
         self._numbers = itertools.count(1)
         self._modern = False
         self._broken = False  # the last call could not be sent
-        self.offered: tuple[Offered, ...] = ()  # as the server names them
+        self.offered: tuple[ListedTool, ...] = ()  # as the server names them
         self.tools: tuple[Tool, ...] = ()  # as a run has them
 
     @staticmethod
@@ -75,7 +75,7 @@ class Server:
         try:
             async with asyncio.timeout(start_seconds):
                 await server._begin(start_seconds)
-                server.offered = tuple(offered(spec, await server._listing(start_seconds)))
+                server.offered = tuple(read_listing(spec, await server._listing(start_seconds)))
                 server.tools = tuple(server._tools())
         except TimeoutError:
             await link.close()
@@ -131,8 +131,8 @@ class Server:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Return the result of a call. Raise ServerGone if it was not made because the server has ended."""
-        if self._link.gone is not None:
-            raise self._gone_error(self._link.gone)
+        if self._link.end_reason is not None:
+            raise self._gone_error(self._link.end_reason)
         try:
             answer = await self._ask("tools/call", {"name": tool, "arguments": dict(arguments)}, self._seconds)
         except _Refused as error:
@@ -167,7 +167,7 @@ class Server:
         if isinstance(result, dict):
             return cast("dict[str, Any]", result)
         error_body = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
-        raise _Refused(error_body.get("code"), shortened(str(error_body.get("message") or "no reason given")))
+        raise _Refused(error_body.get("code"), to_short_line(str(error_body.get("message") or "no reason given")))
 
     async def _cancel_request(self, number: int) -> None:
         """Notify the server that the request was cancelled."""
@@ -205,7 +205,7 @@ class Servers:
 
     @staticmethod
     async def connect(specs: Iterable[ServerSpec]) -> Servers:
-        """Connect to all servers. If one fails, close the others and raise."""
+        """Connect to all servers. If a connection fails, close the rest and raise."""
         tasks = [asyncio.create_task(Server.connect(spec)) for spec in specs]
         try:
             return Servers(await asyncio.gather(*tasks))
@@ -228,7 +228,7 @@ class Servers:
 
 
 @asynccontextmanager
-async def ended_if_not_used(servers: Servers) -> AsyncGenerator[None]:
+async def close_on_error(servers: Servers) -> AsyncGenerator[None]:
     """Close the servers if the block raises."""
     try:
         yield

@@ -70,7 +70,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
     @property
-    def gone(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Return the reason why the server has ended, or None."""
         ...
 
@@ -91,7 +91,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offered:
+class ListedTool:
     """A tool as its server lists it."""
 
     name: str
@@ -103,7 +103,7 @@ class Offered:
         return {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
 
 
-def offered(spec: ServerSpec, listed: Iterable[Any]) -> list[Offered]:
+def read_listing(spec: ServerSpec, listed: Iterable[Any]) -> list[ListedTool]:
     """Return the tools of a listing that the worker uses. Raise ToolUnavailable if the listing is invalid."""
     found: dict[str, Any] = {}
     for entry in listed:
@@ -123,10 +123,10 @@ def offered(spec: ServerSpec, listed: Iterable[Any]) -> list[Offered]:
     if len(found) > MAX_TOOLS or size > MAX_LISTING_CHARS:
         said = f"lists {len(found)} tools in {size:,} characters, which is too much for a model"
         raise spec.wrong(said, f"List the needed tools under `tools:`, at most {MAX_TOOLS}.")
-    return [_offered(spec, name, entry) for name, entry in found.items()]
+    return [_read_tool(spec, name, entry) for name, entry in found.items()]
 
 
-def _offered(spec: ServerSpec, name: str, entry: Mapping[str, Any]) -> Offered:
+def _read_tool(spec: ServerSpec, name: str, entry: Mapping[str, Any]) -> ListedTool:
     schema, said = entry.get("inputSchema"), entry.get("description")
     if not isinstance(schema, dict) or not is_shallow(schema):
         raise spec.wrong(f"lists the tool {name!r} with an input schema that cannot be used")
@@ -136,7 +136,7 @@ def _offered(spec: ServerSpec, name: str, entry: Mapping[str, Any]) -> Offered:
         raise spec.wrong(f"lists the tool {name!r} with an input schema that cannot be used: {problem}")
     hints = entry.get("annotations")
     told = cast("dict[str, Any]", hints) if isinstance(hints, dict) else {}
-    return Offered(
+    return ListedTool(
         name=name,
         description=clean(said) if isinstance(said, str) and said.strip() else f"The tool {name} of {spec.name}.",
         input_schema=json.loads(clean(json.dumps({"type": "object", **schema}))),
@@ -152,13 +152,13 @@ def _schema_problem(schema: Mapping[str, Any]) -> str | None:
     try:
         kind.check_schema(schema)
     except SchemaError as error:
-        return shortened(error.message)
+        return to_short_line(error.message)
     except Exception as error:  # noqa: BLE001 - references that lead nowhere, endless nesting
         return type(error).__name__
     return None
 
 
-def shortened(text: str) -> str:
+def to_short_line(text: str) -> str:
     """Return a text of a server as one short line with visible characters."""
     shown = "".join(char if char.isprintable() else " " for char in clean(text))
     return shown if len(shown) <= _MAX_TEXT_CHARS else f"{shown[:_MAX_TEXT_CHARS]}..."
@@ -167,7 +167,7 @@ def shortened(text: str) -> str:
 def result_of(answer: Any) -> ToolResult:
     """Return the answer of a server to a call as a result."""
     if not isinstance(answer, dict):
-        return ToolResult.error("The server answered with something that is no result.")
+        return ToolResult.error("The server answered with an invalid result.")
     result = cast("dict[str, Any]", answer)
     if result.get("resultType", "complete") != "complete":
         return ToolResult.error("The server requested input, which is not supported.")
@@ -190,14 +190,14 @@ def _block(item: Any) -> Block:
             kind = cast("dict[str, Any]", more).get("mimeType")
             return _bytes(data, kind if isinstance(kind, str) else "application/octet-stream")
         case {"type": "resource_link", "uri": str(uri)}:
-            return Text(f"[a resource of the server: {shortened(uri)}]")
+            return Text(f"[a resource of the server: {to_short_line(uri)}]")
         case _:
             return Text("[a part of the result that cannot be shown]")
 
 
 def _bytes(data: str, kind: str) -> Block:
     try:
-        return Blob(base64.b64decode(data, validate=True), shortened(kind)[:100])
+        return Blob(base64.b64decode(data, validate=True), to_short_line(kind)[:100])
     except ValueError:
         return Text("[a part of the result that is not base64]")
 

@@ -22,7 +22,7 @@ from guildhall.tools.mcp.model import (
     LinkBroken,
     ServerSpec,
     refused_request,
-    shortened,
+    to_short_line,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class HttpLink:
         self._client = httpx2.AsyncClient(headers=headers, timeout=limits, trust_env=False, follow_redirects=False)
 
     @property
-    def gone(self) -> str | None:
+    def end_reason(self) -> str | None:
         return None  # each request reports failures itself
 
     async def ask(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
@@ -64,9 +64,9 @@ class HttpLink:
         except TimeoutError:
             raise LinkBroken(f"did not answer within {seconds:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise LinkBroken(f"cannot be reached: {shortened(str(error))}", sent=False) from None
+            raise LinkBroken(f"cannot be reached: {to_short_line(str(error))}", sent=False) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise LinkBroken(f"did not answer: {shortened(str(error)) or type(error).__name__}") from None
+            raise LinkBroken(f"did not answer: {to_short_line(str(error)) or type(error).__name__}") from None
 
     async def _request(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         async with self._client.stream("POST", self._url, json=message, headers=self._headers(message)) as response:
@@ -185,7 +185,7 @@ class StdioLink:
         return StdioLink(await spawn(spec.command, spec.confinement, stdin=pipe, stdout=pipe, stderr=pipe))
 
     @property
-    def gone(self) -> str | None:
+    def end_reason(self) -> str | None:
         return self._gone
 
     async def ask(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
@@ -303,4 +303,4 @@ class StdioLink:
 
     def _last_output(self) -> str:
         lines = [line for line in self._log.decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"; its last output: {shortened(lines[-1])}" if lines else ""
+        return f"; its last output: {to_short_line(lines[-1])}" if lines else ""

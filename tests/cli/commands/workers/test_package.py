@@ -80,7 +80,7 @@ def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: P
     assert any("writer/start.py:1" in one for one in errors(guild, "writer"))
     (home.packages / "writer" / "start.py").write_text("began = 5\n")
     (absent,) = (one for one in errors(guild, "writer") if "begin" in one)
-    assert "activate: start:begin is no function: the module has no such name" in absent
+    assert "activate: start:begin is not a function: the module has no such name" in absent
     assert "writer/pyproject.toml" in absent
     (home.packages / "writer" / "start.py").write_text("def begin(context):\n    raise SystemExit\n")
     put_mail(home)

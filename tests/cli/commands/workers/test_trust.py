@@ -406,7 +406,7 @@ def test_a_run_goes_on_with_the_schema_that_was_frozen(guild: Guild, judge: Path
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Report = 1", "report.model:Report is no model"),
+        ("Report = 1", "report.model:Report is not a model"),
         ("import nowhere", "No module named 'nowhere'"),
         ("from pydantic import RootModel\nReport = RootModel[list[int]]", "type: object"),
         (MODEL.replace("Report", "Other"), "no such name"),

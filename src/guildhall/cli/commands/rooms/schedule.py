@@ -45,7 +45,7 @@ async def schedule(ctx: Context) -> None:
 
 
 def _row(schedule: Schedule) -> list[str]:
-    from guildhall.core.clock import moment
+    from guildhall.core.clock import parse_stamp
 
-    due = f"next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
+    due = f"next {parse_stamp(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
     return [schedule.agent or "all", str(schedule.wakeup), due, schedule.prompt or ""]
