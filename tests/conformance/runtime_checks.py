@@ -27,6 +27,7 @@ RUNTIME_CHECKS: tuple[Check, ...] = (
     runtime_work.a_tool_is_called_and_the_model_is_told_what_it_gave,
     runtime_work.things_happen_in_order,
     runtime_work.calls_of_one_answer_are_all_made,
+    runtime_work.calls_of_one_answer_take_effect_in_order,
     runtime_work.a_call_that_is_not_allowed_is_refused,
     runtime_work.arguments_that_are_wrong_are_told_to_the_model,
     runtime_work.an_approval_is_answered_in_another_hall,

@@ -601,7 +601,7 @@ class Table:
         return await self._hall.live(worker, hooks=hooks)
 
     def said(self) -> list[tuple[str, str]]:
-        return [(message.sender, message.content) for message in self.room.messages()]
+        return [(message.sender, message.content) for message in self.room.list_messages()]
 
 
 @asynccontextmanager

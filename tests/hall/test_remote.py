@@ -289,7 +289,7 @@ async def _started(both: Compared, frame: Frame) -> None:
     began = await both.once("workflows.start", start, RunRequest(worker="team.yaml", input=""), frame)
     coder, team = parse("coder@team:b"), parse("@team:b")
     async with asyncio.timeout(10):
-        while (await both.once("workflows.get", team)).status != "quiet":  # noqa: ASYNC110 - nobody tells when
+        while (await both.once("workflows.get", team)).status != "idle":  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.01)
     await both.once("workflows.stop_agent", coder)
     assert (await both.once("rooms.send", coder, "hello ü")).stopped == ("coder",)

@@ -111,7 +111,7 @@ def test_what_a_person_said_is_said_again(team: Team) -> None:
     async def work(team: Team) -> None:
         running = asyncio.create_task(team.run())
         async with asyncio.timeout(5):
-            while (room := team.room) is None or len(room.messages()) < 2:  # noqa: ASYNC110 - it has no event for this
+            while (room := team.room) is None or len(room.list_messages()) < 2:  # noqa: ASYNC110 - it has no event for this
                 await asyncio.sleep(0.01)
         await room.send("look at this", Actor.person(), to=["ann"])
         run = await running
@@ -180,7 +180,7 @@ def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
     async def work(team: Team) -> None:
         await team.run()
         text = await team.client.runs.script((await team.run()).id)
-        assert "the test, because its room was in use before" in text
+        assert "the test, because its room has earlier messages" in text
         assert "\ntest:" not in text
 
     team.inside(work)
@@ -327,7 +327,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workflow": "none.yaml"}, "the file does not exist"),
     ({"workflow": "script.yaml"}, "script.yaml"),
     ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
-    ({"workflow": "team.yaml", "params": {"x": "1"}}, "no param"),
+    ({"workflow": "team.yaml", "params": {"x": "1"}}, "unknown param 'x'"),
     ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "number of setup commands changed: 1 recorded"),
     ({"workflow": "team.yaml", "order": [{"person": ""}]}, "order"),
     (

@@ -20,7 +20,7 @@ from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.core.text import did_you_mean, nearest
 from guildhall.members.model import parse_member_job
-from guildhall.workflow.target import AgentShown, Target, WorkflowShown, parse
+from guildhall.workflow.target import AgentSummary, Target, WorkflowSummary, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -210,10 +210,10 @@ class Resolved:
 
     run: str
     target: Target | None = None
-    workflow: WorkflowShown | None = None
+    workflow: WorkflowSummary | None = None
 
     @property
-    def agent(self) -> AgentShown | None:
+    def agent(self) -> AgentSummary | None:
         """The agent that the target names."""
         if self.workflow is None or self.target is None or self.target.agent is None:
             return None
@@ -264,7 +264,9 @@ async def resolve_run(text: str, client: HallClient) -> str:
         return run_id(text)
     target = parse_target(text)
     if target.agent is not None:
-        raise UsageError(f"{target} is one agent of {target.team}", hint=f"Name the whole: {target.team}")
+        raise UsageError(
+            f"{target} is one agent of {target.workflow_target}", hint=f"Name the whole: {target.workflow_target}"
+        )
     return (await client.workflows.get(target)).run
 
 

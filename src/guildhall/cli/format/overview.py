@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
-    from guildhall.workflow.target import WorkflowShown
+    from guildhall.workflow.target import WorkflowSummary
 
 MAX_RECENT = 10  # finished runs without --all
 _ENDED = ("completed", "failed", "cancelled", "abandoned")  # commissions
@@ -37,7 +37,7 @@ class Groups:
 
     runs: Sequence[Run]
     asks: Sequence[Ask]
-    workflows: Sequence[WorkflowShown] = ()  # without those that have ended
+    workflows: Sequence[WorkflowSummary] = ()  # without those that have ended
     members: Sequence[ActiveJob] = ()  # running jobs of members
     meetings: Sequence[Meeting] = ()  # requested ones are among the asks
     commissions: Sequence[Commission] = ()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectEntry
-    from guildhall.room.document_stores import Listed as DocumentListed
+    from guildhall.room.document_stores import DocumentInfo as DocumentListed
     from guildhall.room.model import Message
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         WorkerListing,
     )
     from guildhall.workflow.plan import WorkflowPlan
-    from guildhall.workflow.target import Schedule, Sent, Start, Target, WorkflowShown
+    from guildhall.workflow.target import Schedule, SendResult, Start, Target, WorkflowSummary
 
 
 class Runs(Protocol):
@@ -211,15 +211,15 @@ class Workflows(Protocol):
         """
         ...
 
-    async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
+    async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowSummary:
         """Start a workflow in the background. Raise UsageError if the hall ends with the calling command."""
         ...
 
-    async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
+    async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
         """Start the request's worker as an agent of the workflow global:main, in the background."""
         ...
 
-    async def start_agent(self, target: Target) -> WorkflowShown:
+    async def start_agent(self, target: Target) -> WorkflowSummary:
         """Start an agent again that was stopped or has failed."""
         ...
 
@@ -227,15 +227,15 @@ class Workflows(Protocol):
         """Stop one agent of a workflow. Return the ids of the runs that were cancelled."""
         ...
 
-    async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
+    async def list(self, *, over: bool = True) -> Sequence[WorkflowSummary]:
         """Return the last generation of each workflow and tag, newest first. `over` includes ended workflows."""
         ...
 
-    async def get(self, target: Target) -> WorkflowShown:
+    async def get(self, target: Target) -> WorkflowSummary:
         """Return a workflow with its agents."""
         ...
 
-    async def find_by_run(self, run: str) -> WorkflowShown:
+    async def find_by_run(self, run: str) -> WorkflowSummary:
         """Return the workflow of a run, which may be the run of one of its agents."""
         ...
 
@@ -262,7 +262,7 @@ class Rooms(Protocol):
         """Return the channel messages of a workflow's generation that follow the message number `since`."""
         ...
 
-    async def send(self, target: Target, text: str) -> Sent:
+    async def send(self, target: Target, text: str) -> SendResult:
         """Post a message of the user, to an agent or to the whole channel."""
         ...
 

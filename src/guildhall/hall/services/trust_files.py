@@ -20,9 +20,9 @@ from guildhall.runs.plan.model import ExecutedCode, Plan
 from guildhall.workers.code import Code, Trust, project_toolboxes
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
-from guildhall.workflow.loader import executed
-from guildhall.workflow.plan import as_far_as_known
-from guildhall.workflow.target import MAIN, is_workflow, workflows_in
+from guildhall.workflow.loader import setup_status
+from guildhall.workflow.plan import planned_start
+from guildhall.workflow.target import MAIN, find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +76,7 @@ async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustRepo
     if not at.exists():
         raise NotFound(f"{at} does not exist")
     if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
-        if is_workflow(at):
+        if is_workflow_file(at):
             return await inspect_workflow(hall, at, frame)
         if has_test(at):
             return await inspect_test(hall, at, frame)
@@ -108,7 +108,7 @@ async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
         tests += [code for code in report.code if code.kind == "test"]
         plans += [plan for plan in report.plans if plan.worker not in [one.worker for one in plans]]
     setups: list[ExecutedCode] = []
-    for file in workflows_in(folder):
+    for file in find_workflow_files(folder):
         try:
             report = await inspect_workflow(hall, file, frame)
             setups += [code for code in report.code if code.kind == "workflow"]
@@ -123,9 +123,9 @@ async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     """Return the setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
-    setup = executed(workflow, Trust(hall.workers.pins()), hall.home)
+    setup = setup_status(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
-    known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
+    known = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
     wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]

@@ -50,6 +50,7 @@ from guildhall.runs.record.messages import (
     format_arguments,
     load_response,
     request_parts,
+    requested_calls,
     tools_fingerprint,
     unusable_answer,
 )
@@ -57,6 +58,7 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -293,6 +295,13 @@ class LiveLedger(RunAsks):
     def is_interrupted(self, call: ToolCall) -> bool:
         last = self.journal.last(call.key, ToolStarted, ToolEnded)
         return last is not None and isinstance(last.data, ToolStarted)
+
+    def answer_calls(self, call: ToolCall) -> list[ToolCall]:
+        calls = requested_calls(self.journal, call)
+        return [one for one in calls if self.journal.last(one.key, ToolEnded, ToolRefused) is None]
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self.idle_tracker.waiting()
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         body = format_arguments(call.arguments or {})

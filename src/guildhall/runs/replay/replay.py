@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,12 +46,13 @@ from guildhall.runs.record.entries import (
     ToolRefused,
     ToolStarted,
 )
-from guildhall.runs.record.messages import load_response, request_parts, tools_fingerprint
+from guildhall.runs.record.messages import load_response, request_parts, requested_calls, tools_fingerprint
 from guildhall.tools.gate import CLOSED, Approval, EffectChoice, Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -324,6 +326,12 @@ class _ReplayLedger:
 
     def is_interrupted(self, call: ToolCall) -> bool:
         return False
+
+    def answer_calls(self, call: ToolCall) -> list[ToolCall]:
+        return requested_calls(self._record.journal, call)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def closed(self, call: ToolCall) -> str | None:
         """Return the recorded reason if other code than the rules refused the call. Such code does not run here."""
