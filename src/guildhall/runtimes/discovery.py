@@ -159,7 +159,7 @@ def state_of(path: Path) -> list[int]:
 
 
 def _how(row: Row, verb: str = "Install it") -> str:
-    return f"{verb}: {row.install}. If it is somewhere else, say so: {row.variable}=/path/to/{row.program}."
+    return f"{verb}: {row.install}. If it is installed elsewhere, set {row.variable}=/path/to/{row.program}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:

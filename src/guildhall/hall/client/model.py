@@ -65,6 +65,7 @@ class Check:
     ok: bool
     detail: str
     hint: str | None = None
+    is_missing: bool = False  # an optional program that is not installed
 
 
 @dataclass(frozen=True, kw_only=True)

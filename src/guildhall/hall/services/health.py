@@ -96,10 +96,8 @@ def _settings(hall: Hall, frame: Frame) -> Check:
 
 def _keys(hall: Hall, frame: Frame) -> Check:
     names = detected_keys(joined(hall.environ, frame.keys))
-    hint = (
-        None if names else "Set a provider's key, such as ANTHROPIC_API_KEY. `script:` models and the demo need none."
-    )
-    return Check(name="keys", ok=True, detail=", ".join(names) or "none", hint=hint)
+    hint = None if names else "For other models set the key of a provider, such as ANTHROPIC_API_KEY."
+    return Check(name="keys", ok=True, detail=", ".join(names) or "none found (scripted models still work)", hint=hint)
 
 
 def _confinement() -> Check:
@@ -123,8 +121,16 @@ async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
             found.append(Check(name=row.name, ok=True, detail=f"{row.line}; {installed.version} at {installed.path}"))
         except RuntimeMissing as error:
             is_configured = programs.where(row) is not None  # the path in its variable is wrong
-            detail = error.message if is_configured else "not installed"
-            found.append(Check(name=row.name, ok=not is_configured, detail=detail, hint=error.hint))
+            detail = error.message if is_configured else "not installed (optional)"
+            found.append(
+                Check(
+                    name=row.name,
+                    ok=not is_configured,
+                    detail=detail,
+                    hint=error.hint,
+                    is_missing=not is_configured,
+                )
+            )
         except GuildError as error:
             found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
     return found
@@ -149,7 +155,7 @@ def _members(hall: Hall, frame: Frame) -> list[Check]:
     wrong = [one.member.name for one in shown if one.member.error is not None]
     untrusted = [one.member.name for one in shown if one.member.error is None and not one.trusted]
     found = _count("members", len(shown), wrong, "See: guild member ls", untrusted=untrusted)
-    return [replace(found, hint="Look at them, then: guild trust") if untrusted and not wrong else found]
+    return [replace(found, hint="Review and trust them: guild trust") if untrusted and not wrong else found]
 
 
 def _count(name: str, total: int, wrong: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:

@@ -319,6 +319,10 @@ def test_doctor(guild: Guild, scribe: Path) -> None:
     ran = guild("doctor")
     checks = guild("doctor", "--json").json
     assert {check["name"] for check in checks} >= {"python", "home", "keys"}
+    assert "\nok       python: " in f"\n{ran.out}"
+    assert "\n!        keys: none found (scripted models still work)\n" in ran.out
+    missing = [check["name"] for check in checks if check["is_missing"]]
+    assert [f"-        {name}: not installed (optional)" for name in missing] == re.findall(r"^- .*", ran.out, re.M)
     assert ran.code == (0 if all(check["ok"] for check in checks) else 1)
     (scribe / "workers" / "broken.yaml").write_text("name: [")
     broken = guild("doctor")
