@@ -29,7 +29,7 @@ from guildhall.hall.client.discovery import (
     is_embedded,
     wait_for_end,
 )
-from guildhall.models.credentials import travelling
+from guildhall.models.credentials import forwarded_variables
 
 if TYPE_CHECKING:
     import argparse
@@ -311,7 +311,7 @@ async def _connect_to_process(
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
-    keys = travelling()
+    keys = forwarded_variables()
     return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.is_interactive, model=model, keys=keys)
 
 

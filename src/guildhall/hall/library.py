@@ -29,7 +29,7 @@ from guildhall.core.paths import Home
 from guildhall.core.text import did_you_mean
 from guildhall.hall.client.discovery import check_same_version, find_hall, is_embedded
 from guildhall.hall.client.remote import RemoteHall
-from guildhall.models.credentials import travelling
+from guildhall.models.credentials import forwarded_variables
 from guildhall.policy.rules import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
 from guildhall.runs.purpose import PLAIN, CallPurpose
@@ -263,7 +263,7 @@ class Worker:
     def _frame(self, interactive: bool) -> Frame:
         bare = Frame.here(self.cwd, os.environ, caller="library")
         allowed = frozenset(load_settings(self.home, bare.root).env)
-        more: Any = {"allowed": allowed, "interactive": interactive, "keys": travelling()}
+        more: Any = {"allowed": allowed, "interactive": interactive, "keys": forwarded_variables()}
         return Frame.here(self.cwd, os.environ, caller="library", **more)
 
 

@@ -161,7 +161,7 @@ class Member:
 async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
     """Serve the tools without a hall."""
     listener = Listener(port=port)
-    await listener.listen(Endpoint.of_one(offer, secret))
+    await listener.listen(Endpoint.for_offer(offer, secret))
     try:
         yield f"http://127.0.0.1:{listener.port}{PATH}"
     finally:
@@ -199,7 +199,7 @@ class MemberHallProcess(HallProcess):
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""
-        endpoint = Endpoint.of_one(replace(offer, worker=self._operate), secret)
+        endpoint = Endpoint.for_offer(replace(offer, worker=self._operate), secret)
         for path in (PATH, f"{PATH}/"):
             self.api.add_route(path, endpoint)
         return f"{self.url}{PATH}"

@@ -17,7 +17,7 @@ from guildhall.activities.contract import READ_TOOLS, WRITE_TOOLS
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import count_transitions, list_timeline
@@ -134,7 +134,7 @@ class UsableModels:
     def check_callable(self, worker: Worker, frame: Frame) -> None:
         """Raise if the worker has no model that can be called now."""
         choice = self.choose(worker, frame)
-        self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
+        self.source(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
 
     def choose(
         self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared_capabilities
 from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
 from guildhall.workflow.loader import setup_status
@@ -41,7 +41,7 @@ _CAPABILITY_TEXTS = {
 }
 
 
-def agent_title(agent: str, runtime: Row) -> str:
+def agent_title(agent: str, runtime: RuntimeInfo) -> str:
     """Return the name of an agent with the title of the external program that executes it, if any."""
     return agent if runtime.program is None else f"{agent} ({runtime.title})"
 
@@ -255,7 +255,7 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
     """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
-        name = agent_title(agent.name, ROWS[agent.worker.definition.runtime])
+        name = agent_title(agent.name, RUNTIMES[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             models[name] = choice.model

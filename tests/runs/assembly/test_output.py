@@ -60,7 +60,7 @@ def test_what_does_not_fit_goes_back(guild: Guild, project: Path, answer: dict[s
 def test_the_third_miss_in_a_row_is_an_error(guild: Guild, project: Path) -> None:
     ran = judged(guild, project, MISSES, MISSES, MISSES, FITS)
     assert (ran.code, ran.json["status"], ran.json["output"]) == (1, "failed", None)
-    assert "not usable 3 times in a row" in ran.json["error"]["message"]
+    assert "3 unusable model answers in a row" in ran.json["error"]["message"]
 
 
 def test_work_in_between_forgives(guild: Guild, project: Path) -> None:

@@ -172,7 +172,7 @@ def test_input_that_is_none_is_told(guild: Guild, project: Path, data: object, s
     [
         ([{"fail": 400}], "did not finish"),
         ([{"expect": "something else", "say": "no"}], "did not finish"),
-        ([{"say": ""}, {"say": ""}, {"say": ""}], "not usable 3 times in a row"),
+        ([{"say": ""}, {"say": ""}, {"say": ""}], "3 unusable model answers in a row"),
     ],
 )
 def test_a_failure_is_told_and_the_caller_goes_on(

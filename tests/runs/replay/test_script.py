@@ -28,7 +28,7 @@ from guildhall.runs.model import Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, TokenUsage
 from guildhall.runs.record.messages import dump_response
 from guildhall.runs.replay.script_export import export_script
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from tests.entries import assembly
 from tests.runs.places import (
     DONE,
@@ -357,7 +357,7 @@ def answered(script: Script, count: int, schema: dict[str, Any] | None) -> list[
 def meaning(response: ModelResponse) -> Any:
     """All of an answer that a run can tell: text, calls with what their arguments come to, whether it was cut off."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    calls = [(part.tool_name, arguments_of(part)) for part in response.parts if isinstance(part, ToolCallPart)]
+    calls = [(part.tool_name, call_arguments(part)) for part in response.parts if isinstance(part, ToolCallPart)]
     return whole(text), whole(calls), response.finish_reason == "length"
 
 

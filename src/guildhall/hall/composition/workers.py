@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models import catalog
-from guildhall.models.credentials import joined, login_of
+from guildhall.models.credentials import find_login, merge_environ
 from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.assembly.preflight import Preflight, raise_problems
@@ -175,13 +175,13 @@ class WorkerServices:
         """Return the source of a model's answers. `login`: a Claude login may replace an API key."""
         if (source_of := self.environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        environ = joined(self.environment.environ, frame.keys)
-        found = login_of(environ) if login else None
-        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
+        environ = merge_environ(self.environment.environ, frame.keys)
+        found = find_login(environ) if login else None
+        return catalog.create_source(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that is uncertain."""
-        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self.environment.environ, frame.keys))
+        return catalog.has_price(model, cwd=frame.cwd, environ=merge_environ(self.environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.

@@ -171,7 +171,7 @@ class HallProcess:
 
     async def _close(self) -> None:
         """Pause all runs, let clients read the end of their streams, and close the hall."""
-        self._listener.refuse()
+        self._listener.stop_accepting()
         await self._hall.drain()
         with suppress(FileNotFoundError):
             self._hall.home.address.unlink()

@@ -211,7 +211,7 @@ def workers_endpoint(
 
         return Offer(name=worker.name, version=__version__, worker=operate)
 
-    return Endpoint(admits=lambda candidate: is_token(candidate, token), find=find)
+    return Endpoint(is_valid_token=lambda candidate: is_token(candidate, token), find=find)
 
 
 def _frame(hall: Hall, project: Path | None) -> Frame:

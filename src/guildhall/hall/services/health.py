@@ -20,9 +20,9 @@ from guildhall.hall.client.model import Check, ClientSettings, HallStatus, Proce
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.models.catalog import detected_keys
-from guildhall.models.credentials import joined
+from guildhall.models.credentials import merge_environ
 from guildhall.runs.assembly.preflight import find_warnings
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.sandbox.jail import strongest_kind
 from guildhall.workers.package_store import Packages
 
@@ -95,7 +95,7 @@ def _settings(hall: Hall, frame: Frame) -> Check:
 
 
 def _keys(hall: Hall, frame: Frame) -> Check:
-    names = detected_keys(joined(hall.environ, frame.keys))
+    names = detected_keys(merge_environ(hall.environ, frame.keys))
     hint = None if names else "For other models set the key of a provider, such as ANTHROPIC_API_KEY."
     return Check(name="keys", ok=True, detail=", ".join(names) or "none found (scripted models still work)", hint=hint)
 
@@ -112,15 +112,17 @@ def _confinement() -> Check:
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """Return a check for each runtime that is a program. The check of a program that is not installed is ok."""
     found: list[Check] = []
-    programs = hall.runtimes.programs.seen_by(frame.keys)
-    for row in ROWS.values():
+    programs = hall.runtimes.programs.with_variables(frame.keys)
+    for row in RUNTIMES.values():
         if row.program is None:
             continue
         try:
             installed = await programs.find(row)
-            found.append(Check(name=row.name, ok=True, detail=f"{row.line}; {installed.version} at {installed.path}"))
+            found.append(
+                Check(name=row.name, ok=True, detail=f"{row.summary}; {installed.version} at {installed.path}")
+            )
         except RuntimeMissing as error:
-            is_configured = programs.where(row) is not None  # the path in its variable is wrong
+            is_configured = programs.locate(row) is not None  # the path in its variable is wrong
             detail = error.message if is_configured else "not installed (optional)"
             found.append(
                 Check(

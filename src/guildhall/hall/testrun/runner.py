@@ -41,7 +41,7 @@ from guildhall.hall.testrun.files import (
     write_files,
 )
 from guildhall.models.scripted.source import Script, ScriptSource
-from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
+from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, UserMessage
 from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
@@ -258,7 +258,7 @@ class TestHall:
             for runs in script.workers.values()
             for answers in runs
             for answer in answers
-            for call in answer.every_call
+            for call in answer.all_calls
             if call.result is not None
         ]
         self._setup = list(test.setup) if test else []
@@ -314,7 +314,7 @@ class TestHall:
         await asyncio.to_thread(write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
-    async def _speak(self, spoken: Spoken) -> None:
+    async def _speak(self, spoken: UserMessage) -> None:
         for room in self.hall.main.workflows.active_rooms():
             await room.send(spoken.person, Actor.person(), to=spoken.to)
 
@@ -387,7 +387,7 @@ class OrderedSource(ScriptSource):
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = run_label(query.worker, query.ordinal + 1)
         self.order.finish(begin_label(mine))
-        run = self.script.run_of(query.worker, query.ordinal) or []
+        run = self.script.find_run(query.worker, query.ordinal) or []
         answers = sum(answer.fail is None for answer in run)
         last_step = answers if run and run[-1].fail is not None else answers - 1  # all failures at the end are one step
         if query.step >= last_step:

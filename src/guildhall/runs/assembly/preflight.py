@@ -17,10 +17,10 @@ from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusable, NotTrusted, Refused, ToolUnavailable
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import joined
-from guildhall.policy.rules import judge_risk
+from guildhall.models.credentials import merge_environ
+from guildhall.policy.rules import assess_risk
 from guildhall.runs.record.entries import ToolStarted
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.code import (
     Code,
     Trust,
@@ -87,7 +87,7 @@ class Preflight:
     pins: Callable[[], Mapping[Path, Pin]]  # the trusted files
     locked: Callable[[], Collection[Path]]  # the files of locked workers
     member_tools: Callable[[Worker, Frame], MemberTools]  # the members that a worker names
-    program: Callable[[Row, Frame], object]  # raises if the program of a runtime is missing
+    program: Callable[[RuntimeInfo, Frame], object]  # raises if the program of a runtime is missing
     own: Path | None = None  # the folder of the program, in the hall of a member
 
     def find_problems(
@@ -122,7 +122,7 @@ class Preflight:
 
     def _check_program(self, worker: Worker, frame: Frame) -> None:
         try:
-            self.program(ROWS[worker.definition.runtime], frame)
+            self.program(RUNTIMES[worker.definition.runtime], frame)
         except GuildError as error:
             raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
@@ -182,7 +182,7 @@ class Preflight:
 
         wanted = self.settings(frame).web_search
         try:
-            search_tool(wanted.model_dump() if wanted else None, joined(self.environ, frame.keys))
+            search_tool(wanted.model_dump() if wanted else None, merge_environ(self.environ, frame.keys))
         except ToolUnavailable as error:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
@@ -243,40 +243,41 @@ def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
 
 def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
     """Return a choice that the worker's runtime accepts. `auto` becomes a model of the runtime's provider."""
-    row = ROWS[worker.definition.runtime]
-    if row.routed and choice.model.startswith(CURSOR):
+    row = RUNTIMES[worker.definition.runtime]
+    if row.uses_model_door and choice.model.startswith(CURSOR):
         raise ModelUnusable(
             f"{choice.model} works only with `runtime: cursor`",
             where=worker.place,
             hint="Set `runtime: cursor` in the worker file, or choose another model.",
         )
-    if not row.providers or (row.routed and choice.model.startswith((SCRIPT, REPLAY))):
+    if not row.providers or (row.uses_model_door and choice.model.startswith((SCRIPT, REPLAY))):
         return choice
     if choice.model == AUTO:
         return replace(choice, model=AUTO_MODELS.get(row.providers[0], f"{row.providers[0]}:{AUTO}"))
     if choice.model.partition(":")[0] in row.providers:
         return choice
     accepted = " or ".join(f"`{provider}:...`" for provider in row.providers)
+    accepted += " or a script" if row.uses_model_door else ""
     raise ModelUnusable(
         f"runtime {row.name} does not accept the model {choice.model}",
         where=worker.place,
-        hint=f"Choose {accepted}{' or a script' if row.routed else ''}, or set `runtime: pydantic`.",
+        hint=f"Choose {accepted}, or set `runtime: pydantic`.",
     )
 
 
 def with_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """Return the capabilities of a worker's tools and of its runtime."""
-    row = ROWS[worker.definition.runtime]
-    return {**tools, **({row.title: frozenset({"net"})} if row.network else {})}
+    row = RUNTIMES[worker.definition.runtime]
+    return {**tools, **({row.title: frozenset({"net"})} if row.needs_network else {})}
 
 
 def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
     """Raise if the runtime itself could send out private data, because it does not ask for approval."""
-    row = ROWS[worker.definition.runtime]
+    row = RUNTIMES[worker.definition.runtime]
     if (
         row.title
-        in judge_risk(
-            with_runtime_capabilities(worker, tools), accepted=worker.definition.accepts_risk, around=around
+        in assess_risk(
+            with_runtime_capabilities(worker, tools), accepted=worker.definition.accepts_risk, others=around
         ).guarded
     ):
         raise ToolUnavailable(
@@ -288,7 +289,7 @@ def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], arou
 
 def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
     """Raise if the runtime cannot use a tool of the model's provider."""
-    row = ROWS[worker.definition.runtime]
+    row = RUNTIMES[worker.definition.runtime]
     if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
         raise ToolUnavailable(
             f"tools: {native} of the provider is not available with runtime {row.name}",
@@ -299,8 +300,8 @@ def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
 
 def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
     """Raise Conflict if resuming would start the run over and repeat calls that have effects."""
-    row = ROWS[worker.definition.runtime]
-    if row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if row.uses_model_door:
         return
     harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
@@ -312,8 +313,8 @@ def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> No
 
 def check_conversation(worker: Worker) -> None:
     """Raise Refused if the runtime cannot resume conversations."""
-    row = ROWS[worker.definition.runtime]
-    if not row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if not row.uses_model_door:
         raise Refused(
             f"runtime {row.name}: conversations cannot be resumed, because {row.title} calls its model itself",
             where=worker.place,
@@ -323,7 +324,7 @@ def check_conversation(worker: Worker) -> None:
 
 def check_replayable(worker: Worker, run: str) -> None:
     """Raise Conflict if the runtime bypassed the model door, so that the journal has no answers."""
-    row = ROWS[worker.definition.runtime]
-    if not row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if not row.uses_model_door:
         message = f"cannot replay {run}: {row.title} calls its model itself, so the answers are not recorded"
         raise Conflict(message, hint=f"Show its tool calls: guild log {run}")

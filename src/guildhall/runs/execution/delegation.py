@@ -49,7 +49,7 @@ class SingleCallRuntime:
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         if all(tool["name"] != CALL for tool in assignment.tools):
             raise Refused("the worker may not call workers", hint="List them in `allow_workers:` of its file.")
-        result = await doors.tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
+        result = await doors.call_tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
         return Outcome(output=result.text, messages=[])
@@ -64,7 +64,7 @@ class NoModel:
     def cost(self, usage: RequestUsage) -> float | None:
         return 0.0
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     def upstream(self, api: str) -> None:

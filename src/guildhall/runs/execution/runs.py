@@ -32,7 +32,7 @@ from guildhall.runs.model import ENDED, PauseCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -69,7 +69,7 @@ def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
         runtime=assembled.worker.definition.runtime,
         model=source.name,
         plan=plan,
-        attachments=[file.as_described() for file in assembled.attachments],
+        attachments=[file.describe() for file in assembled.attachments],
         resumed=prepared.is_resumed,
         parent=parent,
     )
@@ -127,7 +127,7 @@ class Runs:
         """Build the parts that execute a run, and publish that it has started."""
         assembled, hooks = prepared.assembled, prepared.hooks
         clients = parent.ledger.idle_tracker.clients if parent else int(prepared.frame.interactive)
-        if not ROWS[assembled.worker.definition.runtime].routed:
+        if not RUNTIMES[assembled.worker.definition.runtime].uses_model_door:
             clients += 1  # never idle, because the runtime cannot continue from the journal
         blocked = parent.ledger.idle_tracker if parent and hooks is None else None
         ledger = LiveLedger(
@@ -172,7 +172,7 @@ class Runs:
             ),
             program_access=access,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), access.line.close()),
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), access.pool.close()),
             hooks=hooks,
         )
         journals = [prepared.journal, *prepared.child_journals]

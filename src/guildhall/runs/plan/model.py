@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.policy.rules import Decision, Mode, Risk
     from guildhall.runs.model import Bounds
-    from guildhall.runtimes.catalog import Row
+    from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
@@ -91,7 +91,7 @@ class Plan:
     worker: str
     place: str
     status: str
-    runtime: Row
+    runtime: RuntimeInfo
     model: str | None
     chosen_by: str | None
     priced: bool | None
@@ -120,7 +120,7 @@ class Plan:
     @property
     def capabilities(self) -> frozenset[str]:
         """Return the capabilities of the tools that no rule forbids, and of the runtime itself."""
-        own = frozenset({"net"} if self.runtime.network else ())
+        own = frozenset({"net"} if self.runtime.needs_network else ())
         return own.union(*(tool.capabilities for tool in self.tools if tool.decision != "refuse"))
 
     @property

@@ -59,7 +59,7 @@ def writable_folders(plan: Plan) -> list[Folder]:
 def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
-        yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
+        yield "runtime", [plan.runtime.summary, *plan.runtime.gaps]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, _format_writable)]
@@ -152,7 +152,7 @@ def _programs(plan: Plan) -> str:
 
 def _network(plan: Plan) -> str:
     names = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
-    names += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
+    names += [f"{plan.runtime.title} itself"] if plan.runtime.needs_network else []
     return f"used by {', '.join(names)}" if names else "none"
 
 

@@ -171,7 +171,7 @@ def test_the_tools_are_told_as_the_model_is_shown_them(guild: Guild, project: Pa
 def test_a_limit_that_cannot_be_kept_is_told(guild: Guild, project: Path) -> None:
     put_worker(project, model="nobody:none", limits={"max_budget_usd": 1.0})
     first, second = plan(guild, "scribe")["problems"]
-    assert first == "model: there is no provider 'nobody'"
+    assert first == "model: unknown provider 'nobody'"
     assert "has no known price" in second
 
 
