@@ -230,7 +230,7 @@ def test_the_script_of_a_worker_that_is_gone_is_written_and_its_test_says_so(gui
     (project / "workers" / "scribe.yaml").unlink()
     recorded(guild, done.json["run"], passes=False)
     said = guild("test").out
-    assert "there is no worker 'scribe'" in said
+    assert "unknown worker 'scribe'" in said
 
 
 # What is not written

@@ -214,11 +214,11 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     guide = ("dispatch", "guide", "--hold", "Help.")
     nothing = guild(*guide)
     assert (nothing.code, nothing.out) == (2, "")
-    assert "names no model" in nothing.err
-    assert "Give one with --model" in nothing.err
+    assert "no model set for worker" in nothing.err
+    assert "or use --model" in nothing.err
     assert "dispatch" not in nothing.err
     assert "no known price" in guild(*HELD, "--max-budget-usd", "2").err
-    assert "names no model" in guild(*HELD, "--reviewer", "guide").err
+    assert "no model set for worker" in guild(*HELD, "--reviewer", "guide").err
     unknown = guild(*HELD, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
     assert "dependencies: unknown commission 'c-2222222222'" in unknown.err
@@ -230,7 +230,7 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     assert "docs/nowhere.md is not" in guild("show", id).err
     assert "no price" not in guild("show", id).out, "it has cost nothing yet"
     assert "no known price" in guild("edit", id, "--max-budget-usd", "2").err
-    assert "names no model" in guild("edit", id, "--model", "").err
+    assert "no model set for worker" in guild("edit", id, "--model", "").err
     edited = guild("edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
     assert "max_turns" not in edited
     assert "--max-turns" in guild("edit", id, "--max-turns", "none").err
