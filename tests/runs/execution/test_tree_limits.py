@@ -14,10 +14,10 @@ from guildhall.runs.execution.budget import BudgetLevel, InsufficientFunds, RunB
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
 from tests.runs.execution.test_delegation import answer, run, told
-from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, until
+from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, wait_until
 from tests.runs.test_asks import terminal as terminal
 from tests.runs.test_limits import suggested, with_usage
-from tests.runs.trees import Answers, call, calls, put_answers, put_boss, put_tree, written
+from tests.runs.trees import Answers, call, calls, list_notes, put_answers, put_boss, put_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -282,10 +282,10 @@ def test_at_a_terminal_nothing_is_begun_below_a_run_whose_time_is_over(
     person = terminal("run", "boss", "go")
     person.until("Allow more?")
     root = guild("ls", "--json").json["working"][0]["run"]
-    until(lambda: kinds(journal(guild, root)).count("model_answered") == 2)  # the called one would write now
+    wait_until(lambda: kinds(journal(guild, root)).count("model_answered") == 2)  # the called one would write now
     person.types("no\n")
     assert person.ends()[0] == 5
-    assert written(project) == []
+    assert list_notes(project) == []
 
 
 # the bookkeeping

@@ -12,7 +12,7 @@ import pytest
 from guildhall.cli.prompt import read_choice
 from guildhall.core.errors import UsageError
 from tests.cli.places import ASKING, SCRIPT, WORKER, make_project
-from tests.runs.places import until
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -336,7 +336,7 @@ workers:
             break
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
-    until(lambda: guild("ls", "--json").json["needs_you"]["runs"])  # what was just being started may hold its lock
+    wait_until(lambda: guild("ls", "--json").json["needs_you"]["runs"])  # what was just being started may hold its lock
     run = guild("ls", "--json").json["needs_you"]["runs"][0]["run"]
     waits = guild("resume", run)
     assert waits.code == 4

@@ -11,7 +11,7 @@ import pytest
 from tests.members.places import put_member
 from tests.members.small import make_member
 from tests.members.test_process import alive, marks
-from tests.runs.places import put_worker, until
+from tests.runs.places import put_worker, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,7 +132,7 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert [job["jobId"] for job in guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
     assert guild("ls", "jobs", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("rm", slow).code == 1
-    until(lambda: "ant, ready, running jobs: 1\n" in guild("hall", "status").out)  # it looks every few seconds
+    wait_until(lambda: "ant, ready, running jobs: 1\n" in guild("hall", "status").out)  # it looks every few seconds
     assert guild("stop", slow).out == "ant/j-2 is cancelled\n"
     assert guild("rm", slow).out == "Deleted ant/j-2.\n"
     gone = guild("show", slow)
@@ -191,9 +191,9 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     assert guild("dispatch", "ant", "think long").code == 0
     first = guild.hall()
     (pid,) = marks(folder)
-    until(lambda: guild("hall", "status", "--json").code == 0)
+    wait_until(lambda: guild("hall", "status", "--json").code == 0)
     guild.kill_hall()
-    until(lambda: not alive(pid))
+    wait_until(lambda: not alive(pid))
     assert json.loads((home.path / "members-at-work.json").read_text()) == {str(folder.resolve()): str(project)}
     assert guild("member", "show", "ant", "--json").json["state"] == "trusted", "looking starts nothing"
     assert "guild ls jobs --member ant" in guild("ls").err
@@ -202,7 +202,7 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     assert guild.hall().pid != first.pid
     assert len(marks(folder)) == 2
     # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.
-    until(lambda: not (home.path / "members-at-work.json").exists())
+    wait_until(lambda: not (home.path / "members-at-work.json").exists())
 
 
 def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
@@ -232,7 +232,7 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     assert f"{project}/guild-members/{job.replace('/', '/jobs/')}" in shown.out
     assert f"guild answer {job} \"...\" --question 'Which?'" in shown.err
     elsewhere = home.path.parent
-    until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
+    wait_until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
     assert f"cd {project} && guild answer {job}" in guild_hall("ls", cwd=elsewhere).out
     rows = [" ".join(line.split()) for line in guild_hall("ls").out.splitlines()]
     assert f"{job} question Which? guild answer {job} \"...\" --question 'Which?'" in rows
