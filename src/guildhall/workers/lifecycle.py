@@ -115,10 +115,11 @@ def check_usable(worker: Worker, use: Use) -> None:
             hint="Use another worker, or copy the file under a new name.",
         )
     if worker.status == "draft" and use != "name":
+        name = worker.path.stem if worker.path and worker.scope != "package" else worker.name  # agents have other names
         raise Refused(
-            f"the worker {worker.name!r} is a draft and cannot be used {_USE_TEXTS[use]}",
+            f"the worker {name!r} is a draft and cannot be used {_USE_TEXTS[use]}",
             where=worker.place,
-            hint=f"Run it by its name, or promote it: guild worker set {worker.name} active",
+            hint=f"Run it by its name, or promote it: guild worker set {name} active",
         )
     if worker.is_changed:
         raise WorkerLocked(

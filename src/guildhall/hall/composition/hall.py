@@ -162,7 +162,7 @@ class Hall:
             asks=self.asks,
             runs=lambda: self.main.runs,
             alive=self.main.is_alive,
-            find=self.workers.find_for_work,
+            find=partial(self.workers.find_for_work, use="dispatch"),
             output_schema=self.workers.output_schema,
             readonly=self.environment.readonly,
         )

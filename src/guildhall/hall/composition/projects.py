@@ -8,7 +8,7 @@ Invariant: a hall that may write ties a project's name to its repository before 
 from __future__ import annotations
 
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from guildhall.projects.registry import Projects
     from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
+    from guildhall.workers.lifecycle import Use
     from guildhall.workers.model import Worker
 
 
@@ -127,10 +128,10 @@ class ProjectServices:
         """Return the redactor of texts for a repository. It knows the secrets of earlier halls too."""
         return PersistentRedactor(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
-    def _find_worker(self, name: str, frame: Frame) -> Worker:
+    def _find_worker(self, name: str, frame: Frame, use: Use = "name") -> Worker:
         """Return a worker that may be given work. The caller's secrets are redacted from now on."""
         self.environment.secrets.learn({**frame.env, **frame.keys})
-        return self.workers.find_for_work(name, frame)
+        return self.workers.find_for_work(name, frame, use)
 
     @cached_property
     def usable_models(self) -> UsableModels:
@@ -228,7 +229,7 @@ class ProjectServices:
                 worktrees=self.worktrees,
                 runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
-                find_worker=self._find_worker,
+                find_worker=partial(self._find_worker, use="dispatch"),
                 models=self.usable_models,
                 output_schema=self.workers.output_schema,
                 frame_at=self.environment.hall_frame,

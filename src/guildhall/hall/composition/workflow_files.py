@@ -72,7 +72,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
     request, frame = anchor_models(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
-        check_usable(agent.worker, "name")
+        check_usable(agent.worker, "name" if agent.wakeup is None else "schedule")
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):

@@ -19,6 +19,8 @@ from guildhall.runs.assembly.assembled import (
     Assembled,
     Recipe,
     from_snapshot,
+    narrow_environment,
+    rebind_tool,
     recorded_recipe,
     recorded_toolbox,
     run_rules,
@@ -160,6 +162,9 @@ class Assembler:
     ) -> Assembled:
         """Assemble a recorded run with the stricter of its recorded and its worker's current permissions."""
         recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks)
+        worker = self._current_worker(recipe)
+        if worker is not None:
+            recipe = replace(recipe, current=self._environment(worker, frame))
         built = await self._build(recipe)
         async with close_on_error(built.servers):
             tools = with_recorded_descriptions(built.tools, frozen.tools)
@@ -171,14 +176,23 @@ class Assembler:
                 memory=frozen.memory,
                 tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox can have new tools
             )
-            then = recipe.worker
-            if then.path is None or then.scope == "workflow" or not then.path.exists():
-                return resumed  # agents keep their recorded permissions
-            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
-            worker = _adapt_to_owner(worker, hooks)
-            served = unchanged_server_tools(worker, then, built.servers.tools)
-            today = replace(recipe, worker=worker, output_schema=None, served=served)
+            if worker is None:
+                return resumed
+            served = unchanged_server_tools(worker, recipe.worker, built.servers.tools)
+            today = replace(recipe, worker=worker, output_schema=None, served=served, current=None)
             return tighten(resumed, await self._build(today))
+
+    def _current_worker(self, recipe: Recipe) -> Worker | None:
+        """Return the worker of a recorded run as its file is today, or None. Agents keep their recorded permissions."""
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():
+            return None
+        found = self.find(str(then.path), recipe.frame)
+        return _adapt_to_owner(replace(found, workdir=then.workdir, workflow_paths=then.workflow_paths), recipe.hooks)
+
+    def _environment(self, worker: Worker, frame: Frame) -> ToolEnvironment:
+        settings = self.preflight.settings(frame)
+        return make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
 
     async def assemble_replay(
         self,
@@ -222,19 +236,20 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.preflight.settings(frame)
-        environment = make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
+        environment = recorded = self._environment(worker, frame)
+        if recipe.current is not None:
+            environment = narrow_environment(recorded, recipe.current)
         recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, environment, served)
-            return replace(await self._complete(recipe, environment, settings, tools), servers=servers)
+            tools = await self._tools(recipe, recorded, served)  # a tool stays on the list without its permission
+            tools = tuple(rebind_tool(tool, environment) for tool in tools)
+            return replace(await self._complete(recipe, environment, tools), servers=servers)
 
-    async def _complete(
-        self, recipe: Recipe, environment: ToolEnvironment, settings: Settings, tools: tuple[Tool, ...]
-    ) -> Assembled:
+    async def _complete(self, recipe: Recipe, environment: ToolEnvironment, tools: tuple[Tool, ...]) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
+        settings = self.preflight.settings(frame)
         near = worker.project_frame(frame)
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
