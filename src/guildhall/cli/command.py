@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 T = TypeVar("T")
 Argument = Callable[[Any], object]  # adds itself to a parser, or to a group of a parser
@@ -141,7 +141,7 @@ class Context:
 
         return await run_trusted(work, self.client, self.frame, self.screen, worker=worker, at=at)
 
-    async def trust_own_files(self, files: Sequence[Seen]) -> None:
+    async def trust_own_files(self, files: Sequence[FileTrust]) -> None:
         """Trust files that the user has just had written. If the hall is in use, print the command that does it."""
         await self.disconnect()
         if not files:

@@ -115,13 +115,15 @@ class Worker:
         It has the permissions of `worker_creation` in the settings, and is saved as a draft below
         `workers/generated/`. An existing worker is not overwritten.
         """
-        from guildhall.workers.create import draft, spec_of
+        from guildhall.workers.create import draft, parse_spec
 
         new = Worker(name="", **_location(cwd, home))
         frame = new._frame(interactive=False)
         with _read_only(new.home) as hall:
             taken = [listed.name for listed in hall.workers.list_workers(frame)]
-            made = draft(spec_of(spec), hall.settings(frame).worker_creation, frame, taken=taken, by="a program")
+            made = draft(
+                parse_spec(spec), hall.settings(frame).worker_creation, frame, existing_names=taken, author="a program"
+            )
         made.save()
         return replace(new, name=made.worker.name)
 

@@ -23,7 +23,7 @@ from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import count_transitions, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import no_price_error
-from guildhall.workers.registry import BY_OPTION, Choice, choose_model
+from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -136,9 +136,11 @@ class UsableModels:
         choice = self.choose(worker, frame)
         self.source(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
 
-    def choose(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
-        """Return the worker's model, or raise if it has none. `given_by`: the option that the error recommends."""
-        choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
+    def choose(
+        self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION
+    ) -> ModelChoice:
+        """Return the worker's model, or raise if it has none. `model_option`: the option that the error recommends."""
+        choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
         return adapt_model(worker, choice)
 
 

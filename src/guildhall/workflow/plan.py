@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code import Trust
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 
 _INDENT = "  "
@@ -73,7 +73,10 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.untrusted_files:
         yield (
             "not trusted",
-            [f"{escape(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted_files],
+            [
+                f"{escape(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+                for s in plan.untrusted_files
+            ],
         )
     if plan.warnings:
         yield "warning", [escape(doubt) for doubt in plan.warnings]
@@ -147,13 +150,13 @@ class WorkflowPlan:
     warnings: tuple[str, ...] = ()  # what may not be meant
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
         """The files that would be executed and are not trusted in their current version."""
         own = self.code.files if self.code and not self.code.trusted else ()
         files = {
             seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted_files))
         }
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def line(self) -> str:
         """Return the plan in one line."""

@@ -181,7 +181,7 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
         ("workers: {}\ntest: {worker: scribe, input: go, folder: ../..}\n", "not a path inside the project"),
         ("workers: {}\ntest: {worker: scribe, input: go, answers: [{answer: x}]}\n", "set exactly one of `tool`"),
         ("workers: {}\ntest: {worker: scribe, input: go, max_turns: -1}\n", "test.max_turns"),
-        ("workers: {}\ntest: {worker: nobody, input: go}\n", "there is no worker 'nobody'"),
+        ("workers: {}\ntest: {worker: nobody, input: go}\n", "unknown worker 'nobody'"),
         ("workers: {}\ntest: {worker: scribe, input: go}\n", "the script has no answers for the worker 'scribe'"),
         ("workers: {}\ntest: {worker: scribe, input: ' '}\n", "the input is empty"),
         ("workers: {}\ntest: {worker: scribe, input: go, folder: gone}\n", "the script has no answers"),

@@ -17,7 +17,7 @@ from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import PlanProblem
 from guildhall.runs.plan.planner import PlanContext, WorkerFacts, plan
 from guildhall.tools.definition import tool
-from guildhall.workers.loader import given
+from guildhall.workers.loader import worker_from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def worker(name: str = "new", **fields: Any) -> Worker:
-    return given({"name": name, "instructions": "x", **fields})
+    return worker_from_fields({"name": name, "instructions": "x", **fields})
 
 
 def planned(

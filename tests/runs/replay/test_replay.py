@@ -302,7 +302,7 @@ def test_a_toolbox_that_is_gone_is_told(place: Place) -> None:
     (place.home / "toolboxes" / "desk.py").unlink()
     ran = place.guild("replay", place.run)
     assert ran.code == 1
-    assert "there is no toolbox 'desk'" in ran.err
+    assert "unknown toolbox 'desk'" in ran.err
 
 
 # What is not as it was: the record itself

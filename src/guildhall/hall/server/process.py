@@ -153,7 +153,7 @@ class HallProcess:
         finally:
             self._recovered.set()
         await asyncio.to_thread(log_invalid_packages, self._hall.home)
-        for name in self._hall.members.go_on(lambda root: self._hall.environment.frame_at(root, root)):
+        for name in self._hall.members.restart_busy(lambda root: self._hall.environment.frame_at(root, root)):
             _log.info("restarted the member %s, which had running jobs", name)
 
     async def _watch(self) -> None:

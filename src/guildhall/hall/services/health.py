@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 
 class InfoService(HallService, HallInfo):
@@ -145,13 +145,13 @@ def _workers(hall: Hall, frame: Frame) -> Check:
 
 
 def _packages(hall: Hall) -> list[Check]:
-    listed = Packages(hall.home).listed()
+    listed = Packages(hall.home).listings()
     wrong = [package.name for package in listed if package.error is not None]
     return [_count("packages", len(listed), wrong, "See: guild package ls")] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:
-    shown = [hall.members.shown(member) for member in hall.members.roster(frame).listed()]
+    shown = [hall.members.details(member) for member in hall.members.registry(frame).members()]
     if not shown:
         return []
     wrong = [one.member.name for one in shown if one.member.error is not None]
@@ -167,7 +167,7 @@ def _count(name: str, total: int, wrong: Sequence[str], hint: str, untrusted: Se
     return Check(name=name, ok=not wrong, detail=", ".join(parts), hint=hint if wrong else None)
 
 
-def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
+def _lacks(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
     """Return True if a worker of this project cannot run. Other workers may depend on another project."""
     if listed.scope != "project":
         return False

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.plan.model import Plan
-    from guildhall.workers.model import Pin, Seen, Worker
+    from guildhall.workers.model import FileTrust, Pin, Worker
 
 _MEMORY_FOLDER = "/dev/shm"
 
@@ -95,12 +95,12 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
     )
 
 
-def _still_trusted(before: Source, hall: Hall) -> Seen | None:
+def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
     """Return the updated file of a test if its earlier content was trusted."""
     trust = Trust(hall.workers.pins())
-    if any(seen.standing != "trusted" for seen in trust.seen(code_of_test(before, hall.home))):
+    if any(seen.state != "trusted" for seen in trust.files(code_of_test(before, hall.home))):
         return None
-    return trust.seen(code_of_test(yaml.read(before.path), hall.home))[0]
+    return trust.files(code_of_test(yaml.read(before.path), hall.home))[0]
 
 
 async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
@@ -334,7 +334,9 @@ class TestHall:
 
     def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
-        writable = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.folders(frame) if one.is_writable]
+        writable = [
+            (f"sandboxes.{one.name}", one.path, "worker") for one in worker.sandbox_folders(frame) if one.is_writable
+        ]
         if worker.workdir is not None:
             writable.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
         for name, path, writer in writable:

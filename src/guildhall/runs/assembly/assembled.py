@@ -150,7 +150,7 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "digest": worker.digest,
         "path": str(worker.path) if worker.path else None,
         "workdir": str(worker.workdir) if worker.workdir else None,
-        "keeps": [str(path) for path in worker.keeps],
+        "keeps": [str(path) for path in worker.workflow_paths],
         **({"activate": worker.activate} if worker.activate else {}),
     }
 
@@ -163,7 +163,7 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         digest=data["digest"],
         path=Path(data["path"]) if data["path"] else None,
         workdir=Path(data["workdir"]) if data.get("workdir") else None,
-        keeps=tuple(map(Path, data.get("keeps", ()))),
+        workflow_paths=tuple(map(Path, data.get("keeps", ()))),
         activate=data.get("activate"),
     )
 

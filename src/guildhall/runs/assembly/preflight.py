@@ -25,14 +25,14 @@ from guildhall.workers.code import (
     Code,
     Trust,
     activation_code,
-    checked_schema,
-    code_of,
+    check_output_schema,
+    has_python_schema,
     module_code,
-    names_module,
-    program_of,
     server_code,
+    server_program,
+    server_variables,
     toolbox_code,
-    variables_of,
+    worker_code,
 )
 
 if TYPE_CHECKING:
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker
-    from guildhall.workers.registry import Choice
+    from guildhall.workers.registry import ModelChoice
 
 
 def _schema_path(worker: Worker, frame: Frame) -> Path | None:
     """Return the file of the worker's output schema, or None if it names no file."""
     reference = worker.definition.output_schema_ref
-    return worker.beside(frame) / reference if reference and reference.endswith(".json") else None
+    return worker.resource_folder(frame) / reference if reference and reference.endswith(".json") else None
 
 
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
         hint = "Create the file, or correct the path, which is relative to the worker's project."
-        raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
+        raise InvalidFile(f"output_schema_ref: file not found: {path}", where=worker.place, hint=hint)
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
-    return checked_schema(schema, str(path))
+    return check_output_schema(schema, str(path))
 
 
 async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
@@ -69,7 +69,7 @@ async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
     from guildhall.tools.host.process import schema_of
 
     try:
-        return checked_schema(await schema_of(code.name, code.sources(), code.root), code.name)
+        return check_output_schema(await schema_of(code.name, code.sources(), code.root), code.name)
     except ToolUnavailable as error:
         where = f"{code.root / error.where}" if error.where else worker.place
         raise ToolUnavailable(f"output_schema_ref: {error.message}", where=where, hint=error.hint) from None
@@ -108,7 +108,7 @@ class Preflight:
             *(lambda error=error: _raise(error) for error in outside.problems),
             *(lambda code=code: self._check_trust(code, worker, frame) for code in outside.code),
             *(lambda name=name: self.check_server(worker, name, frame) for name in worker.definition.mcp_servers),
-            *(lambda one=one: one.folders(frame) for one in split_by_sandbox(worker)),
+            *(lambda one=one: one.sandbox_folders(frame) for one in split_by_sandbox(worker)),
             lambda: self.check_schema(worker, frame, thorough=thorough),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
@@ -129,7 +129,7 @@ class Preflight:
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """Return the code that the worker and its members would execute, and an error for each missing part."""
         outside = self.member_tools(worker, frame)
-        found, wrong = code_of(worker, frame, self.home, (*given, *outside.toolboxes))
+        found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox_code(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
@@ -140,8 +140,8 @@ class Preflight:
         """Raise if a server is not trusted, or if its program or variables are missing."""
         self._check_trust(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
-            program_of(worker, name, frame)
-        variables_of(worker, name, frame)
+            server_program(worker, name, frame)
+        server_variables(worker, name, frame)
 
     def module_code(self, worker: Worker, frame: Frame) -> Code:
         """Return the module of the worker's output model. Raise NotTrusted if it may not run."""
@@ -151,7 +151,7 @@ class Preflight:
         """Return the schema of the worker's output, or None if its file names none."""
         if (path := _schema_path(worker, frame)) is not None:
             return _read_schema(worker, path)
-        return await load_model_schema(worker, self.module_code(worker, frame)) if names_module(worker) else None
+        return await load_model_schema(worker, self.module_code(worker, frame)) if has_python_schema(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema if it is in a valid file, or None."""
@@ -163,14 +163,14 @@ class Preflight:
         return Trust(self.pins(), self.own)
 
     def _check_trust(self, code: Code, worker: Worker, frame: Frame) -> Code:
-        if not code.own:
-            self.trust().demand(code, worker, frame)
+        if not code.is_own:
+            self.trust().check(code, worker, frame)
         return code
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
         """Raise if the output schema cannot be used, as far as that is known without executing code."""
         path = _schema_path(worker, frame)
-        if names_module(worker):
+        if has_python_schema(worker):
             self.module_code(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
             _read_schema(worker, path)
@@ -217,11 +217,11 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     """Raise if the script or, if `thorough`, the provider of the worker's model does not exist."""
     model = worker.definition.model or ""
     if model.startswith(SCRIPT):
-        path = Path(resolve_script_path(model, worker.beside(frame)).removeprefix(SCRIPT))
+        path = Path(resolve_script_path(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
         if not path.exists():
             base = "the folder of the workflow file" if worker.scope == "workflow" else "the worker's project"
             hint = f"Create the file, or correct the path, which is relative to {base}."
-            raise InvalidFile(f"model: there is no script {path}", where=worker.place, hint=hint)
+            raise InvalidFile(f"model: script not found: {path}", where=worker.place, hint=hint)
         if thorough:
             from guildhall.models.scripted.source import load_script
 
@@ -241,7 +241,7 @@ def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))
 
 
-def adapt_model(worker: Worker, choice: Choice) -> Choice:
+def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
     """Return a choice that the worker's runtime accepts. `auto` becomes a model of the runtime's provider."""
     row = RUNTIMES[worker.definition.runtime]
     if row.uses_model_door and choice.model.startswith(CURSOR):

@@ -68,7 +68,7 @@ def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Hom
         return resolve_view(
             View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), protected=kept)
         )
-    kept = (*worker.deciding(frame), *locked)
+    kept = (*worker.protected_paths(frame), *locked)
     return resolve_view(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), protected=kept))
 
 

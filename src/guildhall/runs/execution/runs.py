@@ -36,7 +36,7 @@ from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
-from guildhall.workers.lifecycle import usable
+from guildhall.workers.lifecycle import check_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -278,12 +278,12 @@ class Runs:
             raise Refused(f"worker_call: the maximum depth of {depth} calls is reached. Do the task yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
-        frame = assembled.worker.frame(caller.prepared.frame)
+        frame = assembled.worker.project_frame(caller.prepared.frame)
         callee = self.assembler.find(name, frame)
         if name in caller.created:
             delegation.check_unchanged(callee, caller.created)
         elif name not in assembled.allow_workers:
-            usable(callee, "star")
+            check_usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
         attached = await asyncio.to_thread(
             forward_attachments, files, assembled.attachments, assembled.environment.view, callee
@@ -303,7 +303,7 @@ class Runs:
     async def _create_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         prepared = caller.prepared
         settings = self.assembler.preflight.settings(prepared.frame)
-        frame = prepared.assembled.worker.frame(prepared.frame)
+        frame = prepared.assembled.worker.project_frame(prepared.frame)
 
         def plan_text(worker: Worker) -> str:
             request = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ExecutedCode:
     name: str
     own: bool  # in the home, where code needs no trust
     trusted: bool
-    files: tuple[Seen, ...]
+    files: tuple[FileTrust, ...]
     commands: tuple[str, ...] = ()  # of a setup
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,11 +129,11 @@ class Plan:
         return self.capabilities.union(*(called.plan.capabilities for called in self.calls if called.plan))
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
         """Return the files that would be executed and are not trusted in their current version, each once."""
         plans = [self, *(called.plan for called in self.calls if called.plan)]
         files = {seen.path: seen for plan in plans for code in plan.code if not code.trusted for seen in code.files}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     @property
     def max_cost_usd(self) -> float | None:

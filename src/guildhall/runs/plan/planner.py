@@ -170,7 +170,7 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     folders: list[Folder] = []
     for one in split_by_sandbox(worker):
         with suppress(GuildError):
-            folders += one.folders(frame)
+            folders += one.sandbox_folders(frame)
     view = make_view(worker, folders, frame, context.home, context.locked)
     environment = make_tool_environment(worker, frame, view, context.settings, context.environ)
     collect = partial(collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
@@ -318,7 +318,9 @@ class Planner:
         trust = self.preflight.trust()
         found, _ = self.preflight.code_of(worker, frame)
         code = tuple(
-            ExecutedCode(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
+            ExecutedCode(
+                kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
+            )
             for one in found
         )
         problems = self.preflight.find_problems(worker, frame)
@@ -347,7 +349,7 @@ class Planner:
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.preflight.code_of(worker, frame)[0]:
-            if code.kind in ("server", "member", "activation") or not trust.holds(code):
+            if code.kind in ("server", "member", "activation") or not trust.is_trusted(code):
                 continue
             try:
                 if code.kind == "module":

@@ -79,7 +79,10 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         yield "output", [f"must match {escape(plan.schema_ref)}"]
     yield "risk", _risk(plan)
     if files := plan.untrusted_files:
-        yield "not trusted", [f"{escape(f.shown)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.said}" for f in files]
+        yield (
+            "not trusted",
+            [f"{escape(f.display_path)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.state_text}" for f in files],
+        )
     if plan.problems:
         yield "cannot run", [escape(problem.text) for problem in plan.problems]
 

@@ -29,7 +29,7 @@ from guildhall.runs.record.entries import (
     ToolEnded,
     ToolRefused,
 )
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ class Forks:
         """Return entry 0 with the wanted model, the name of the model, and True if it has a price."""
         if model is None:
             return first, None, None
-        wanted = resolve_script_path(normal(model), frame.cwd)
+        wanted = resolve_script_path(normalize_model(model), frame.cwd)
         login = first.data.worker["definition"].get("runtime") == LOGIN_RUNTIME
         source = self.source_of(wanted, frame, login)  # raises before anything is written
         priced = has_price(source)
