@@ -233,14 +233,14 @@ def test_at_a_terminal_it_is_shown_whole_and_answered_at_once(
     terminal: Callable[..., Terminal], asking: Path, guild: Guild, typed: list[str], written: bool
 ) -> None:
     person = terminal("run", "scribe", "go")
-    person.until("wants to call sandbox_write_text")
-    person.until("content: one")
-    person.until("Allow this call?")
-    person.types(typed[0])
+    person.wait_for("wants to call sandbox_write_text")
+    person.wait_for("content: one")
+    person.wait_for("Allow this call?")
+    person.type(typed[0])
     if len(typed) > 1:
-        person.until("Reason for the worker")
-        person.types(typed[1])
-    code, out = person.ends()
+        person.wait_for("Reason for the worker")
+        person.type(typed[1])
+    code, out = person.wait_exit()
     assert (code, out) == (0, "done\n")
     assert (asking / "notes" / "a.md").exists() == written
     if not written:

@@ -168,9 +168,9 @@ def _at_a_terminal_an_ask_is_answered(guild_hall: GuildWithHall, project: Path) 
     put_script(project, WRITE, DONE)
     terminal = Terminal(guild_hall, "run", "scribe", "go")
     try:
-        terminal.until("Allow this call?")
-        terminal.types("yes\n")
-        assert terminal.ends() == (0, "done\n")
+        terminal.wait_for("Allow this call?")
+        terminal.type("yes\n")
+        assert terminal.wait_exit() == (0, "done\n")
     finally:
         terminal.close()
     assert (project / "notes" / "a.md").read_text() == "one"

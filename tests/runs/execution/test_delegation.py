@@ -410,10 +410,10 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
     put_tree(project, asking=True)
     person = terminal("run", "boss", "go")
     for _ in range(2):
-        person.until("hand wants to call sandbox_write_text")
-        person.until("Allow this call?")
-        person.types("yes\n")
-    assert person.ends() == (0, "both are written\n")
+        person.wait_for("hand wants to call sandbox_write_text")
+        person.wait_for("Allow this call?")
+        person.type("yes\n")
+    assert person.wait_exit() == (0, "both are written\n")
     assert list_notes(project) == ["a.md", "b.md"]
 
 

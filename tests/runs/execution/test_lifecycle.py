@@ -97,10 +97,10 @@ def test_ctrl_c_pauses_a_run(guild: Guild, project: Path, terminal: Callable[...
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, SLOW)
     person = terminal("run", "scribe", "go")
-    person.until("← sandbox_write_text")
-    person.types("\x03")
-    person.until("Continue: guild resume")
-    assert person.ends()[0] == 130
+    person.wait_for("← sandbox_write_text")
+    person.type("\x03")
+    person.wait_for("Continue: guild resume")
+    assert person.wait_exit()[0] == 130
     put_script(project, WRITE, DONE)
     run = guild("ls", "--json", "--all").json["needs_you"]["runs"][0]["run"]
     assert guild("resume", run).out == "done\n"
@@ -110,9 +110,9 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     put_worker(project)
     put_script(project, WRITE, DONE)
     person = terminal("run", "scribe", "go")
-    person.until("Allow this call?")
-    person.types("\x03")
-    assert person.ends()[0] == 130
+    person.wait_for("Allow this call?")
+    person.type("\x03")
+    assert person.wait_exit()[0] == 130
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
     ran = guild("answer", ask, "yes")
     run = guild("show", ask, "--json").json["run"]
