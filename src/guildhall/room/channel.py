@@ -94,7 +94,7 @@ def post(
     sender: str | None = None,
     hops: int | None = None,
 ) -> PostResult:
-    """Post a message, and deliver it to the agents that it mentions and to those in `to`.
+    """Post a message, and deliver it to the mentioned agents and to the agents in `to`.
 
     Messages of the room itself pass `sender` and the `hops` of the message that caused them.
     """
@@ -131,7 +131,9 @@ def post(
         key=turn.actor.key,
         at=turn.at,
     )
-    priority = _priority(sender, kind, everyone=found.has_all and not addressed)
+    priority = LOW if found.has_all and not addressed else NORMAL
+    if sender == PERSON or kind == "assignment":
+        priority = HIGH
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
     if not held:
         turn.wakes.update(to_agents)
@@ -189,12 +191,6 @@ def next_hops(turn: Turn) -> int:
         return 0
     before = records.shown_inbox(turn.connection, turn.room.id, turn.actor.run).hops
     return 0 if before is None else before + 1
-
-
-def _priority(sender: str, kind: MessageKind, *, everyone: bool) -> int:
-    if sender == PERSON or kind == "assignment":
-        return HIGH
-    return LOW if everyone else NORMAL
 
 
 @operation(WRITES)

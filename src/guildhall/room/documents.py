@@ -18,7 +18,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
 from guildhall.core.text import did_you_mean
-from guildhall.room import channel, voting
+from guildhall.room import ballots, channel
 from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
 from guildhall.room.document_stores import DocumentInfo, DocumentStore, check_path
@@ -66,7 +66,7 @@ class Documents:
         """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
 
         def read(connection: Connection) -> str:
-            proposal = voting.get_proposal(connection, self.room, str(number))
+            proposal = ballots.get_proposal(connection, self.room, str(number))
             return decision_text(proposal, room_records.list_votes(connection, self.room, number))
 
         return self.store.read(read)
@@ -250,8 +250,8 @@ def _check_may_change(connection: Connection, room: str, actor: Actor, op: str, 
     if record.owner is not None and record.owner != actor.name:
         hint = f"Use document_suggest: {record.owner} is notified, and decides."
         raise Refused(f"only the document owner {record.owner} can change documents", hint=hint)
-    if (guard := voting.find_guard(connection, room, op, path)) is not None:
-        raise voting.closed_error(guard, op if op in guard.guards else path)
+    if (guard := ballots.find_guard(connection, room, op, path)) is not None:
+        raise ballots.closed_error(guard, op if op in guard.guards else path)
 
 
 def _check_base(

@@ -113,7 +113,7 @@ def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
     return "\n".join(lines)
 
 
-def announcement(proposal: Proposal) -> str:
+def announcement_text(proposal: Proposal) -> str:
     """Return the message that announces a proposal."""
     lines = [
         f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.form})",

@@ -50,7 +50,7 @@ def load(path: Path, find: Find) -> Workflow:
     definition = parse_definition(source)
     _check_kickoff(source, definition)
     reader = _AgentLoader(source, definition, find)
-    agents = tuple(reader.agent(name, ordinal) for ordinal, name in enumerate(definition.agents))
+    agents = tuple(map(reader.agent, definition.agents))
     return Workflow(definition=definition, path=path, text=source.text, agents=agents)
 
 
@@ -110,7 +110,6 @@ def from_record(text: str, data: Mapping[str, Any]) -> Workflow:
     agents = tuple(
         Agent(
             name=kept["name"],
-            ordinal=ordinal,
             worker=from_snapshot(kept["worker"]),
             prompt=kept["prompt"],
             is_inline=kept["inline"],
@@ -118,7 +117,7 @@ def from_record(text: str, data: Mapping[str, Any]) -> Workflow:
             wakeup_prompt=definition.agents[kept["name"]].wakeup_prompt,
             cwd=Path(kept["place"]) if kept["place"] else None,
         )
-        for ordinal, kept in enumerate(data["agents"])
+        for kept in data["agents"]
     )
     return Workflow(definition=definition, path=path, text=text, agents=agents)
 
@@ -209,7 +208,7 @@ class _AgentLoader:
         self._find = find
         self._folder = source.path.parent
 
-    def agent(self, name: str, ordinal: int) -> Agent:
+    def agent(self, name: str) -> Agent:
         fields = self._definition.agents[name]
         inline = fields.worker is None
         if fields.system_prompt is not None:
@@ -219,7 +218,6 @@ class _AgentLoader:
         worker = self._inline(name, fields, prompt) if inline else self._from_worker_file(name, fields)
         return Agent(
             name=name,
-            ordinal=ordinal,
             worker=worker,
             prompt=prompt,
             is_inline=inline,
@@ -330,7 +328,7 @@ class _AgentLoader:
 
 
 def _merge_limits(fields: AgentDefinition, own: Limits) -> Limits:
-    """Return the limits of a worker with those that the workflow file sets."""
+    """Return the limits of a worker. Limits in the workflow file replace them."""
     named = ("max_turns", "max_budget_usd", "timeout")
     return own.model_copy(update={name: getattr(fields, name) for name in named if getattr(fields, name) is not None})
 

@@ -54,7 +54,7 @@ class Reference:
 
     @property
     def variable(self) -> str:
-        """The environment variable that has the value in a command."""
+        """Return the name of the environment variable for the value in a command."""
         return self.name if self.kind == "env" else _VARIABLE_PREFIX + str(self).replace(".", "_").replace("-", "_")
 
 
@@ -207,7 +207,6 @@ class Agent:
     """An agent of the team and its worker. Placeholders in its prompts are not filled in."""
 
     name: str
-    ordinal: int  # in the order of the file
     worker: Worker  # has the name of the agent
     prompt: str  # with placeholders; of an inline agent all instructions, else text to append
     is_inline: bool  # defined in the workflow file, not in a worker file
@@ -231,7 +230,7 @@ class Workflow:
 
     @property
     def folder(self) -> Path:
-        """The folder in which relative paths start and commands run."""
+        """Return the folder of the file. Relative paths and commands start there."""
         return self.path.parent
 
     @property
@@ -244,7 +243,7 @@ class Workflow:
 
     @property
     def budget(self) -> float | None:
-        """The budget in dollars that the file sets, or None."""
+        """Return the budget of the file in dollars, or None if it sets no limit."""
         return None if self.definition.budget is None or math.isinf(self.definition.budget) else self.definition.budget
 
     def agent(self, name: str) -> Agent:
@@ -270,15 +269,10 @@ class Workflow:
     def protected_paths(self, values: Values) -> tuple[Path, ...]:
         """Return the paths that agents must not write: the file, the room's data and the database."""
         room, database = self.room_folder(values), self.database_path(values)
-        beside = (
-            [database.with_name(database.name + ending) for ending in ("", *_DATABASE_SUFFIXES)] if database else []
-        )
-        return (
-            self.path,
-            self.folder / ROOMS_FOLDER,
-            *(room / name for name in (DOCUMENTS_FOLDER, *EXPORTED_FILES)),
-            *beside,
-        )
+        paths = [self.path, self.folder / ROOMS_FOLDER, *(room / name for name in (DOCUMENTS_FOLDER, *EXPORTED_FILES))]
+        if database is not None:
+            paths += [database.with_name(database.name + suffix) for suffix in ("", *_DATABASE_SUFFIXES)]
+        return tuple(paths)
 
     def other_capabilities(self, agent: Agent) -> frozenset[str]:
         """Return the capabilities of the other agents. Data that an agent reads can reach them through the room."""
