@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-
 Ending = Literal["vote", "timeout", "idle"]  # idle: no agent can move
 DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
 _OWNER_TITLES = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
@@ -269,7 +268,7 @@ def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
 
 
 def _post_result(turn: Turn, proposal: Proposal, kind: MessageKind, text: str, *, to: Sequence[str]) -> None:
-    """Post a message of the room. It has more hops than the proposal of an agent, and those of the deciding turn."""
+    """Post a message about a result. Its hops exceed those of an agent's proposal and of the deciding turn."""
     hops = next_hops(turn)
     if proposal.creator not in (PERSON, SYSTEM):
         hops = max(proposal.hops + 1, hops)

@@ -36,7 +36,6 @@ from guildhall.room.text import message_text, posted_text, team_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-
 PLAIN_TEXT = "text/plain"
 
 
@@ -118,19 +117,9 @@ def post(
         resource = store_resource(turn, text)
         content = f"{text[:_EXCERPT_CHARS]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
     held = bool(to_agents) and _is_held(turn, hops, kind, sender, content, reached)
-    number = records.add_message(
-        turn.connection,
-        turn.room.id,
-        kind=kind,
-        sender=sender,
-        content=content,
-        mentions=list(reached),
-        resource=resource,
-        hops=hops,
-        run=turn.actor.run,
-        key=turn.actor.key,
-        at=turn.at,
-    )
+    message = {"kind": kind, "sender": sender, "content": content, "mentions": list(reached), "resource": resource}
+    origin = {"hops": hops, "run": turn.actor.run, "key": turn.actor.key, "at": turn.at}
+    number = records.add_message(turn.connection, turn.room.id, **message, **origin)
     priority = LOW if found.has_all and not addressed else NORMAL
     if sender == PERSON or kind == "assignment":
         priority = HIGH

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 DEFAULT_DOCUMENT = "notes.md"
 DECISIONS = "decisions.md"  # the archive of proposals: only the room writes it
 _ARCHIVE = "archive/"  # before the id of a proposal, in the key of the call that archives it
-_MAX_DIFFERENCE = 4_000  # characters
+_MAX_COMPARED_LINES = 1_000
+_MAX_DIFFERENCE_CHARS = 4_000
 
 
 @dataclass(frozen=True)
@@ -278,15 +279,10 @@ def _check_base(
 
 
 def _difference(earlier: str, current: str, path: str) -> str:
-    lines = difflib.unified_diff(
-        earlier.splitlines()[:1_000],
-        current.splitlines()[:1_000],
-        f"{path} (as you read it)",
-        f"{path} (now)",
-        lineterm="",
-    )
+    before, after = (text.splitlines()[:_MAX_COMPARED_LINES] for text in (earlier, current))
+    lines = difflib.unified_diff(before, after, f"{path} (as you read it)", f"{path} (now)", lineterm="")
     text = "\n".join(lines)
-    return text if len(text) <= _MAX_DIFFERENCE else f"{text[:_MAX_DIFFERENCE]}\n[...]"
+    return text if len(text) <= _MAX_DIFFERENCE_CHARS else f"{text[:_MAX_DIFFERENCE_CHARS]}\n[...]"
 
 
 def _record_read(turn: Turn, path: str, content: str) -> dict[str, Any]:

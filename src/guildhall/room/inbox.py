@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-
 MAX_BATCH = 100  # messages that are shown at a time
 MAX_BATCH_CHARS = 40_000  # characters that are shown at a time
 

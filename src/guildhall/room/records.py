@@ -11,19 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    bindparam,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, literal_column, select, update
 
 from guildhall.room.model import (
     HOLDING,
@@ -44,11 +32,11 @@ from guildhall.store.tables import deliveries, messages, proposals, room_log, ro
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-
 # Literals, because SQLite does not use a partial index for a parameter.
 _UNREAD = deliveries.c.status == literal_column("'unread'")
 _OPEN = proposals.c.status == literal_column("'open'")
-_SHOWS_INBOX = text("op IN ('inbox_shown', 'inbox_read')")  # the operations that show a run its inbox
+_IS_RECIPIENT = (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent)
+_SHOWS_INBOX: ColumnElement[bool] = literal_column("op IN ('inbox_shown', 'inbox_read')")
 
 # Statements of every tool call are built once, because building one costs more than executing it.
 _ROOM = select(rooms).where(rooms.c.id == bindparam("id"))
@@ -225,33 +213,18 @@ def mail_by_status(
 
 def count_unread(connection: Connection, room: str) -> dict[str, int]:
     """Return the number of unread messages by agent. Held, handled and dead messages do not count."""
-    statement = (
-        select(deliveries.c.agent, func.count())
-        .select_from(
-            seats.join(deliveries, (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent))
-        )
-        .where(seats.c.room == room, _UNREAD)
-        .group_by(deliveries.c.agent)
-    )
-    return {row[0]: row[1] for row in connection.execute(statement)}
+    counts = select(deliveries.c.agent, func.count()).select_from(seats.join(deliveries, _IS_RECIPIENT))
+    rows = connection.execute(counts.where(seats.c.room == room, _UNREAD).group_by(deliveries.c.agent))
+    return {row[0]: row[1] for row in rows}
 
 
 def read_cursors(connection: Connection, room: str) -> dict[str, int]:
     """Return for each agent the last message up to which it has no unread mail."""
     last = count_messages(connection, room)
-    statement = (
-        select(seats.c.agent, func.min(deliveries.c.message))
-        .select_from(
-            seats.join(
-                deliveries,
-                (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent) & _UNREAD,
-                isouter=True,
-            )
-        )
-        .where(seats.c.room == room)
-        .group_by(seats.c.agent)
-    )
-    return {row[0]: last if row[1] is None else row[1] - 1 for row in connection.execute(statement)}
+    unread = seats.join(deliveries, _IS_RECIPIENT & _UNREAD, isouter=True)
+    oldest = select(seats.c.agent, func.min(deliveries.c.message)).select_from(unread)
+    rows = connection.execute(oldest.where(seats.c.room == room).group_by(seats.c.agent))
+    return {row[0]: last if row[1] is None else row[1] - 1 for row in rows}
 
 
 def move_mail(

@@ -38,15 +38,7 @@ from guildhall.room.model import (
     Vote,
     check_agent_name,
 )
-from guildhall.room.operation import (
-    REGISTERED,
-    Operation,
-    OperationResult,
-    Turn,
-    execute,
-    raise_refusal,
-    recorded_result,
-)
+from guildhall.room.operation import REGISTERED, Operation, execute, raise_refusal, recorded_result
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -54,7 +46,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.operation import Effect, ExtraEffect
+    from guildhall.room.operation import Effect, ExtraEffect, OperationResult, Turn
     from guildhall.store.engine import Store
 
 T = TypeVar("T")

@@ -16,7 +16,6 @@ from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, PostResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 # The header lines of messages, here and in the first message of a run.
 _HEADER = re.compile(r"^(?=--- #\d|(?:(?:high|low) priority )?\[\d+\] .*\):\s*$)", re.MULTILINE)
 

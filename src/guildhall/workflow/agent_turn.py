@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Instance
 
-
 MAX_ATTEMPTS = 3  # runs on the same mail, if the failure is not transient
 MAX_RETRIES = 5  # resumes after transient failures
 FIRST_PAUSE_S = 1.0

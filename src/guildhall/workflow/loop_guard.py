@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import TeamLimits
     from guildhall.workflow.target import Instance
 
-
 _MAX_MESSAGES = 1_000
 _MAX_SHOWN = 10  # pairs of agents, and held messages
 _MAX_CHARS = 200

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
     from guildhall.workflow.definition import Definition, Wakeup
 
-
 Kind = Literal["output", "env", "params", "workflow"]
 WORKFLOW_FIELDS = ("name", "tag")
 
@@ -127,11 +126,6 @@ def fill(text: str, values: Values) -> MessageText:
 def quote_placeholders(text: str) -> MessageText:
     """Return the text with its placeholders as quoted parts, before they have values."""
     return MessageText(tuple(TextPart(str(part), is_quoted=isinstance(part, Reference)) for part in _parts(text)))
-
-
-def fill_text(text: str, values: Values) -> str:
-    """Return the filled text as a string."""
-    return fill(text, values).text
 
 
 def shell_command(text: str) -> str:
@@ -260,7 +254,7 @@ class Workflow:
 
     def worker_of(self, agent: Agent, values: Values) -> Worker:
         """Return the worker of an agent with its filled instructions."""
-        said = fill_text(agent.prompt, values)
+        said = fill(agent.prompt, values).text
         if not agent.is_inline:
             own = agent.worker.instructions
             said = f"{own.rstrip()}\n\n{said}" if said else own
@@ -287,7 +281,7 @@ class Workflow:
         named = config.dir or config.bind
         if named is None:
             return self.folder / ROOMS_FOLDER / values.workflow / values.tag
-        return self.folder / fill_text(named, values)
+        return self.folder / fill(named, values).text
 
     def documents_folder(self, values: Values) -> Path | None:
         """Return the folder of the documents, or None if they are in the database or the workflow has no room."""
@@ -296,4 +290,4 @@ class Workflow:
     def database_path(self, values: Values) -> Path | None:
         """Return the path of the workflow's own database, or None."""
         db = self.definition.context.config.db
-        return self.folder / fill_text(db, values) if db is not None else None
+        return self.folder / fill(db, values).text if db is not None else None

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from guildhall.workers.code import Trust
     from guildhall.workers.model import Seen
 
-
 _INDENT = "  "
 _CAPABILITY_TEXTS = {
     "fs.read": "reads files",

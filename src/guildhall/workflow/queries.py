@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from guildhall.room.model import Message
 
-
 _MAX_MESSAGES = 10_000  # messages that are shown
 _COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 

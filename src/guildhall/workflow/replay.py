@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     Tree = Sequence[tuple[Run, Journal]]
 
-
 KICKOFF_KEY = "kickoff"
 
 

@@ -48,17 +48,7 @@ from guildhall.workflow.start import (
     team_budget,
     workflow_worker,
 )
-from guildhall.workflow.target import (
-    FINAL_PHASES,
-    GLOBAL,
-    MAIN,
-    AgentState,
-    Instance,
-    Schedule,
-    SendResult,
-    Start,
-    Target,
-)
+from guildhall.workflow.target import FINAL_PHASES, GLOBAL, MAIN, Instance, Schedule, SendResult, Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +68,7 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import Wakeup
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.recorded_order import RecordedOrder
+    from guildhall.workflow.target import AgentState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +196,9 @@ class Workflows:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             source = self.runs.source_of(choice.model, frame, False)
             if not has_price(source):
-                raise ModelUnusable(
-                    f"agent {agent.name}: the model {source.name} has no known price, so the budget cannot be enforced",
-                    where=workflow.place,
-                    hint="Use a model with a price, or remove the budget and set max_turns.",
-                )
+                why = f"the model {source.name} has no known price, so the budget cannot be enforced"
+                hint = "Use a model with a price, or remove the budget and set max_turns."
+                raise ModelUnusable(f"agent {agent.name}: {why}", where=workflow.place, hint=hint)
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Return a stopped workflow, ready to be launched."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     Call = Callable[[ToolCall], Awaitable[ToolResult]]
     OnOutput = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
 
-
 TIMED_OUT = None  # instead of an exit code
 
 # A watchdog in the process group reads a pipe from the hall. When the hall exits, the watchdog kills the group.

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
 
-
 _REMINDER = "Scheduled wake-up: check if there is work for you."
 
 

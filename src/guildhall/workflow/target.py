@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from guildhall.room.model import PostResult
     from guildhall.workflow.definition import Wakeup
 
-
 GLOBAL = "global"
 MAIN = "main"
 _MAX_SHOWN_CHARS = 80
@@ -267,13 +266,8 @@ class AgentSummary:
         return self.target.agent or ""
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("status", "run", "attempts", "due_at", "task", "state", "unread", "runs", "cost_usd")
-        return {
-            "agent": self.name,
-            "target": str(self.target),
-            **{name: getattr(self, name) for name in names},
-            "schedule": self.schedule.as_dict() if self.schedule else None,
-        }
+        schedule = self.schedule.as_dict() if self.schedule else None
+        return {"agent": self.name, **vars(self), "target": str(self.target), "schedule": schedule}
 
 
 @dataclass(frozen=True, kw_only=True)
