@@ -18,7 +18,7 @@ from guildhall.core.config import Dollars, Duration, VariableName, parse_duratio
 from guildhall.core.errors import UsageError
 from guildhall.core.yaml import format_value
 from guildhall.room.model import RESERVED as RESERVED_IN_ROOM
-from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, named_rules
+from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, rules_by_name
 
 MIN_INTERVAL_S = 1.0
 _WAKEUP_SYNTAX = 'Write 30s, 5m, 1h, or a cron line with five fields such as "0 9 * * 1-5".'
@@ -157,7 +157,7 @@ class AgentDefinition(Part):
     tools: tuple[Name, ...] | None = Field(
         default=None, description="Built-in tools. With `worker`: the only tools of the worker that stay available."
     )
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(rules_by_name)] = Field(
         default_factory=dict, description="Rules by capability or tool, in addition to those of the worker."
     )
     workdir: Line | None = Field(

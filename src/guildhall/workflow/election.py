@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, parse_stamp, stamp
-from guildhall.models.model import VOTER
+from guildhall.models.model import VOTER_PREFIX
 from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.text import announcement_text
 from guildhall.room.tools import RoomTools, room_tools
@@ -134,7 +134,7 @@ class Election:
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call
-        return call if self.order is None else self.order.delay_calls(run_label(f"{VOTER}{agent}", 1), call)
+        return call if self.order is None else self.order.delay_calls(run_label(f"{VOTER_PREFIX}{agent}", 1), call)
 
     def _seconds_left(self, proposal: Proposal) -> float:
         ends = parse_stamp(proposal.expires_at) if proposal.expires_at else self.clock.now()
@@ -149,7 +149,7 @@ def voter_worker(agent: Agent) -> Worker:
     """Return the worker for an agent's vote: it can only vote. Its name keeps the run out of the agent's run count."""
     own = agent.worker.definition
     definition = WorkerDefinition(
-        name=f"{VOTER}{agent.name}"[:_MAX_NAME_CHARS],
+        name=f"{VOTER_PREFIX}{agent.name}"[:_MAX_NAME_CHARS],
         description=own.description,
         model=own.model,
         runtime=own.runtime,

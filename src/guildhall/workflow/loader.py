@@ -25,9 +25,9 @@ from guildhall.runs.plan.model import ExecutedCode
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
-from guildhall.workers.loader import in_todays_words
+from guildhall.workers.loader import normalize_fields
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import FIELD_ALIASES, AgentDefinition, Definition
 from guildhall.workflow.model import Agent, Names, Workflow, quote_placeholders, shell_command
 
@@ -189,7 +189,7 @@ def _resolve_aliases(source: Source) -> Source:
         return source
     for name, fields in cast("dict[str, Any]", agents).items():
         if isinstance(fields, dict):
-            source = in_todays_words(source, ("agents", name), FIELD_ALIASES)
+            source = normalize_fields(source, ("agents", name), FIELD_ALIASES)
     return source
 
 
@@ -265,7 +265,7 @@ class _AgentLoader:
 
     def _model(self, fields: AgentDefinition) -> str | None:
         """Return the model of an agent. The path of a script starts at the folder of this file."""
-        return resolve_script_path(normal(fields.model), self._folder) if fields.model else None
+        return resolve_script_path(normalize_model(fields.model), self._folder) if fields.model else None
 
     def _workdir(self, name: str, fields: AgentDefinition) -> Path | None:
         if fields.workdir is None:
@@ -350,8 +350,8 @@ def setup_code(workflow: Workflow, home: Home) -> Code | None:
         return None
     root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=workflow.text.encode())
-    return Code(kind="workflow", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+    file = CodeFile(path=path, display_path=shown, content=workflow.text.encode())
+    return Code(kind="workflow", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
 def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode | None:
@@ -361,9 +361,9 @@ def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode |
     return ExecutedCode(
         kind=code.kind,
         name=code.name,
-        own=code.own,
-        trusted=trust.holds(code),
-        files=trust.seen(code),
+        own=code.is_own,
+        trusted=trust.is_trusted(code),
+        files=trust.files(code),
         commands=setup_commands(workflow.definition),
     )
 
@@ -371,13 +371,13 @@ def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode |
 def check_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
     """Raise NotTrusted if the file has setup commands and is not trusted in its current version."""
     code = setup_code(workflow, home)
-    if code is None or trust.holds(code):
+    if code is None or trust.is_trusted(code):
         return
     first_lines = [one.strip().partition("\n")[0] for one in setup_commands(workflow.definition)]
     more = f" and {len(first_lines) - 5} more" if len(first_lines) > 5 else ""
     lines = "".join(f"\n  {line[:100]!r}" for line in first_lines[:5])
     raise NotTrusted(
-        f"setup has commands that you have not trusted ({trust.seen(code)[0].said}):{lines}{more}",
+        f"setup has commands that you have not trusted ({trust.files(code)[0].state_text}):{lines}{more}",
         where=workflow.place,
         hint=f"Review them: guild trust {shlex.quote(workflow.place)}",
     )

@@ -258,7 +258,7 @@ class Workflow:
         if not agent.is_inline:
             own = agent.worker.instructions
             said = f"{own.rstrip()}\n\n{said}" if said else own
-        return replace(agent.worker, instructions=said, keeps=self.protected_paths(values))
+        return replace(agent.worker, instructions=said, workflow_paths=self.protected_paths(values))
 
     def protected_paths(self, values: Values) -> tuple[Path, ...]:
         """Return the paths that agents must not write: the file, the room's data and the database."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared_capabilities
 from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
 from guildhall.workflow.loader import setup_status
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code import Trust
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 _INDENT = "  "
 _CAPABILITY_TEXTS = {
@@ -40,7 +40,7 @@ _CAPABILITY_TEXTS = {
 }
 
 
-def agent_title(agent: str, runtime: Row) -> str:
+def agent_title(agent: str, runtime: RuntimeInfo) -> str:
     """Return the name of an agent with the title of the external program that executes it, if any."""
     return agent if runtime.program is None else f"{agent} ({runtime.title})"
 
@@ -70,8 +70,13 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     yield "kickoff", [escape(one) for one in (plan.kickoff or "none").strip().splitlines()]
     yield "limits", [_budget_text(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
     if plan.untrusted_files:
-        files = plan.untrusted_files
-        yield "not trusted", [f"{escape(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in files]
+        yield (
+            "not trusted",
+            [
+                f"{escape(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+                for s in plan.untrusted_files
+            ],
+        )
     if plan.warnings:
         yield "warning", [escape(warning) for warning in plan.warnings]
     if plan.problems:
@@ -144,12 +149,12 @@ class WorkflowPlan:
     warnings: tuple[str, ...] = ()
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
         """Return the files that a start would execute and that are not trusted in their current version."""
         own = self.code.files if self.code and not self.code.trusted else ()
         of_agents = (seen for agent in self.agents for seen in agent.plan.untrusted_files)
         files = {seen.path: seen for seen in (*own, *of_agents)}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def line(self) -> str:
         """Return the plan in one line."""
@@ -241,7 +246,7 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
     """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
-        name = agent_title(agent.name, ROWS[agent.worker.definition.runtime])
+        name = agent_title(agent.name, RUNTIMES[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             models[name] = choice.model

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from guildhall.models.scripted.test_case import Spoken
+    from guildhall.models.scripted.test_case import UserMessage
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workflow.agent_turn import Step
@@ -28,8 +28,8 @@ _SHORT_TIMEOUT_S = 0.1  # after the first skipped place: the test differs alread
 class RecordedOrder:
     """Delays the agents of a team until it is their turn in the recording. A place that is not in it is not delayed."""
 
-    def __init__(self, order: Sequence[str | Spoken]) -> None:
-        self.post: Callable[[Spoken], Awaitable[object]] | None = None
+    def __init__(self, order: Sequence[str | UserMessage]) -> None:
+        self.post: Callable[[UserMessage], Awaitable[object]] | None = None
         self.active_calls: set[str] = set()  # calls that are being executed
         self.loop_answers = 0  # recorded answers about loops that are not given yet
         self.leaves_loop = False  # True if the recorded team ended while a question about a loop was open
@@ -136,7 +136,7 @@ class RecordedOrder:
         if self._next != before:
             self._notify()
 
-    async def _post(self, number: int, spoken: Spoken) -> None:
+    async def _post(self, number: int, spoken: UserMessage) -> None:
         try:
             if self.post is not None:
                 await self.post(spoken)

@@ -100,7 +100,7 @@ class Team:
             await self.room.recover()
         if not self._is_resumed():
             await self._enter_phase("setup")
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         elected = election.Election(
             instance=self.instance.id,

@@ -22,8 +22,8 @@ from guildhall.room.mentions import find
 from guildhall.room.model import MessageText, RoomRecord
 from guildhall.room.service import RoomSettings
 from guildhall.workers.definition import Definition as WorkerDefinition
-from guildhall.workers.model import DECIDING, Worker
-from guildhall.workers.registry import normal
+from guildhall.workers.model import PERMISSION_PATHS, Worker
+from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import NO_OWNER
 from guildhall.workflow.loader import from_record, placeholder_texts, to_record
 from guildhall.workflow.model import (
@@ -138,7 +138,7 @@ def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) ->
         error = InvalidFile(message, hint="Choose another path.")
         raise _locate(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
-    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
+    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
     for folder in filter(None, (documents, database)):
         try:
             real = folder.resolve()
@@ -256,7 +256,7 @@ def standalone_agent(worker: Worker, request: RunRequest, frame: Frame) -> Agent
     limits = own.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": resolve_script_path(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
+    changes = {"model": resolve_script_path(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
     own_worker = replace(worker, definition=own.model_copy(update=changes))
     return Agent(name=worker.name, worker=own_worker, prompt="", is_inline=False, cwd=frame.cwd)
 

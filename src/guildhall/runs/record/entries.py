@@ -159,7 +159,7 @@ class ToolStarted(Payload, kind="tool_started"):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolDoubted(Payload, kind="tool_doubted"):
-    """A tool call that was cut off. A person is asked whether it took effect."""
+    """An interrupted tool call. The hall asks the user if it took effect."""
 
     tool: str
     arguments: Mapping[str, Any] | None
@@ -184,7 +184,7 @@ class WorkerCreated(Payload, kind="worker_created"):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitAsked(Payload, kind="limit_asked"):
-    """A limit was reached, and a person is asked for more."""
+    """A reached limit. The hall asks the user for more."""
 
     limit: str
     value: float
@@ -193,7 +193,7 @@ class LimitAsked(Payload, kind="limit_asked"):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopAsked(Payload, kind="loop_asked"):
-    """Agents of a workflow only talk to one another, and a person is asked whether they may continue."""
+    """A loop of agents that only talk to each other. The hall asks the user if they may continue."""
 
     title: str
     ask: str
@@ -201,7 +201,7 @@ class LoopAsked(Payload, kind="loop_asked"):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAsked(Payload, kind="question_asked"):
-    """The worker of a job or a commission has asked a person a question."""
+    """A question of the worker of a job or commission to the user."""
 
     question: str
     wait: bool

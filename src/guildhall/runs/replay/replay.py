@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.frame import Frame
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry as Entrance
+    from guildhall.runtimes.model import DoorAccess as Entrance
     from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
@@ -262,12 +262,12 @@ class _ReplayDoors:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         record = self._record
         record.meet(key)
@@ -287,11 +287,11 @@ class _ReplayDoors:
         except ValueError:
             raise record.differs(answer, "the recorded answer is not valid") from None
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """Return the recorded message of the user."""
         record = self._record
         said = record.journal.last(key, Said)
