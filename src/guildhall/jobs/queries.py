@@ -51,8 +51,8 @@ _log = logging.getLogger("guildhall.jobs")
 class Index:
     """All jobs of a folder in memory, ordered by time."""
 
+    def __init__(self, folder: Path, *, clean_up: bool) -> None:
         """Read all jobs. `clean_up`: remove incomplete directories, and directories of interrupted removals."""
-        """Read all jobs. `clean_up`: remove directories without a job, and those whose removal was interrupted."""
         self._folder = folder
         self._jobs: dict[str, tuple[Job, tuple[int, ...] | None]] = {}
         self._positions: list[tuple[str, str]] = []  # oldest first
