@@ -7,20 +7,7 @@ The tables are for runs with their journals and asks, workers (locks, trust, mem
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import BLOB, JSON, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
 
@@ -420,5 +407,5 @@ redactions = Table(
     "redactions",
     metadata,
     Column("digest", Text, primary_key=True),  # SHA-256 of a text that has secrets in it
-    Column("text", LargeBinary, nullable=False),  # the same without them
+    Column("text", BLOB, nullable=False),  # the redacted text
 )

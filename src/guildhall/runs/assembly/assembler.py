@@ -26,13 +26,7 @@ from guildhall.runs.assembly.assembled import (
     with_recorded_descriptions,
 )
 from guildhall.runs.assembly.attachments import check_policy, read_user_files
-from guildhall.runs.assembly.callees import (
-    NO_MEMBERS,
-    calling_tools,
-    declared_capabilities,
-    find_callees,
-    recorded_members,
-)
+from guildhall.runs.assembly.callees import calling_tools, declared_capabilities, find_callees, recorded_members
 from guildhall.runs.assembly.mcp_servers import unchanged_server_tools
 from guildhall.runs.assembly.preflight import (
     Preflight,
@@ -63,6 +57,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import RunRequest
@@ -224,17 +219,19 @@ class Assembler:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.settings(frame)
         environment = make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
-        recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
+        member_tools = recipe.member_tools or self.preflight.member_tools(worker, frame)
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, environment, served)
-            return replace(await self._complete(recipe, environment, settings, tools), servers=servers)
+            tools = await self._tools(recipe, environment, served, member_tools)
+            assembled = await self._complete(recipe, environment, tools, member_tools)
+            return replace(assembled, servers=servers)
 
     async def _complete(
-        self, recipe: Recipe, environment: ToolEnvironment, settings: Settings, tools: tuple[Tool, ...]
+        self, recipe: Recipe, environment: ToolEnvironment, tools: tuple[Tool, ...], member_tools: MemberTools
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
+        settings = self.preflight.settings(frame)
         near = worker.frame(frame)
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
@@ -248,7 +245,6 @@ class Assembler:
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
         timeout = settings.approvals.timeout
-        member_tools = recipe.member_tools or NO_MEMBERS
         instructions = worker.instructions if activation.system_prompt is None else activation.system_prompt
         return Assembled(
             worker=worker,
@@ -274,7 +270,11 @@ class Assembler:
         )
 
     async def _tools(
-        self, recipe: Recipe, environment: ToolEnvironment, served: Mapping[str, Sequence[Tool]]
+        self,
+        recipe: Recipe,
+        environment: ToolEnvironment,
+        served: Mapping[str, Sequence[Tool]],
+        member_tools: MemberTools,
     ) -> tuple[Tool, ...]:
         """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
@@ -283,7 +283,6 @@ class Assembler:
         system = (
             (*hooks.filter_base_tools(base), *hooks.tools, *hooks.filter_base_tools(tree)) if hooks else (*base, *tree)
         )
-        member_tools = recipe.member_tools or NO_MEMBERS
         system += member_tools.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar, dataclass_transform
 
 from guildhall.core.errors import ErrorInfo, InvalidFile
 
@@ -31,14 +31,15 @@ class TokenUsage(TypedDict):
 PAYLOADS: dict[str, type[Payload]] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Payload:
-    """The data of a journal entry. A subclass is one kind of entry."""
+    """The data of a journal entry. A subclass is a dataclass for one kind of entry."""
 
     kind: ClassVar[str]
 
     def __init_subclass__(cls, *, kind: str | None = None) -> None:
-        """Register the class as the payload of this kind of entry."""
+        """Make the class a dataclass, and register it as the payload of this kind of entry."""
+        dataclass(frozen=True, kw_only=True)(cls)
         if kind is not None:
             cls.kind = kind
             PAYLOADS[kind] = cls
@@ -60,7 +61,6 @@ def _optional(payload: type[Payload]) -> frozenset[str]:
     return frozenset(one.name for one in every if one.default is not MISSING or one.default_factory is not MISSING)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Assembly(Payload, kind="assembled"):
     """The run as it was assembled. Always entry 0."""
 
@@ -86,7 +86,6 @@ class Assembly(Payload, kind="assembled"):
     files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelAsked(Payload, kind="model_asked"):
     """A model call, before it is made."""
 
@@ -100,7 +99,6 @@ class ModelAsked(Payload, kind="model_asked"):
     copied: bool = False  # by a fork: another run paid for it
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelCallFailed(Payload, kind="model_failed"):
     """A model call that failed. It may be made again."""
 
@@ -114,7 +112,6 @@ class ModelCallFailed(Payload, kind="model_failed"):
     copied: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelAnswered(Payload, kind="model_answered"):
     """The answer of the model, before the run sees it."""
 
@@ -125,7 +122,6 @@ class ModelAnswered(Payload, kind="model_answered"):
     copied: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolRefused(Payload, kind="tool_refused"):
     """A tool call that was not made."""
 
@@ -136,7 +132,6 @@ class ToolRefused(Payload, kind="tool_refused"):
     result: Mapping[str, Any]  # what the model reads
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolAsked(Payload, kind="tool_asked"):
     """A tool call that waits for approval."""
 
@@ -146,7 +141,6 @@ class ToolAsked(Payload, kind="tool_asked"):
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolStarted(Payload, kind="tool_started"):
     """A tool call, before it is made."""
 
@@ -157,7 +151,6 @@ class ToolStarted(Payload, kind="tool_started"):
     reason: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolDoubted(Payload, kind="tool_doubted"):
     """A tool call that was cut off. A person is asked whether it took effect."""
 
@@ -166,14 +159,12 @@ class ToolDoubted(Payload, kind="tool_doubted"):
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolEnded(Payload, kind="tool_ended"):
     """The result of a tool call, before the run sees it."""
 
     result: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerCreated(Payload, kind="worker_created"):
     """A worker that the run has written and saved."""
 
@@ -182,7 +173,6 @@ class WorkerCreated(Payload, kind="worker_created"):
     files: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LimitAsked(Payload, kind="limit_asked"):
     """A limit was reached, and a person is asked for more."""
 
@@ -191,7 +181,6 @@ class LimitAsked(Payload, kind="limit_asked"):
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopAsked(Payload, kind="loop_asked"):
     """Agents of a workflow only talk to one another, and a person is asked whether they may continue."""
 
@@ -199,7 +188,6 @@ class LoopAsked(Payload, kind="loop_asked"):
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuestionAsked(Payload, kind="question_asked"):
     """The worker of a job or a commission has asked a person a question."""
 
@@ -208,7 +196,6 @@ class QuestionAsked(Payload, kind="question_asked"):
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answered(Payload, kind="answered"):
     """The answer to an ask, when the run applied it."""
 
@@ -219,19 +206,16 @@ class Answered(Payload, kind="answered"):
     bounds: Mapping[str, Any] | None = None  # where more was granted
 
 
-@dataclass(frozen=True, kw_only=True)
 class Listening(Payload, kind="listening"):
     """A conversation has finished its turn and waits for the user's next message."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Said(Payload, kind="said"):
     """A message of the user, before the run hears it."""
 
     words: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Crashed(Payload, kind="crashed"):
     """The process of the run died, and the run continues in another."""
 
@@ -241,7 +225,6 @@ class Crashed(Payload, kind="crashed"):
     where: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Payload, kind="resumed"):
     """The run resumes."""
 
@@ -264,7 +247,6 @@ class Unjudged:
         return Unjudged(status=end.status, reason=end.reason, error=end.error, output=end.output)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Stop(Payload):
     """The end of a run segment."""
 
@@ -284,14 +266,12 @@ class _Stop(Payload):
         return cls(**fields)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Paused(_Stop, kind="paused"):
     """The run stopped for now."""
 
     pause: StopCause | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ended(_Stop, kind="ended"):
     """The run ended."""
 

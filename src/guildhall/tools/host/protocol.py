@@ -39,9 +39,8 @@ class HostSpec:
     package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
     activate: str | None = None  # `package.module:function`: call it with `context`, load no tools
     context: Mapping[str, Any] | None = None  # of `activate`; None: only look the function up
-    pins: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # SHA-256 of the file by toolbox; not sent to the host
+    # SHA-256 of the file by toolbox; not sent to the host.
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the spec as JSON."""
@@ -104,7 +103,7 @@ def to_frame(message: Mapping[str, Any]) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-MAX_SOURCE_BYTES = 2_000_000  # bytes
+MAX_SOURCE_BYTES = 2_000_000
 
 
 def read_source(path: Path) -> bytes:
