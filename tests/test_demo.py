@@ -66,8 +66,8 @@ def _is_told(told: Ran, temporary: dict[str, str]) -> None:
         "exited",
         "interrupted",
         "[coder] Run r-",
-        "Reviewed, corrected, looked at again: the change can be merged.",
-        "in 10 runs of one tree, and one Edit.",
+        "Reviewed, corrected and checked: the change can be merged.",
+        "in 10 runs, and one Edit.",
         "+    if (percent < 0 || percent > 100) throw new RangeError",
         "Replay matches the recording",
         "+ You change code: as you like",
@@ -101,7 +101,7 @@ def test_a_story_that_is_broken_off_leaves_nothing(guild: Guild, temporary: dict
 def test_without_git_there_is_another_story(guild: Guild, temporary: dict[str, str]) -> None:
     told = guild("demo", env={**temporary, "PATH": temporary["TMPDIR"]})
     assert told.code == 1
-    assert "there is no git here" in told.err
+    assert "needs git, which is not installed" in told.err
     assert "guild demo --office" in told.err
 
 
@@ -117,7 +117,7 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
         "exited",
         "interrupted",
         "Done: 3 invoices, 255.50 in all.",
-        "in 5 runs of one tree",
+        "in 5 runs.",
         "worker  late-payers",
         "As I noted last time: Alan Turing pays only after a reminder.",
         "Replay matches the recording",

@@ -1,4 +1,4 @@
-"""Runs the clerk from Python and answers what it asks."""
+"""Run the clerk from Python and approve its calls."""
 
 from pathlib import Path
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
-    "approval": "Allow this call? {choices} (for all calls like this one in this run):",
+    "approval": "Allow this call? {choices} (this exact call, in this run):",
     "interrupted_call": "The call was cut off. Did it take effect? {choices}:",
     "limit": "Limit reached. Allow more? [y]es (the same amount again), an amount, or [n]o:",
 }

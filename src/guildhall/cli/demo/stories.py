@@ -66,11 +66,13 @@ class Story(ABC):
     def tell(self) -> None:
         """Play the story to its end."""
         if self.needs_git and shutil.which("git") is None:
-            raise GuildError("this plays in a git repository, and there is no git here", hint="guild demo --office")
+            raise GuildError(
+                "this demo needs git, which is not installed", hint="A demo without git: guild demo --office"
+            )
         try:
             self.say(self.opening)
             self.say(
-                f"Everything is real but the model: its answers are read from {self.answers}, so no key and no network "
+                f"Everything is real but the model. Its answers are read from {self.answers}, so no key and no network "
                 "are needed."
             )
             self.play()
@@ -150,7 +152,7 @@ class Story(ABC):
     def replay(self, run: str, whose: str, path: str, old: str, new: str) -> None:
         """Replay a run, then once more after a change of a worker's instructions in `path`, which is undone."""
         self.guild("replay", run)
-        self.say(f"Now somebody changes one line of the {whose}'s instructions:")
+        self.say(f"Now one line of the {whose}'s instructions changes:")
         file = self.folder / path
         before = file.read_text(encoding="utf-8")
         file.write_text(before.replace(old, new), encoding="utf-8")
@@ -205,7 +207,8 @@ class Story(ABC):
     def _check(self, command: str, code: int, expect: int) -> None:
         if code != expect:
             raise GuildError(
-                f"`{command}` ended with {code} instead of {expect}", hint="`guild doctor` says what is missing here."
+                f"`{command}` ended with exit code {code} instead of {expect}",
+                hint="Check the installation: guild doctor",
             )
 
 
@@ -217,37 +220,35 @@ class GuildStory(Story):
 
     answers = "files"
     opening = (
-        "Guildhall runs AI workers that are files. You will see a manager commission two of them with work in a "
-        "git repository: one fails and is tried anew, one conflicts with what you did meanwhile, all of it is "
-        "killed and goes on, and what is done waits on a branch. Your own branch and your files stay yours."
+        "Guildhall runs AI agents that are defined in files. In this demo a manager dispatches two commissions in a "
+        "git repository. One fails and is retried. One conflicts with a change of yours. Everything is killed and "
+        "continues. The result waits on a branch for your review. Your own branch and files are never changed."
     )
-    closing = 'Make it yours: `guild project add` in a repository of yours, then `guild run manager "..."`.'
+    closing = 'Next: `guild project add` in one of your repositories, then `guild run manager "..."`.'
 
     def play(self) -> None:
-        self._a_project()
-        design, code = self._are_commissioned()
-        self._is_tried_anew(design)
-        self._conflicts()
-        self._goes_on(code)
-        self._is_reviewed()
+        self._create_project()
+        design, code = self._create_commissions()
+        self._retry_design(design)
+        self._cause_conflict()
+        self._resolve_conflict(code)
+        self._review_work()
 
-    def _a_project(self) -> None:
-        self.title("A repository becomes a project")
+    def _create_project(self) -> None:
+        self.title("Register a repository")
         self.guild("init", ".", "--example", "guild")
         for words in (("init", "-q", "-b", "main"), ("add", "--all"), ("commit", "-qm", "The shop")):
             self.git(*words)
         self.guild("project", "add", ".")
 
-    def _are_commissioned(self) -> tuple[str, str]:
-        self.title("The manager commissions the work")
+    def _create_commissions(self) -> tuple[str, str]:
+        self.title("The manager creates commissions")
         self.say(
-            "The manager comes with Guildhall. It does no work itself: it has a toolbox that no other worker has, to "
-            "commission, wait, ask for meetings, and put work up for review. It acts first, and you review after."
+            "The manager comes with Guildhall. It edits no files. Only the manager has the tools that create, dispatch "
+            "and wait for commissions, request meetings and open a review."
         )
-        self.guild("run", "manager", "We need a discount in the cart. Have it thought through first.")
-        self.say(
-            "You see all that it has commissioned, and can change it or call it off. The code waits for the design:"
-        )
+        self.guild("run", "manager", "We need a discount in the cart. Write a design first.")
+        self.say("You can change or cancel every commission. The code waits for the design:")
         self.guild("ls", "commissions")
         made = {one["worker"]: str(one["commission"]) for one in self._commissions()}
         return made["writer"], made["coder"]
@@ -255,22 +256,22 @@ class GuildStory(Story):
     def _commissions(self) -> list[dict[str, Any]]:
         return self.data("ls", "commissions")["commissions"]
 
-    def _is_tried_anew(self, design: str) -> None:
-        self.title("One has failed, and is tried anew")
-        self.say("Its work so far is kept on its branch. You give it more turns, and dispatch it again:")
+    def _retry_design(self, design: str) -> None:
+        self.title("Retry a failed commission")
+        self.say("The work of the first attempt is kept on its branch. You raise the limit and retry:")
         self.guild("edit", design, "--max-turns", "10")
         self.guild("retry", design, "--wait")
         self.git("log", "--oneline", "claude/main")
-        self.say("What it wrote is on claude/main, the branch on which the guild gathers its work. In your folder:")
+        self.say("The result is on claude/main, the integration branch. Your own branch and folder are unchanged:")
         self.git("status", "--short", "--branch")
 
-    def _conflicts(self) -> None:
-        self.title("You go on yourself, and everything is killed")
+    def _cause_conflict(self) -> None:
+        self.title("You commit a change, and everything is killed")
         self.say(
-            "The manager has the code written. While the coder works, in a checkout of its own, you commit a change to "
-            "the same lines. Then we `kill -9` the hall: the doors, the manager and the coder at once."
+            "The manager dispatches the code. While the coder works in its own worktree, you commit a change to the "
+            "same lines. Then we `kill -9` the hall, and with it the manager and the coder."
         )
-        words = ("run", "manager", "The design is there: go on.", "--model", "script:answers/go-on.yaml")
+        words = ("run", "manager", "The design is done. Continue.", "--model", "script:answers/go-on.yaml")
         self.guild_killed("→ wait_for_commissions", *words, before=self._change_cart)
         self.guild("ls")
 
@@ -280,19 +281,20 @@ class GuildStory(Story):
         cart.write_text(text.replace("total(prices) {", "total(prices = []) {"), encoding="utf-8")
         self.git("commit", "-qam", "An empty cart costs nothing")
 
-    def _goes_on(self, code: str) -> None:
-        self.title("They go on where the record ends")
+    def _resolve_conflict(self, code: str) -> None:
+        self.title("The runs continue from their journals")
         self.say(
-            "The next command that needs a hall starts one. Both go on by themselves: no answered model call is made "
-            "again, nothing is commissioned twice. But the work does not fit what you have now: nothing is merged, its "
-            "branch is kept, and you are asked."
+            "The next command that needs a hall starts one, and both runs continue. No answered model call is "
+            "repeated, and no commission is created twice. The work conflicts with your change, so nothing is merged. "
+            "The branch is kept, and you get an ask."
         )
         waiting = self.data("ls")["needs_you"]["runs"]
         self.guild("resume", next(one["run"] for one in waiting if one["worker"] == "manager"))
         self.guild("ls")
         asks = {one["kind"]: one["ask"] for one in self.data("ls")["needs_you"]["asks"]}
         self.say(
-            "The coder would talk with you about it. You need no meeting: you have it done anew, on what you have now."
+            "The coder requests a meeting about the conflict. You decline it, and start the commission over from your "
+            "current branch."
         )
         if "meeting" in asks:
             self.guild("answer", asks["meeting"], "no")
@@ -300,25 +302,25 @@ class GuildStory(Story):
         self.guild("wait", code)
         attempts = {one["worker"]: one["attempt"] for one in self._commissions()}
         if attempts != {"writer": 2, "coder": 2}:
-            raise GuildError(f"the commissions were tried {attempts} times instead of twice each")
+            raise GuildError(f"wrong number of attempts: {attempts} (expected two each)")
 
-    def _is_reviewed(self) -> None:
-        self.title("It waits for your review")
-        before = self._theirs()
-        self.guild("run", "manager", "Put it up for review.", "--model", "script:answers/review.yaml")
-        self.say("There is no remote here, so it is a branch with a summary; with one and `gh` it is a pull request.")
+    def _review_work(self) -> None:
+        self.title("Review and merge")
+        before = self._user_state()
+        self.guild("run", "manager", "Open a review.", "--model", "script:answers/review.yaml")
+        self.say("Without a remote, a review is a branch with a summary. With a remote and `gh` it is a pull request.")
         branch = self.git_output("for-each-ref", "--format=%(refname:short)", "refs/heads/claude/review/").strip()
         self.git("diff", "--stat", f"main...{branch}")
         self.git("diff", f"main...{branch}", "--", "src")
-        if self._theirs() != before:
-            raise GuildError("something of the user's has changed")
-        self.say("Until here your branch, your index and your files are as you left them. Only you merge:")
+        if self._user_state() != before:
+            raise GuildError("the branch or the files of the user have changed")
+        self.say("Your branch, index and files are still unchanged. Only you merge:")
         self.git("status", "--short", "--branch")
         self.git("merge", "--ff-only", "-q", branch)
         self.show_file("src/cart.js")
 
-    def _theirs(self) -> tuple[str, str, bytes]:
-        """Return the user's branch, its differences, and the file that others work on."""
+    def _user_state(self) -> tuple[str, str, bytes]:
+        """Return the user's commit, the status of the files, and the content of the edited file."""
         status = self.git_output("--no-optional-locks", "status", "--porcelain")
         return self.git_output("rev-parse", "main"), status, (self.folder / "src" / "cart.js").read_bytes()
 
@@ -329,76 +331,74 @@ class OfficeStory(Story):
     name = "office"
     needs_git = False
     opening = (
-        "Guildhall runs AI workers that are files. You will see them share work, ask, be killed, go on, remember, "
-        "and be replayed."
+        "Guildhall runs AI agents that are defined in files. In this demo a worker calls other workers, creates one, "
+        "asks you, is killed, continues, uses its memory, and is replayed."
     )
-    closing = "Make your own: `guild init my-guild`, then `guild run greeter`. Every command: `guild help all`."
+    closing = "Next: `guild init my-guild`, then `guild run greeter`. All commands: `guild help all`."
 
     def play(self) -> None:
         self.title("A worker is a file")
         self.guild("init", ".", "--example", "office")
-        self.say("It says how to work, which folders it sees, whom it may call, and what needs your approval.")
-        self.show((self.folder / "workers" / "chief.yaml").read_text())
-        ask = self._share_the_work()
-        run = self._is_killed(ask)
-        self._goes_on(run)
-        self._remembers()
-        self._is_replayed(run)
-        self._becomes_a_test(run)
-
-    def _share_the_work(self) -> str:
-        self.title("It calls others, side by side, until it needs you")
         self.say(
-            "The chief has a reader read each invoice: three runs at once, each with its own tools, its own limits "
-            "and an output schema. Then it wants a worker that is not there yet, and writes one. That needs your "
-            "approval, so the call is paused and the command ends."
+            "The file defines the instructions, the sandboxes, the workers that it may call, and what needs approval."
+        )
+        self.show((self.folder / "workers" / "chief.yaml").read_text())
+        ask = self._share_work()
+        run = self._kill_hall(ask)
+        self._resume_run(run)
+        self._use_memory()
+        self._replay_run(run)
+        self._record_test(run)
+
+    def _share_work(self) -> str:
+        self.title("Child runs, and an approval")
+        self.say(
+            "The chief calls the reader for each invoice: three child runs at once, each with its own tools, limits "
+            "and output schema. Then it creates a new worker. That needs your approval, so the run waits and the "
+            "command ends."
         )
         self.guild("run", "chief", "Add up the invoices of this month", expect=4)
         needs_you = self.data("ls")["needs_you"]
         ask: str = needs_you["asks"][0]["ask"]
-        self.say("The question waits in your inbox, for days if need be. You see the new worker whole:")
+        self.say("The ask waits for days if needed. It shows the new worker in full:")
         self.guild("show", ask)
         return ask
 
-    def _is_killed(self, ask: str) -> str:
-        self.title("You say yes, and everything is killed")
+    def _kill_hall(self, ask: str) -> str:
+        self.title("You approve, and everything is killed")
         self.say(
-            "The answer continues the run exactly there. Right after the new worker is made we `kill -9` the hall, and "
-            "with it all that runs."
+            "The answer continues the run at that call. Right after the new worker is created we `kill -9` the hall "
+            "and all its runs."
         )
         self.guild_killed("← worker_create", "answer", ask, "yes")
         self.guild("ls")
         return self.data("show", ask)["run"]
 
-    def _goes_on(self, run: str) -> None:
-        self.title("It goes on where the record ends")
+    def _resume_run(self, run: str) -> None:
+        self.title("The run continues from its journal")
         self.say(
-            "No answered model call is made again, no finished call is repeated: no invoice is read twice, and the new "
-            "worker is there. The chief calls it, and keeps something in mind for next time."
+            "No answered model call and no finished tool call is repeated: no invoice is read twice, and the new "
+            "worker exists. The chief calls it, and saves a note for the next run."
         )
         self.guild("resume", run)
         shown = self.data("show", run)
-        self.say(
-            f"On record: {len(self.entries(run))} steps in {len(shown['below']) + 1} runs of one tree. The file says:"
-        )
+        self.say(f"The journal has {len(self.entries(run))} steps in {len(shown['below']) + 1} runs. The new file:")
         self.show((self.folder / "outbox" / "total.md").read_text())
 
-    def _remembers(self) -> None:
-        self.title("The next run knows it")
-        self.say("Memory is plain files, with a log of who wrote what. The next run has it at the end of its prompt.")
+    def _use_memory(self) -> None:
+        self.title("Memory")
+        self.say("Memory entries are plain files with a log of changes. The prompt of the next run contains them.")
         self.guild("memory", "ls", "--worker", "chief")
         self.guild("run", "chief", "Who has to be reminded?", "--override-model", "script:next-time.yaml")
 
-    def _is_replayed(self, run: str) -> None:
-        self.title("The record can be played again")
-        self.say(
-            "Offline, the whole tree: prompts, rules, gate and schemas as they are today, on the recorded answers."
-        )
+    def _replay_run(self, run: str) -> None:
+        self.title("Replay")
+        self.say("Replay repeats all runs offline: today's prompts, rules and schemas with the recorded answers.")
         self.replay(run, "reader", "workers/reader.yaml", "a careful reader", "a quick reader")
 
-    def _becomes_a_test(self, run: str) -> None:
-        self.title("A run becomes a test")
-        self.say("Recorded once, it is a test for ever: what the workers are told, what they do, and what comes out.")
+    def _record_test(self, run: str) -> None:
+        self.title("A recorded run as a test")
+        self.say("The test fails if the prompts, the calls or the result change.")
         self.guild("script", run, "--out", "tests/this-run.yaml")
         self.guild("test")
 
@@ -407,12 +407,12 @@ class ReviewStory(Story):
     """A coordinator, a reviewer and a coder review a change, vote, ask for approval, are killed and resume."""
 
     opening = (
-        "Guildhall runs AI workers that are files, and teams of them. You will see three agents review a change: "
-        "talk, vote, ask you, be killed with all that they run in, go on, be replayed, and become a test."
+        "Guildhall runs AI agents that are defined in files. In this demo three agents review a change: they talk, "
+        "vote and ask you. They are killed with their hall, continue, are replayed, and become a test."
     )
     closing = (
-        "Make it yours: `guild init my-review --example review`. Every command: `guild help all`. Another story, "
-        "of workers that call each other: `guild demo --office`."
+        "Next: `guild init my-review --example review`. All commands: `guild help all`. Another demo, of workers that "
+        "call each other: `guild demo --office`."
     )
     last_commands = ("cost", "ls", "hall stop")
 
@@ -428,17 +428,17 @@ class ReviewStory(Story):
         if self._runtime is not None:
             self._name_runtime(self._runtime)
         self.show_file("review.yaml")
-        self._something_changes()
-        run, ask = self._work_together()
-        self._are_killed(ask)
-        self._go_on(run)
-        self._are_replayed(run)
-        self._become_a_test(run)
+        self._create_change()
+        run, ask = self._run_team()
+        self._kill_hall(ask)
+        self._resume_team(run)
+        self._replay_team(run)
+        self._record_test(run)
 
     def _name_runtime(self, runtime: str) -> None:
         self.say(
-            f"Each agent names its runtime, {runtime}: the real program executes it, in a sandbox whose only way out "
-            "are the two doors of the hall. Everything else stays the same."
+            f"Each agent has the runtime {runtime}: the real program executes it, confined to the two doors of the "
+            "hall. Everything else stays the same."
         )
         file = self.folder / "review.yaml"
         text = file.read_text(encoding="utf-8")
@@ -446,48 +446,48 @@ class ReviewStory(Story):
         text = text.replace("\n    system_prompt:", f"\n    runtime: {runtime}\n    system_prompt:")
         file.write_text(text, encoding="utf-8")
 
-    def _something_changes(self) -> None:
-        self.title("Something changes")
-        self.say("A repository, and a change in it that is full of @names: owners, a package, a decorator, an address.")
-        for words in (("init", "-q"), ("add", "--all"), ("commit", "-qm", "As it was"), ("apply", "change.patch")):
+    def _create_change(self) -> None:
+        self.title("A change to review")
+        self.say("A repository, and a change that contains many @names: owners, a package, a decorator, an address.")
+        for words in (("init", "-q"), ("add", "--all"), ("commit", "-qm", "The shop"), ("apply", "change.patch")):
             self.git(*words)
         self.say(
-            "The setup of a workflow runs as you, outside every sandbox. So the file has to be trusted as it is first. "
-            "You are shown what each agent may do, and:"
+            "The setup commands of a workflow run as you, without confinement. So you review and trust the file first. "
+            "You see what each agent may do, and:"
         )
         self.guild("trust", "review.yaml", "--yes", since="setup")
 
-    def _work_together(self) -> tuple[str, str]:
-        self.title("They work together until they need you")
+    def _run_team(self) -> tuple[str, str]:
+        self.title("The agents work until they need you")
         self.say(
-            "The command starts a hall, a process of its own, which starts one more for each run of an agent. The diff "
-            "is in the first message, as a quotation: of all its @names none wakes anybody. Who is mentioned in a "
-            "message of their own is woken at once. They read, report, and put to the vote what to do. Then the coder "
-            "wants to change a file. That needs your approval, so the team rests and the command ends."
+            "The command starts a hall, which starts one process per run. The first message quotes the diff, and "
+            "@names in a quotation notify no agent. A mention in a message starts a run of that agent. The agents read "
+            "the code, report, and vote. Then the coder wants to change a file. That needs your approval, so the "
+            "workflow waits and the command ends."
         )
         self.guild("run", "review.yaml", expect=4)
-        self.say("How the vote went is in one of their documents; they are files that any editor opens:")
+        self.say("The documents of a workflow are plain files. One of them has the result of the vote:")
         self.guild("doc", "read", "@review", "decisions.md")
         ask: dict[str, Any] = self.data("ls")["needs_you"]["asks"][0]
         run: str = self.data("show", ask["run"])["root"]
-        self.say("The question waits in your inbox, for days if need be:")
+        self.say("The ask waits for days if needed:")
         self.guild("show", ask["ask"])
         return run, ask["ask"]
 
-    def _are_killed(self, ask: str) -> None:
-        self.title("You say yes, and everything is killed")
+    def _kill_hall(self, ask: str) -> None:
+        self.title("You approve, and everything is killed")
         self.say(
-            "The answer lets the team go on exactly there. Right after the file is changed we `kill -9` the hall: the "
-            "doors, the room and all agents at once."
+            "The answer continues the run at that call. Right after the file is changed we `kill -9` the hall and all "
+            "agents."
         )
         self.guild_killed("← Edit", "answer", ask, "yes")
         self.guild("ls")
 
-    def _go_on(self, run: str) -> None:
-        self.title("They go on where the record ends")
+    def _resume_team(self, run: str) -> None:
+        self.title("The runs continue from their journals")
         self.say(
-            "The next command that needs a hall starts one, and that finds the interrupted runs. No answered model "
-            "call is made again, no message is sent twice, the file is not changed a second time."
+            "The next command that needs a hall starts one, and it finds the interrupted runs. No answered model call "
+            "is repeated, no message is sent twice, and the file is changed only once."
         )
         self.guild("resume", run)
         entries = [entry for entry in self.entries(run) if "data" in entry]  # the others are messages
@@ -495,20 +495,20 @@ class ReviewStory(Story):
         if len(edits) != 1:
             raise GuildError(f"the file was changed {len(edits)} times instead of once")
         runs = len(self.data("show", run)["below"]) + 1
-        self.say(f"On record: {len(entries)} steps in {runs} runs of one tree, and one Edit. What came of it:")
+        self.say(f"The journal has {len(entries)} steps in {runs} runs, and one Edit. The result:")
         self.guild("doc", "read", "@review", "review.md")
         self.git("diff", "--unified=1", "shop")
 
-    def _are_replayed(self, run: str) -> None:
-        self.title("The record can be played again")
+    def _replay_team(self, run: str) -> None:
+        self.title("Replay")
         self.say(
-            "Offline, the whole workflow: setup, room, votes and every agent, in the recorded order, on the files of "
-            "today and the answers on record."
+            "Replay repeats the whole workflow offline: setup, room, votes and all agents, with today's files and the "
+            "recorded answers."
         )
-        self.replay(run, "coder", "prompts/coder.md", "as little as will do", "as you like")
+        self.replay(run, "coder", "prompts/coder.md", "as little as possible", "as you like")
 
-    def _become_a_test(self, run: str) -> None:
-        self.title("A review becomes a test")
-        self.say("Recorded once, it is a test for ever: what the agents are told, what they do, and what comes of it.")
+    def _record_test(self, run: str) -> None:
+        self.title("A recorded workflow as a test")
+        self.say("The test fails if the prompts, the calls or the result change.")
         self.guild("script", run, "--out", "tests/this-review.yaml")
         self.guild("test")

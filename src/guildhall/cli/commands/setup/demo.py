@@ -24,20 +24,18 @@ _MAX_TRIES = 30
 
 
 @command(
-    argument("--guild", action="store_true", help="another story: the manager has work done in a git repository"),
-    argument(
-        "--office", action="store_true", help="another story: workers that call each other, remember, and are tested"
-    ),
+    argument("--guild", action="store_true", help="another demo: the manager and commissions in a git repository"),
+    argument("--office", action="store_true", help="another demo: workers that call each other, memory and tests"),
     argument(
         "--runtime",
         choices=["claude", "codex", "opencode"],
-        help="what executes the agents of the review: the real program, which has to be installed",
+        help="execute the agents of the review with this installed program",
     ),
 )
 def demo(ctx: Context) -> None:
     args = ctx.args
     if sum(map(bool, (args.guild, args.office, args.runtime))) > 1:
-        raise UsageError("there is one story at a time", hint="Give one of --guild, --office and --runtime.")
+        raise UsageError("choose one demo: --guild, --office or --runtime")
     if args.runtime:
         Programs(os.environ).demand(ROWS[args.runtime])
     for number in (signal.SIGTERM, signal.SIGHUP):
