@@ -32,6 +32,7 @@ PAYLOADS: dict[str, type[Payload]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
 class Payload:
     """The data of a journal entry. A subclass is a dataclass for one kind of entry."""
 
