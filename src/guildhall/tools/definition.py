@@ -416,7 +416,6 @@ def _function(tool: Tool) -> Handler:
 
 
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return the problem with the arguments, or None."""
     given = validate_arguments(tool, arguments)
     return given.text if isinstance(given, ToolResult) else None
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text import is_text
+from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
 from guildhall.runs.assembly.assembled import (
     Assembled,
@@ -35,15 +36,6 @@ from guildhall.runs.assembly.preflight import (
     check_exfiltration,
     check_native_tools,
     raise_problems,
-)
-from guildhall.runs.assembly.tool_set import (
-    BASE_TOOLS,
-    check_native_rules,
-    collect_tools,
-    make_bounds,
-    make_tool_environment,
-    make_view,
-    permitted_capabilities,
 )
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
@@ -128,7 +120,7 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=make_bounds(worker, settings, request, called=caller is not None),
+            bounds=tool_set.make_bounds(worker, settings, request, called=caller is not None),
             output_schema=await self.preflight.output_schema(worker, frame),
             given=given,
             above=hooks.other_capabilities
@@ -218,7 +210,9 @@ class Assembler:
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.settings(frame)
-        environment = make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
+        environment = tool_set.make_tool_environment(
+            worker, frame, self._view(worker, frame), settings, self.preflight.environ
+        )
         member_tools = recipe.member_tools or self.preflight.member_tools(worker, frame)
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
@@ -237,8 +231,8 @@ class Assembler:
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = run_rules(recipe, tools, environment.forbidden, around)
-        check_exfiltration(worker, permitted_capabilities(tools, environment.forbidden), around)
-        check_native_rules(tools, rules, recipe.mode, worker.place)
+        check_exfiltration(worker, tool_set.permitted_capabilities(tools, environment.forbidden), around)
+        tool_set.check_native_rules(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
@@ -287,7 +281,7 @@ class Assembler:
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
-        every = collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
+        every = tool_set.collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
@@ -303,7 +297,7 @@ class Assembler:
             return ()
         limit = self.preflight.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
+        return (*tool_set.BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
@@ -311,7 +305,7 @@ class Assembler:
         return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return make_view(worker, worker.folders(frame), frame, self.preflight.home, self.preflight.locked())
+        return tool_set.make_view(worker, worker.folders(frame), frame, self.preflight.home, self.preflight.locked())
 
     async def _toolboxes(
         self,

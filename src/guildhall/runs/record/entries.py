@@ -46,13 +46,11 @@ class Payload:
             PAYLOADS[kind] = cls
 
     def to_record(self) -> dict[str, Any]:
-        """Return the payload as it is stored."""
         optional = _optional(type(self))
         return {name: value for name, value in vars(self).items() if value or name not in optional}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Payload:
-        """Return the payload that `to_record` stored."""
         return cls(**record)
 
 

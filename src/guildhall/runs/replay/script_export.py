@@ -60,7 +60,8 @@ def files_before(tree: Tree) -> tuple[dict[str, str | None], list[str]]:
                 contents.setdefault(path, _without_numbers(result.text) if tool == "Read" else result.text)
             if tool in _WRITE_TOOLS:
                 changed[path] = None
-        for path in _created_files(run, journal):
+        created = (file for entry in journal.all(entries.WorkerCreated) for file in entry.data.files)
+        for path in filter(None, (_relative_path(Path(file), run.frame.root) for file in created)):
             contents[path] = changed[path] = None
     known = {path: contents[path] for path in changed if path in contents}
     return known, [path for path in changed if path not in known]
@@ -77,13 +78,6 @@ def _file_calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, ToolResu
         place = _file_of_call(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
         if place is not None and (path := _relative_path(place, root)) is not None:
             yield began.data.tool, path, result
-
-
-def _created_files(run: Run, journal: Journal) -> Iterator[str]:
-    for entry in journal.all(entries.WorkerCreated):
-        for file in entry.data.files:
-            if (path := _relative_path(Path(file), run.frame.root)) is not None:
-                yield path
 
 
 def _file_of_call(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:

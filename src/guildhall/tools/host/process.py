@@ -62,11 +62,6 @@ class ToolHost:
         self._sources = sources
         self._closed = False
 
-    @property
-    def log(self) -> str:
-        """Return the end of the output of the newest host."""
-        return self._child.log if self._child else ""
-
     async def describe(self) -> list[dict[str, Any]]:
         """Return the tools of the toolbox files. Raise ToolUnavailable with the file and line that cannot be loaded."""
         return (await self._running()).tools
@@ -135,10 +130,6 @@ class _Child:
         self.tools: list[dict[str, Any]] = []
         self.schema: Mapping[str, Any] | None = None
         self.said: Any = None
-
-    @property
-    def log(self) -> str:
-        return self._printed.decode("utf-8", "replace")
 
     @staticmethod
     async def start(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
@@ -251,7 +242,7 @@ class _Child:
             del self._printed[:-_LOG_BYTES]
 
     def _last_lines(self) -> str:
-        return "\n".join(self.log.splitlines()[-_LOG_LINES:])
+        return "\n".join(self._printed.decode("utf-8", "replace").splitlines()[-_LOG_LINES:])
 
 
 def _check_tools(tools: Any) -> list[dict[str, Any]]:

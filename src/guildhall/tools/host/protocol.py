@@ -43,7 +43,6 @@ class HostSpec:
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec as JSON."""
         return {
             "view": _view_as_dict(self.view),
             "builtin": list(self.builtin),
@@ -59,7 +58,6 @@ class HostSpec:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> HostSpec:
-        """Return the spec of its JSON."""
         return HostSpec(
             view=_view_from(data["view"]),
             builtin=tuple(data["builtin"]),
