@@ -110,12 +110,12 @@ def limit_error(
     if name == "max_turns":
         message, more = f"the run has used its {format_limit(name, value)}", f"--max-turns {value * 2}"
     elif name == "max_tokens":
-        message = f"the next model call may need more than what is left of {format_limit(name, value)}"
+        message = f"the next model call may need more than the rest of {format_limit(name, value)}"
         more = f"--max-tokens {max(value * 2, round(needed * 1.1))}"
     elif name == "timeout":
         message, more = f"the run has been running for {format_limit(name, value)}", "grants the same time again."
     else:
-        message = f"the next model call may cost more than what is left of {format_limit(name, value)}"
+        message = f"the next model call may cost more than the rest of {format_limit(name, value)}"
         more = f"--budget {max(value * 2, needed * 1.1):g}"
     if name == "max_tokens" and cut_off.tokens:
         message += f"; {cut_off.tokens:,} of them are reserved for calls that were cut off"

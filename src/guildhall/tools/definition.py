@@ -274,7 +274,7 @@ def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.
             hint = "Use named parameters: no *args, **kwargs or positional-only parameters."
             raise ToolUnavailable(f"the tool {name!r}: the parameter {str(parameter)!r} is not supported", hint=hint)
         if parameter.annotation is parameter.empty:
-            hint = f"Write `{parameter.name}: str`, or whatever it is."
+            hint = f"Write `{parameter.name}: str`, or its actual type."
             raise ToolUnavailable(f"the tool {name!r}: the parameter {parameter.name!r} has no type", hint=hint)
         if type(parameter.default).__name__ == "FieldInfo":
             hint = f"Write `{parameter.name}: Annotated[..., Field(...)] = default`."

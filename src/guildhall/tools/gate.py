@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 Approval = Literal["approved", "denied", "timed_out"]
-CLOSED = "closed"  # the rule of a call that is closed for now
+CLOSED = "closed"  # the rule of a call that is blocked for now
 EffectChoice = Literal["done", "again", "fail"]
 
 
@@ -64,15 +64,15 @@ class Gate:
         ledger: CallLedger,
         execute: Execute,
         *,
-        closed: Callable[[ToolCall], str | None] | None = None,
+        block_reason: Callable[[ToolCall], str | None] | None = None,
     ) -> None:
-        """`closed` returns the reason why a call may not be made for now, or None. It precedes the rules."""
+        """`block_reason` returns why a call may not be made for now, or None. It precedes the rules."""
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self._rules = tuple(rules)
         self._mode: Mode = mode
         self._ledger = ledger
         self._execute = execute
-        self._closed = closed
+        self._block_reason = block_reason
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call. A call is executed once per key."""
@@ -88,7 +88,7 @@ class Gate:
         is_interrupted = self._ledger.is_interrupted(call) and not tool.repeatable
         if is_interrupted and (result := await self._resolve_interrupted(call, tool)) is not None:
             return result  # before the rules: they cannot undo an effect
-        if self._closed is not None and (why := self._closed(call)) is not None:
+        if self._block_reason is not None and (why := self._block_reason(call)) is not None:
             return await self._refuse(call, why, None, Verdict(decision="refuse", reason=why, rule=CLOSED))
         action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)

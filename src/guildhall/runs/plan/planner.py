@@ -233,7 +233,7 @@ def _plan_alone(
 
 
 def _judge_tools(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[PlannedTool, ...]:
-    rules = (*rules, Rule(name=CREATE, approval_required=True))  # it always asks, whatever the rules are
+    rules = (*rules, Rule(name=CREATE, approval_required=True))  # the creation of a worker always asks
     verdicts = (judge(Action(tool=tool.name, capabilities=tool.capabilities), rules, mode) for tool in tools)
     return tuple(
         PlannedTool(

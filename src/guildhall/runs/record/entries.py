@@ -88,7 +88,7 @@ class Assembly(Payload, kind="assembled"):
 class ModelAsked(Payload, kind="model_asked"):
     """A model call, before it is made."""
 
-    message: Sequence[Mapping[str, Any]]  # what is new in it
+    message: Sequence[Mapping[str, Any]]  # only the new part
     tools: str  # fingerprint of the tools shown
     answers: str  # fingerprint of the answers so far
     attempt: int
@@ -117,7 +117,7 @@ class ModelAnswered(Payload, kind="model_answered"):
     response: Mapping[str, Any]
     usage: TokenUsage
     cost_usd: float | None
-    cut_off: bool = False  # the user interrupted it: usage and cost are what was reserved
+    cut_off: bool = False  # the user interrupted it; usage and cost are the reservation
     copied: bool = False
 
 
@@ -128,7 +128,7 @@ class ToolRefused(Payload, kind="tool_refused"):
     arguments: Mapping[str, Any] | None
     reason: str | None
     rule: str | None
-    result: Mapping[str, Any]  # what the model reads
+    result: Mapping[str, Any]  # for the model
 
 
 class ToolAsked(Payload, kind="tool_asked"):
@@ -151,7 +151,7 @@ class ToolStarted(Payload, kind="tool_started"):
 
 
 class ToolDoubted(Payload, kind="tool_doubted"):
-    """A tool call that was cut off. A person is asked whether it took effect."""
+    """A tool call that was cut off. The user is asked if it took effect."""
 
     tool: str
     arguments: Mapping[str, Any] | None
@@ -173,7 +173,7 @@ class WorkerCreated(Payload, kind="worker_created"):
 
 
 class LimitAsked(Payload, kind="limit_asked"):
-    """A limit was reached, and a person is asked for more."""
+    """A limit was reached, and the user is asked to raise it."""
 
     limit: str
     value: float
@@ -181,14 +181,14 @@ class LimitAsked(Payload, kind="limit_asked"):
 
 
 class LoopAsked(Payload, kind="loop_asked"):
-    """Agents of a workflow only talk to one another, and a person is asked whether they may continue."""
+    """Agents of a workflow only exchange messages, and the user is asked if they may continue."""
 
     title: str
     ask: str
 
 
 class QuestionAsked(Payload, kind="question_asked"):
-    """The worker of a job or a commission has asked a person a question."""
+    """The worker of a job or a commission has asked the user a question."""
 
     question: str
     wait: bool
@@ -210,7 +210,7 @@ class Listening(Payload, kind="listening"):
 
 
 class Said(Payload, kind="said"):
-    """A message of the user, before the run hears it."""
+    """A message of the user, before the run receives it."""
 
     words: str
 

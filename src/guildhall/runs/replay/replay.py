@@ -210,9 +210,8 @@ class _ReplayDoors:
         self._program_access = program_access
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
-        self._gate = Gate(
-            assembled.tools, assembled.rules, assembled.mode, ledger, self._recorded_result, closed=ledger.closed
-        )
+        tools, rules, mode = assembled.tools, assembled.rules, assembled.mode
+        self._gate = Gate(tools, rules, mode, ledger, self._recorded_result, block_reason=ledger.block_reason)
 
     async def execute(self, runtime: Runtime) -> Outcome:
         """Return the outcome. Errors raised by calls over HTTP are raised here."""
@@ -312,7 +311,7 @@ class _ReplayLedger:
     def is_interrupted(self, call: ToolCall) -> bool:
         return False
 
-    def closed(self, call: ToolCall) -> str | None:
+    def block_reason(self, call: ToolCall) -> str | None:
         """Return the recorded reason if other code than the rules refused the call. Such code does not run here."""
         refused = self._record.journal.last(call.key, entries.ToolRefused)
         return refused.data.reason if refused is not None and refused.data.rule == CLOSED else None
