@@ -115,7 +115,7 @@ async def _measure(scratch: Path, tag: str) -> float:
     tokens = [await _start_agent(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
     try:
         duration = await _run_clients(listener.port, "/mcp/room/", tokens)
-        assert len(room.messages(limit=10**6)) == CLIENTS * MESSAGES
+        assert len(room.list_messages(limit=10**6)) == CLIENTS * MESSAGES
     finally:
         await listener.close(1)
         await hall.close()

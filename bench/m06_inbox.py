@@ -76,7 +76,7 @@ def _read(room: Room) -> float:
 
     def read() -> None:
         for _ in range(READS):
-            if len(store.read(lambda connection: inbox.unread(connection, room.id, "coder"))) != UNREAD:
+            if len(store.read(lambda connection: inbox.unread_batch(connection, room.id, "coder"))) != UNREAD:
                 raise RuntimeError("the inbox has the wrong number of messages")
 
     return seconds(read) / READS

@@ -14,7 +14,7 @@ import guildhall
 from guildhall.members.manifest import Manifest
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import BUILT_IN_TOOLS
-from guildhall.workflow.definition import OTHER_NAMES
+from guildhall.workflow.definition import FIELD_ALIASES
 from guildhall.workflow.definition import Definition as WorkflowDefinition
 
 PACKAGE = Path(guildhall.__file__).parent
@@ -44,7 +44,7 @@ def workflow_schema() -> dict[str, Any]:
     schema = WorkflowDefinition.model_json_schema(mode="validation")
     kinds: dict[str, Any] = schema["$defs"]
     agent: dict[str, Any] = kinds["AgentDefinition"]["properties"]
-    for other, name in OTHER_NAMES.items():
+    for other, name in FIELD_ALIASES.items():
         agent[other] = {**agent[name], "description": f"Another name for `{name}`."}
     agent["tools"]["anyOf"][0]["items"] = {"enum": list(BUILT_IN_TOOLS)}
     agent["tool_rules"] = _or_list(agent["tool_rules"], _named("ToolRule"))

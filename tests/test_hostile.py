@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ from tests.runs.places import DONE, put_script, put_worker
 from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from guildhall.core.paths import Home
@@ -96,6 +98,12 @@ class Open:
 
     def is_interrupted(self, call: ToolCall) -> bool:
         return False
+
+    def answer_calls(self, call: ToolCall) -> Sequence[ToolCall]:
+        return ()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         return "approved", None

@@ -272,9 +272,9 @@ def test_a_toolbox_is_a_python_object(project: Path) -> None:
 def test_a_toolbox_that_is_not_handed_over_is_named(project: Path) -> None:
     put_worker(project, toolboxes=["mail"])
     put_script(project, DONE)
-    with pytest.raises(ToolUnavailable, match="no toolbox 'mail'"):
+    with pytest.raises(ToolUnavailable, match="unknown toolbox 'mail'"):
         Worker.load("scribe").run("go")
-    with pytest.raises(ToolUnavailable, match="no toolbox 'mail'") as raised:
+    with pytest.raises(ToolUnavailable, match="unknown toolbox 'mail'") as raised:
         Worker.load("scribe", toolboxes=[Toolbox("male")]).run("go")
     assert raised.value.hint == "Did you mean 'male'?"
 
@@ -497,7 +497,7 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
     ("allowed", "name", "code", "said"),
     [
         (["hand"], "hnad", "runtime_failed", "calling 'hnad' is not allowed"),
-        (["gone"], "gone", "runtime_failed", "there is no worker 'gone'"),
+        (["gone"], "gone", "runtime_failed", "unknown worker 'gone'"),
         ([], "hand", "refused", "the worker may not call workers"),
     ],
 )

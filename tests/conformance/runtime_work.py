@@ -79,6 +79,19 @@ async def calls_of_one_answer_are_all_made(bench: Bench) -> None:
         same(await desk.is_replayed(run), True, "whether it can be replayed")
 
 
+async def calls_of_one_answer_take_effect_in_order(bench: Bench) -> None:
+    texts = [f"text {number}" for number in range(6)]
+    read = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "a.md"}}
+    bench.put({"calls": [*(write("a.md", text) for text in texts), read]}, {"expect": texts[-1], "say": "done"})
+    async with bench.hall() as desk:
+        run = (await desk.run())[0].run
+        same(_end(await desk.state(run)), ("completed", "done", None), "how it ended")
+        same(bench.notes, {"a.md": texts[-1]}, "the content of the file")
+        ended = [entry.key for entry in await desk.record(run, "tool_ended")]
+        same(ended, [f"m1/call_0_{number}" for number in range(7)], "the order of the calls")
+        same(await desk.is_replayed(run), True, "whether it can be replayed")
+
+
 async def a_call_that_is_not_allowed_is_refused(bench: Bench) -> None:
     bench.put(
         {"calls": [write("a.md"), {"call": "no_such_tool", "with": {}}]},

@@ -11,44 +11,46 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from guildhall.room.document_stores import Listed
+from guildhall.room.document_stores import DocumentInfo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.room.document_stores import Shelf
+    from guildhall.room.document_stores import DocumentStore
 
 _ODD = ("", " ", "\n", "\r\n", "a\rb", "ä€😀", "\ufeffx", "x" * 1_000_000, "no end", "end\n", "\x01\x7f")
 
 
-async def nothing_is_there_at_first(shelf: Shelf) -> None:
+async def nothing_is_there_at_first(shelf: DocumentStore) -> None:
     same(await shelf.read("notes.md"), None, "a document that was never written")
     same(await shelf.read("deep/er/notes.md"), None, "a document in folders that are not there")
     same(await shelf.list(), [], "the listing of an empty shelf")
 
 
-async def what_was_written_is_read_back_as_it_was(shelf: Shelf) -> None:
+async def what_was_written_is_read_back_as_it_was(shelf: DocumentStore) -> None:
     for content in _ODD:
         await shelf.write("notes.md", content)
         same(await shelf.read("notes.md"), content, "what was written")
 
 
-async def a_later_text_replaces_all_of_an_earlier_one(shelf: Shelf) -> None:
+async def a_later_text_replaces_all_of_an_earlier_one(shelf: DocumentStore) -> None:
     await shelf.write("notes.md", "long " * 1_000)
     await shelf.write("notes.md", "short")
     same(await shelf.read("notes.md"), "short", "the later text")
 
 
-async def paths_are_nested_and_apart(shelf: Shelf) -> None:
+async def paths_are_nested_and_apart(shelf: DocumentStore) -> None:
     for path in ("b.md", "a/b.md", "a/b/c.md", "ü/€.md", "A.md"):
         await shelf.write(path, path)
     for path in ("b.md", "a/b.md", "a/b/c.md", "ü/€.md", "A.md"):
         same(await shelf.read(path), path, f"the text of {path}")
-    listed = [Listed(path=path, size=len(path.encode())) for path in ("A.md", "a/b.md", "a/b/c.md", "b.md", "ü/€.md")]
+    listed = [
+        DocumentInfo(path=path, size=len(path.encode())) for path in ("A.md", "a/b.md", "a/b/c.md", "b.md", "ü/€.md")
+    ]
     same(await shelf.list(), listed, "the listing: by path, with sizes in bytes")
 
 
-async def whoever_reads_meanwhile_sees_a_whole_text(shelf: Shelf) -> None:
+async def whoever_reads_meanwhile_sees_a_whole_text(shelf: DocumentStore) -> None:
     texts = ["a" * 200_000, "b" * 200_000]
     await shelf.write("notes.md", texts[0])
 
@@ -64,7 +66,7 @@ async def whoever_reads_meanwhile_sees_a_whole_text(shelf: Shelf) -> None:
     await writing
 
 
-SHELF_CHECKS: tuple[Callable[[Shelf], Awaitable[None]], ...] = (
+SHELF_CHECKS: tuple[Callable[[DocumentStore], Awaitable[None]], ...] = (
     nothing_is_there_at_first,
     what_was_written_is_read_back_as_it_was,
     a_later_text_replaces_all_of_an_earlier_one,

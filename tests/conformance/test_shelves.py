@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.room.document_stores import FileShelf, Listed, TableShelf
+from guildhall.room.document_stores import DatabaseDocumentStore, DocumentInfo, FileDocumentStore
 from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.room.document_stores import Shelf
+    from guildhall.room.document_stores import DocumentStore
 
 
 @pytest.fixture(params=["file", "table"])
-def shelf(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Generator[Shelf]:
+def shelf(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Generator[DocumentStore]:
     if request.param == "file":
-        yield FileShelf(tmp_path / ".workflow" / "documents")
+        yield FileDocumentStore(tmp_path / ".workflow" / "documents")
         return
     prepare(home.database)
     store = Store(home.database)
     room = asyncio.run(Rooms(store, Moments()).open("review", "main", ["coder"]))
-    yield TableShelf(store, Moments(), room.id)
+    yield DatabaseDocumentStore(store, Moments(), room.id)
     store.close()
 
 
 @pytest.mark.req("AW-8")
 @pytest.mark.parametrize("check", SHELF_CHECKS, ids=lambda check: check.__name__)
-def test_each_shelf(shelf: Shelf, check: Any):
+def test_each_shelf(shelf: DocumentStore, check: Any):
     asyncio.run(check(shelf))
 
 
@@ -52,7 +52,7 @@ class Forgetful:
     async def write(self, path: str, content: str) -> None:
         self.text = content.strip()
 
-    async def list(self) -> list[Listed]:
+    async def list(self) -> list[DocumentInfo]:
         return []
 
 

@@ -17,7 +17,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 from tests.children import Killing, Watched, children_of
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, until
 from tests.runs.trees import put_tree, written
@@ -86,7 +86,7 @@ def inside(request: pytest.FixtureRequest, place: Place, home: Home, project: Pa
         async def go() -> Any:
             hall = Hall(home, environ={})
             if request.param == "in children":
-                hall.runtimes.runtime_for_run = lambda *_: ChildRuntime(place.nursery)
+                hall.runtimes.runtime_for_run = lambda *_: ForkedRuntime(place.nursery)
             house = House(hall, Frame.here(project, {}), place if request.param == "in children" else None)
             try:
                 return await work(house)
@@ -220,7 +220,7 @@ def test_a_model_that_fails_fails_the_run(inside: Callable[[Any], Any], project:
         run = (await house.shown((await house.run())[0].run)).run
         assert run.error is not None
         assert (run.status, run.error["code"]) == ("failed", "runtime_failed")
-        assert "3 times in a row" in run.error["message"]
+        assert "3 unusable model answers in a row" in run.error["message"]
 
     inside(work)
 

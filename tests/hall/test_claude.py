@@ -22,7 +22,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.record.entries import ModelAsked
-from guildhall.runtimes.programs.claude import _ANY, _FLAGS, _message
+from guildhall.runtimes.programs.claude import _ANY_MODEL, _FLAGS, _message
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Toolbox
 from tests.clis import claude_program, programs
@@ -317,9 +317,9 @@ def test_a_question_is_known_again_in_whatever_order_results_come(home: Home, sh
 @pytest.mark.parametrize(
     ("version", "said"),
     [
-        (None, "Claude Code is needed, and"),
-        ("1.0.0", "is Claude Code 1.0.0, and 2.1.200 is the oldest that works"),
-        ("who knows", "asked for its version"),
+        (None, "runtime claude needs Claude Code: "),
+        ("1.0.0", "is older than 2.1.200"),
+        ("who knows", "--version printed"),
     ],
 )
 def test_a_program_that_will_not_do_is_said_so_with_what_to_do(
@@ -430,7 +430,7 @@ async def escaped(home: Path, env: dict[str, str], port: int) -> asyncio.subproc
         "TMPDIR": str(home),
     }
     env["CLAUDE_CONFIG_DIR"] = str(home / "claude")
-    flags = [*_FLAGS, "--model", _ANY, "--mcp-config", str(home / "mcp.json")]
+    flags = [*_FLAGS, "--model", _ANY_MODEL, "--mcp-config", str(home / "mcp.json")]
     flags += ["--system-prompt-file", str(home / "prompt.md")]
     pipe = asyncio.subprocess.PIPE
     orphan = await asyncio.create_subprocess_exec(

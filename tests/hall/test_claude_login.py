@@ -47,6 +47,6 @@ def test_a_login_that_has_run_out_is_told_before_anything_is_asked(guild: Guild,
     office.env |= {"CLAUDE_CONFIG_DIR": str(kept.parent)}
     ran = office.run()
     assert ran.code == 1
-    assert "has run out" in ran.err
+    assert "has expired" in ran.err
     assert "claude setup-token" in ran.err
     assert "sk-ant-oat01-old" not in ran.out + ran.err

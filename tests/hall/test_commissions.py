@@ -134,7 +134,7 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     assert desk.ended(behind) == "failed", "it cannot begin"
     assert desk.standing()[there] == "in_progress"
     hold = desk.shown(there)["commission"]["hold"]
-    assert (hold["kind"], "there is no worker 'smith'" in hold["message"]) == ("cannot_resume", True)
+    assert (hold["kind"], "unknown worker 'smith'" in hold["message"]) == ("cannot_resume", True)
     given_up = desk.ask("cancel", id=there)
     assert yard.at(given_up["branch"], "src/key.py") == "key = 1", "its work is kept"
     seen |= {desk.refuses(id) for id in (called_off, second, behind, pending)}

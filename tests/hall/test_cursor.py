@@ -56,14 +56,14 @@ def test_a_result_that_must_fit_is_given_with_a_tool_and_asked_for_until_it_does
     assert json.loads(ran.out) == {"n": 7}
     never = office.run(task="> say Seven.")
     assert never.code == 1
-    assert "was not usable 3 times in a row: Give the result by calling final_result once" in never.err
+    assert "3 unusable model answers in a row: Give the result by calling final_result once" in never.err
 
 
 def test_a_crash_ends_the_run_and_what_it_did_is_not_done_again(office: Office) -> None:
     ran = office.run("--output", "json", task=f"{WRITE}\n> crash")
     assert ran.code == 1
-    assert "exited with code 7. It said: the stand-in falls over" in ran.err
-    assert "It is not started again by itself" in ran.err
+    assert "exited with code 7. Output: the stand-in falls over" in ran.err
+    assert "It is not restarted" in ran.err
     run = ran.json["run"]
     assert len(office.kinds(run, "tool_started")) == 1
     again = office.resume(run)

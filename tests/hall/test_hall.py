@@ -154,12 +154,12 @@ def test_workers_are_made_promoted_locked_and_retired(home: Home, frame: Frame) 
         assert (await hall.workers.get("helper", frame)).status == "active"  # a person wrote it
         path.write_text(path.read_text() + "\nstatus: draft\n")
         assert (await hall.workers.promote("helper", frame)).status == "active"
-        assert (await hall.workers.lock("helper", frame)).locked
+        assert (await hall.workers.lock("helper", frame)).is_locked
         with pytest.raises(WorkerLocked):
             await hall.workers.create("helper", frame)
         with pytest.raises(WorkerLocked):
             await hall.workers.retire("helper", frame)
-        assert not (await hall.workers.unlock("helper", frame)).locked
+        assert not (await hall.workers.unlock("helper", frame)).is_locked
         assert (await hall.workers.retire("helper", frame)).status == "retired"
         listed = {one.name: one.status for one in await hall.workers.list(frame)}
         assert listed["helper"] == "retired"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.core.paths import Home
-    from guildhall.runtimes.model import Assignment, Entry, OpenDoors
+    from guildhall.runtimes.model import Assignment, DoorAccess, HttpDoors
 
 SCRIPT = {"clerk": [[{"say": "I add.", "call": "add", "with": {"a": 1, "b": 2}}, {"expect": "3", "say": "it is 3"}]]}
 ADD = {"name": "mcp__tools__add", "description": "d", "input_schema": {"type": "object"}}
@@ -48,18 +48,18 @@ class Door:
     """A runtime that lets one program in and waits for it to be over."""
 
     def __init__(self) -> None:
-        self.entry: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self.entry: asyncio.Future[DoorAccess] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
         self.heard: list[ModelResponse] = []
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
         entry = doors.register(
-            ProgramHooks(name_of=lambda server, tool: f"mcp__{server}__{tool}", heard=self.heard.append)
+            ProgramHooks(name_tool=lambda server, tool: f"mcp__{server}__{tool}", on_answer=self.heard.append)
         )
         self.entry.set_result(entry)
         try:
             await self.over.wait()
-            await entry.settle()
+            await entry.wait_for_calls()
         finally:
             entry.close()
         return Outcome(output=self.heard[-1].text if self.heard else None, messages=[])
@@ -68,7 +68,7 @@ class Door:
 class Visit:
     """A program at the doors of a run."""
 
-    def __init__(self, hall: Hall, door: Door, url: str, run: str, entry: Entry) -> None:
+    def __init__(self, hall: Hall, door: Door, url: str, run: str, entry: DoorAccess) -> None:
         self.hall = hall
         self.door = door
         self.url = url

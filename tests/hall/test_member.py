@@ -148,7 +148,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         sock.listen()
         process = start(folder, sock.getsockname()[1])
         _, said = process.communicate(timeout=20)
-    assert (process.returncode, "is not free" in said, "Traceback" in said) == (1, True, False)
+    assert (process.returncode, "is in use" in said, "Traceback" in said) == (1, True, False)
 
 
 def test_without_a_worker_nothing_can_be_dispatched(tmp_path: Path) -> None:

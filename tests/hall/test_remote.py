@@ -207,7 +207,7 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert (await both.once("jobs.get", "ant/j-1", frame)).job.status == "completed"
     assert (await both.once("jobs.result", "ant/j-1", frame)).output == "done: quick"
     assert (await both.once("jobs.cancel", "ant/j-1", frame)).status == "completed"
-    with pytest.raises(Refused, match="takes no answers"):
+    with pytest.raises(Refused, match="does not accept answers"):
         await both.once("jobs.answer", "ant/j-1", "yes", frame)
     with pytest.raises(UsageError, match="frame: required to find the member 'ant'"):
         await both.once("jobs.get", "ant/j-1")
@@ -238,10 +238,10 @@ async def _workers(both: Compared, frame: Frame) -> None:
     path = await both.once("workers.create", "helper", frame)
     path.write_text(path.read_text() + "\nstatus: draft\n")
     assert (await both.once("workers.promote", "helper", frame)).status == "active"
-    assert (await both.once("workers.lock", "helper", frame)).locked
+    assert (await both.once("workers.lock", "helper", frame)).is_locked
     with pytest.raises(WorkerLocked):
         await both.once("workers.create", "helper", frame)
-    assert not (await both.once("workers.unlock", "helper", frame)).locked
+    assert not (await both.once("workers.unlock", "helper", frame)).is_locked
     assert (await both.once("workers.retire", "helper", frame)).status == "retired"
     plan = await both("runs.plan", RunRequest(worker="scribe", input=""), frame)
     assert "scribe" in plan.text() or plan.worker == "scribe"
@@ -289,7 +289,7 @@ async def _started(both: Compared, frame: Frame) -> None:
     began = await both.once("workflows.start", start, RunRequest(worker="team.yaml", input=""), frame)
     coder, team = parse("coder@team:b"), parse("@team:b")
     async with asyncio.timeout(10):
-        while (await both.once("workflows.get", team)).status != "quiet":  # noqa: ASYNC110 - nobody tells when
+        while (await both.once("workflows.get", team)).status != "idle":  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.01)
     await both.once("workflows.stop_agent", coder)
     assert (await both.once("rooms.send", coder, "hello ü")).stopped == ("coder",)

@@ -84,7 +84,7 @@ def test_an_agent_that_has_given_up_is_told_of_with_what_to_do(guild_hall: Guild
     needs = guild_hall("ls").out.partition("Working")[0]
     assert needs.startswith("Needs you")
     assert needs.rstrip().endswith("guild start ann@review")
-    assert "has stopped trying: workers.ann[0][0].sai" in guild_hall("log", run).out
+    assert "gave up: workers.ann[0][0].sai" in guild_hall("log", run).out
     script.write_text(good)
     assert guild_hall("start", "ann@review").code == 0
     waited = guild_hall("wait", "@review", "--timeout", "20s")
@@ -106,7 +106,7 @@ def _until(process: subprocess.Popen[str], words: str) -> str:
 
 def test_in_the_foreground_it_is_told_and_ctrl_c_stops_it_for_now(guild_hall: GuildWithHall, review: Path) -> None:
     process = guild_hall.start("start", "review.yaml")
-    told = _until(process, "quiet\n")
+    told = _until(process, "idle\n")
     assert "bob: thanks\n" in told
     assert guild_hall("send", "bob@review", "more").code == 0
     assert "person to bob: more" in _until(process, "bob: thanks")
@@ -121,7 +121,7 @@ def test_in_the_foreground_it_is_told_and_ctrl_c_stops_it_for_now(guild_hall: Gu
     again = guild_hall("start", "review.yaml", "--background")
     assert (again.code, f"guild resume {run['run']}" in again.err) == (1, True)
     process = guild_hall.start("resume", run["run"])
-    assert "bob: thanks" in _until(process, "quiet\n")
+    assert "bob: thanks" in _until(process, "idle\n")
     assert guild_hall("stop", "--all", "--json").json == {"stopped": [run["run"]]}
     assert process.wait(20) == 1
 
@@ -169,4 +169,4 @@ def test_a_second_run_of_a_living_tag_looks_on_at_a_terminal(guild_hall: GuildWi
     assert person.ends()[0] == 130
     person.close()
     shown = guild_hall("ls", "@review", "--json").json
-    assert (shown["run"], shown["status"] in ("live", "quiet")) == (run, True)
+    assert (shown["run"], shown["status"] in ("live", "idle")) == (run, True)

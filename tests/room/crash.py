@@ -115,7 +115,7 @@ async def calls(place: Path, kind: str) -> None:
 
 def furnishing(place: Path, kind: str) -> RoomSettings:
     folder = place / ".workflow" / "review" / "main"
-    return RoomSettings(documents=folder / "documents", projection=folder) if kind == "file" else RoomSettings()
+    return RoomSettings(documents=folder / "documents", export_folder=folder) if kind == "file" else RoomSettings()
 
 
 def left(place: Path, kind: str) -> dict[str, Any]:
@@ -123,13 +123,13 @@ def left(place: Path, kind: str) -> dict[str, Any]:
     store = Store(place / "hall.db", readonly=True)
     found = store.read(lambda connection: records.current_room(connection, "review", "main"))
     assert found is not None
-    log = store.read(lambda connection: records.history(connection, found.id))
+    log = store.read(lambda connection: records.log_entries(connection, found.id))
     room = Rooms(store, Still()).room(found.id)
     told = {
         "log": [[one.op, one.actor.name, one.actor.key, one.result] for one in log if one.op != "open"],
-        "messages": [message.as_dict() for message in room.messages()],
+        "messages": [message.as_dict() for message in room.list_messages()],
         "unread": [[mail.message.id for mail in unread(room, name)] for name in ("coder", "reviewer")],
-        "proposals": [{**one.as_dict(), "archived": one.archived} for one in room.proposals()],
+        "proposals": [{**one.as_dict(), "archived": one.archived} for one in room.list_proposals()],
         "files": {
             str(path.relative_to(place)): path.read_text()
             for path in sorted(place.rglob("*"))
@@ -137,7 +137,7 @@ def left(place: Path, kind: str) -> dict[str, Any]:
         },
     }
     if kind == "sqlite":
-        shelf = room.documents.shelf
+        shelf = room.documents.contents
         told["documents"] = {one.path: asyncio.run(shelf.read(one.path)) for one in asyncio.run(shelf.list())}
     store.close()
     return told

@@ -16,21 +16,21 @@ from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from guildhall.room.model import Mail, Proposal
-    from guildhall.room.operation import Performed
+    from guildhall.room.operation import OperationResult
     from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 _KEYS = count(1)  # no two calls of a test are the same one, unless it says so
 
 
-def perform(store: Store, room: Room, name: str, actor: Actor, **arguments: Any) -> Performed:
+def perform(store: Store, room: Room, name: str, actor: Actor, **arguments: Any) -> OperationResult:
     """Perform an operation as a workflow does: in a transaction of its own."""
     return store.submit(lambda c: perform_in(c, room.id, name, actor, room.now(), **arguments)).result(5)
 
 
 def unread(room: Room, agent: str) -> list[Mail]:
     """Return the mail that the agent would be shown."""
-    return room.documents.store.read(lambda connection: inbox.unread(connection, room.id, agent))
+    return room.documents.store.read(lambda connection: inbox.unread_batch(connection, room.id, agent))
 
 
 def waiting(room: Room) -> dict[str, int]:
@@ -41,13 +41,13 @@ def waiting(room: Room) -> dict[str, int]:
 async def vote(room: Room, proposal: str, choice: str, actor: Actor) -> Proposal:
     """Vote, and return the proposal afterwards."""
     id = (await room.perform("proposal_vote", actor, proposal=proposal, choice=choice))["id"]
-    return next(one for one in room.proposals() if one.id == id)
+    return next(one for one in room.list_proposals() if one.id == id)
 
 
 async def end_proposals(room: Room, operation: Literal["settle", "expire"]) -> list[Proposal]:
     """End open proposals, and return them."""
     ended = (await room.perform(operation, Actor.system()))["ended"]
-    return [one for one in room.proposals() if one.id in ended]
+    return [one for one in room.list_proposals() if one.id in ended]
 
 
 @dataclass

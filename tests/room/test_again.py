@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.room import inbox, records
-from guildhall.room.model import Actor, Piece, Said
+from guildhall.room.model import Actor, MessageText, TextPart
 from guildhall.room.replay import RoomReplay
 from guildhall.room.service import Rooms, RoomSettings
 from guildhall.room.tools import TOOLS
@@ -50,17 +50,17 @@ def folder(project: Path) -> Path:
 
 def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     """A room in which something of everything was done, by several, some of it refused."""
-    how = RoomSettings(documents=folder / "documents", projection=folder, max_hops=2)
+    how = RoomSettings(documents=folder / "documents", export_folder=folder, max_hops=2)
     room = asyncio.run(rooms.open("review", "main", TEAM, how))
     coordinator, reviewer, coder = (At(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
     asyncio.run(vote(room, election.id, "coder", Actor(name="reviewer")))
     asyncio.run(end_proposals(room, "settle"))
-    said = Said((Piece("Diff:\n"), Piece("+@coder", quoted=True), Piece("\n@reviewer look")))
+    said = MessageText((TextPart("Diff:\n"), TextPart("+@coder", is_quoted=True), TextPart("\n@reviewer look")))
     asyncio.run(room.send(said, Actor.system("w-1", "kickoff")))
     batch = unread(room, "reviewer")
     first = Actor(name="reviewer", run="r-reviewer", key="inbox")
-    perform(store, room, "inbox_shown", first, left=0, **inbox.marks(batch))
+    perform(store, room, "inbox_shown", first, left=0, **inbox.describe_batch(batch))
     reviewer("channel_send", message="@coder one, @codr")
     reviewer.refused("channel_send", message="@codr")
     reviewer.refused("document_write", content="not mine")
@@ -78,7 +78,7 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     for desk, choice in ((coordinator, "x"), (coder, "y")):
         desk("proposal_vote", proposal="p-2", choice=choice)
     perform(store, room, "settle", Actor.system("w-1"))
-    asyncio.run(room.mend())
+    asyncio.run(room.recover())
     coder("document_read", file="decisions.md")
     coder("channel_send", message="@reviewer two " + "x" * 5_000)
     coder("channel_send", message="@all three")
@@ -87,16 +87,16 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coordinator("channel_read")
     coder("resource_create", content="kept")
     coder("inbox_ack", until=unread(room, "coder")[0].message.id)
-    until = store.read(lambda c: records.seen(c, room.id, "r-reviewer")).until
-    perform(store, room, "acknowledged", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
+    until = store.read(lambda c: records.shown_inbox(c, room.id, "r-reviewer")).until
+    perform(store, room, "acknowledge", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
     batch = unread(room, "coordinator")
     first = Actor(name="coordinator", run="r-x", key="inbox")
-    perform(store, room, "inbox_shown", first, left=0, **inbox.marks(batch))
+    perform(store, room, "inbox_shown", first, left=0, **inbox.describe_batch(batch))
     until = batch[-1].message.id
-    perform(store, room, "buried", Actor.system("r-x"), agent="coordinator", until=until)
+    perform(store, room, "bury", Actor.system("r-x"), agent="coordinator", until=until)
     perform(store, room, "tell", Actor.system("r-x"), text="could not", to=["coder"], hops=1)
-    perform(store, room, "delivered_again", PERSON, agent="coordinator")
-    perform(store, room, "released", PERSON)
+    perform(store, room, "redeliver", PERSON, agent="coordinator")
+    perform(store, room, "release", PERSON)
     asyncio.run(room.send("again", PERSON, to=["all"]))
     return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), how))
 
@@ -108,11 +108,14 @@ def test_a_room_is_played_again_from_its_log(rooms: Rooms, store: Store, empty: 
     assert asyncio.run(first_difference(store, room.id, empty)) is None
     again = Rooms(empty, rooms._clock).find("review", "main")
     assert again is not None
-    assert again.messages() == room.messages()
-    assert again.proposals() == room.proposals()
+    assert again.list_messages() == room.list_messages()
+    assert again.list_proposals() == room.list_proposals()
     assert [unread(again, name) for name in TEAM] == [unread(room, name) for name in TEAM]
-    assert again.seats() == room.seats()
-    assert (again.record().owner, again.record().roles) == (room.record().owner, room.record().roles)
+    assert again.list_agents() == room.list_agents()
+    assert (again.read_record().owner, again.read_record().roles) == (
+        room.read_record().owner,
+        room.read_record().roles,
+    )
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
 
 
@@ -128,7 +131,7 @@ def test_a_room_is_played_again_from_its_log(rooms: Rooms, store: Store, empty: 
 @pytest.mark.req("X-1")
 def test_a_record_that_was_changed_is_found_out(rooms: Rooms, store: Store, empty: Store, folder: Path, change: str):
     room = busy(rooms, store, folder)
-    before = store.read(lambda c: records.history(c, room.id))
+    before = store.read(lambda c: records.log_entries(c, room.id))
     store.submit(lambda c: c.exec_driver_sql(change) and None).result(5)
-    assert store.read(lambda c: records.history(c, room.id)) != before
+    assert store.read(lambda c: records.log_entries(c, room.id)) != before
     assert asyncio.run(first_difference(store, room.id, empty)) is not None

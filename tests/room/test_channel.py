@@ -10,8 +10,8 @@ import pytest
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.room import inbox, records
 from guildhall.room.channel import tell
-from guildhall.room.model import Actor, Piece, Said
-from guildhall.room.operation import begin
+from guildhall.room.model import Actor, MessageText, TextPart
+from guildhall.room.operation import begin_turn
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
 from tests.room.desks import perform, unread, waiting
@@ -37,12 +37,12 @@ def test_a_mention_is_delivered_and_stays_unread_until_it_is_acknowledged(rooms:
     assert heard.woken == [{"reviewer", "coder"}]
     assert numbers(room, "reviewer") == numbers(room, "reviewer") == [1]
     asyncio.run(room.send("@reviewer more", PERSON))
-    moved = perform(store, room, "acknowledged", Actor(name="reviewer"), agent="reviewer", until=1).result["messages"]
+    moved = perform(store, room, "acknowledge", Actor(name="reviewer"), agent="reviewer", until=1).result["messages"]
     assert moved == [1]
     assert numbers(room, "reviewer") == [2]
     assert numbers(room, "coder") == [1]
     assert waiting(room) == {"reviewer": 1, "coder": 1}
-    (first, _) = room.messages()
+    (first, _) = room.list_messages()
     assert (first.sender, first.content, first.mentions, first.kind) == (
         "person",
         "@reviewer look, then @coder",
@@ -65,10 +65,10 @@ def test_all_reaches_every_seat_but_the_sender_s(rooms: Rooms, heard: Heard):
 @pytest.mark.req("AW-24")
 def test_a_message_that_reaches_nobody_is_an_error_with_the_nearest_name(rooms: Rooms, heard: Heard):
     room = opened(rooms)
-    with pytest.raises(NotFound, match="@cdoer is not in this room") as caught:
+    with pytest.raises(NotFound, match="no agent named @cdoer") as caught:
         asyncio.run(room.send("@cdoer fix it", agent("reviewer")))
     assert caught.value.hint == "Did you mean 'coder'?"
-    assert room.messages() == []
+    assert room.list_messages() == []
     assert heard.wakes == []
     posted = asyncio.run(room.send("@cdoer @coder fix it", agent("reviewer")))
     assert (posted.reached, posted.missed) == (("coder",), ("cdoer",))
@@ -77,7 +77,7 @@ def test_a_message_that_reaches_nobody_is_an_error_with_the_nearest_name(rooms: 
 def test_who_is_told_by_name_need_not_be_mentioned(rooms: Rooms):
     room = opened(rooms)
     assert asyncio.run(room.send("fix the bug", PERSON, to=["coder"])).reached == ("coder",)
-    with pytest.raises(NotFound, match="no agent 'cder'"):
+    with pytest.raises(NotFound, match="unknown agent 'cder'"):
         asyncio.run(room.send("fix the bug", PERSON, to=["cder"]))
 
 
@@ -85,13 +85,13 @@ def test_what_the_room_says_in_the_transaction_of_another_reaches_those_who_are_
     room = opened(rooms)
 
     def write(connection: Any) -> Any:
-        turn = begin(connection, room.id, Actor.system(run="w-1"), room.now())
+        turn = begin_turn(connection, room.id, Actor.system(run="w-1"), room.now())
         return turn, tell(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
 
     turn, posted = store.submit(write).result(5)
     assert posted["reached"] == ["reviewer", "person"]
     assert turn.wakes == {"reviewer"}
-    (message,) = room.messages()
+    (message,) = room.list_messages()
     assert (message.kind, message.sender, message.hops) == ("system", "system", 3)
 
 
@@ -108,10 +108,12 @@ def test_nobody_is_woken_by_a_message_to_the_person_to_oneself_or_to_no_one(room
 @pytest.mark.req("AW-24")
 def test_text_from_elsewhere_wakes_nobody(rooms: Rooms, heard: Heard):
     room = opened(rooms)
-    said = Said((Piece("Diff:\n"), Piece("+@coder\n@all\n@scope/x a@b.c", quoted=True), Piece("\n@reviewer look")))
+    said = MessageText(
+        (TextPart("Diff:\n"), TextPart("+@coder\n@all\n@scope/x a@b.c", is_quoted=True), TextPart("\n@reviewer look"))
+    )
     assert asyncio.run(room.send(said, PERSON)).reached == ("reviewer",)
     assert heard.woken == [{"reviewer"}]
-    assert room.messages()[0].content == "Diff:\n+@coder\n@all\n@scope/x a@b.c\n@reviewer look"
+    assert room.list_messages()[0].content == "Diff:\n+@coder\n@all\n@scope/x a@b.c\n@reviewer look"
 
 
 def test_the_same_call_again_has_the_same_result_and_no_second_effect(rooms: Rooms, heard: Heard):
@@ -119,7 +121,7 @@ def test_the_same_call_again_has_the_same_result_and_no_second_effect(rooms: Roo
     call = agent("coder", "r-1", "m1/c1")
     first = asyncio.run(room.send("@reviewer done", call))
     assert asyncio.run(room.send("@reviewer done", call)) == first
-    assert len(room.messages()) == len(heard.wakes) == 1
+    assert len(room.list_messages()) == len(heard.wakes) == 1
     missing = agent("coder", "r-1", "m2/c1")
     for _ in range(2):
         with pytest.raises(NotFound, match="@revewer") as caught:
@@ -132,10 +134,10 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
 
     def turn(name: str, run: str, text: str) -> bool:
         batch = unread(room, name)
-        perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.marks(batch))
+        perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.describe_batch(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
-        until = store.read(lambda c: records.seen(c, room.id, run)).until
-        perform(store, room, "acknowledged", agent(name, run), agent=name, until=until)
+        until = store.read(lambda c: records.shown_inbox(c, room.id, run)).until
+        perform(store, room, "acknowledge", agent(name, run), agent=name, until=until)
         return posted.held
 
     asyncio.run(room.send("@coder go", PERSON))
@@ -146,11 +148,11 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     assert len(heard.wakes) == 3
     assert heard.happened[-1].type == "held"
     assert waiting(room) == {}
-    assert [message.hops for message in room.messages()] == [0, 1, 2, 3]
-    assert [name for name, _ in store.read(lambda c: records.in_status(c, room.id, "held"))] == ["reviewer"]
-    released = perform(store, room, "released", PERSON).turn
+    assert [message.hops for message in room.list_messages()] == [0, 1, 2, 3]
+    assert [name for name, _ in store.read(lambda c: records.mail_by_status(c, room.id, "held"))] == ["reviewer"]
+    released = perform(store, room, "release", PERSON).turn
     assert released is not None
-    asyncio.run(room.follow(released))
+    asyncio.run(room.announce(released))
     assert heard.woken[-1] == {"reviewer"}
     assert waiting(room) == {"reviewer": 1}
     assert not turn("reviewer", "r-4", "@coder once more")
@@ -160,18 +162,18 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     room = opened(rooms)
     for text in ("@coder one", "@coder two", "@coder three"):
         asyncio.run(room.send(text, agent("reviewer")))
-    buried = perform(store, room, "buried", Actor.system(), agent="coder", until=2).result["messages"]
+    buried = perform(store, room, "bury", Actor.system(), agent="coder", until=2).result["messages"]
     assert buried == [1, 2]
     assert numbers(room, "coder") == [3]
-    dead = store.read(lambda c: records.in_status(c, room.id, "dead"))
+    dead = store.read(lambda c: records.mail_by_status(c, room.id, "dead"))
     assert [(mail.message.id, mail.message.sender) for _, mail in dead] == [(1, "reviewer"), (2, "reviewer")]
-    again = perform(store, room, "delivered_again", PERSON, agent="coder").turn
+    again = perform(store, room, "redeliver", PERSON, agent="coder").turn
     assert again is not None
     assert again.wakes == {"coder"}
     assert numbers(room, "coder") == [1, 2, 3]
-    before = store.read(lambda c: records.history(c, room.id))
-    perform(store, room, "delivered_again", PERSON, agent="coder")
-    assert store.read(lambda c: records.history(c, room.id)) == before  # nothing changed, nothing is logged
+    before = store.read(lambda c: records.log_entries(c, room.id))
+    perform(store, room, "redeliver", PERSON, agent="coder")
+    assert store.read(lambda c: records.log_entries(c, room.id)) == before  # nothing changed, nothing is logged
 
 
 def test_an_inbox_is_shown_in_parts_and_never_a_newer_message_without_the_older(rooms: Rooms):
@@ -194,7 +196,7 @@ def test_a_long_message_becomes_a_resource(rooms: Rooms):
     text = "x" * 5_000 + " @coder"
     posted = asyncio.run(room.send(text, PERSON))
     assert posted.reached == ("coder",)
-    (message,) = room.messages()
+    (message,) = room.list_messages()
     assert message.resource == posted.resource is not None
     assert len(message.content) < 1_200
     assert f"resource {posted.resource}" in message.content
@@ -205,7 +207,7 @@ def test_what_cannot_be_said(rooms: Rooms, text: str):
     room = opened(rooms)
     with pytest.raises(UsageError):
         asyncio.run(room.send(text, agent("coder", "r-1", "m1/c1")))
-    assert room.messages() == []
+    assert room.list_messages() == []
 
 
 @pytest.mark.req("AW-12")
@@ -220,9 +222,9 @@ def test_many_senders_at_once_lose_nothing(rooms: Rooms):
         await asyncio.gather(*(talk(name) for name in ("reviewer", "coder") for _ in range(2)))
 
     asyncio.run(both())
-    said = [message.content for message in room.messages()]
+    said = [message.content for message in room.list_messages()]
     assert len(said) == len(set(said)) == 80
-    assert [message.id for message in room.messages()] == list(range(1, 81))
+    assert [message.id for message in room.list_messages()] == list(range(1, 81))
     assert waiting(room) == {"coordinator": 80}
 
 
@@ -249,15 +251,15 @@ def test_two_tags_share_nothing_and_a_room_is_found_again(rooms: Rooms, store: S
     one = asyncio.run(rooms.open("review", "pr-1", TEAM))
     two = asyncio.run(rooms.open("review", "pr-2", TEAM))
     asyncio.run(one.send("@coder one", PERSON))
-    assert (len(one.messages()), len(two.messages())) == (1, 0)
+    assert (len(one.list_messages()), len(two.list_messages())) == (1, 0)
     assert (waiting(one), waiting(two)) == ({"coder": 1}, {})
     asyncio.run(two.send("@coder two", PERSON))
-    assert two.messages()[0].id == 1
+    assert two.list_messages()[0].id == 1
     again = Rooms(store, clock)
     found = again.find("review", "pr-1")
     assert found is not None
     assert found.id == one.id
-    assert found.messages() == one.messages()
+    assert found.list_messages() == one.list_messages()
     assert again.find("review", "pr-3") is None
 
 
@@ -270,8 +272,8 @@ def test_a_closed_room_takes_nothing_and_the_next_one_is_fresh(rooms: Rooms):
         asyncio.run(old.send("@coder two", PERSON))
     new = opened(rooms)
     assert new.id != old.id
-    assert new.messages() == []
-    assert len(old.messages()) == 1
+    assert new.list_messages() == []
+    assert len(old.list_messages()) == 1
 
 
 def test_opening_again_seats_who_is_in_the_file_now(rooms: Rooms):
@@ -279,9 +281,9 @@ def test_opening_again_seats_who_is_in_the_file_now(rooms: Rooms):
     asyncio.run(room.send("@a @b", PERSON))
     again = opened(rooms, "c", "a")
     assert again.id == room.id
-    assert [seat.agent for seat in again.seats()] == ["c", "a"]
+    assert [seat.agent for seat in again.list_agents()] == ["c", "a"]
     assert waiting(again) == {"a": 1}
-    assert again.record().owner is None
+    assert again.read_record().owner is None
 
 
 @pytest.mark.parametrize("name", ["person", "all", "System", "", "a b", "../x", "x" * 65, "a@b"])
@@ -291,9 +293,9 @@ def test_what_no_agent_can_be_called(rooms: Rooms, name: str):
 
 
 def test_names_that_differ_only_in_capitals_are_refused(rooms: Rooms):
-    with pytest.raises(UsageError, match="both be called"):
+    with pytest.raises(UsageError, match="duplicate agent name"):
         opened(rooms, "coder", "Coder")
-    with pytest.raises(NotFound, match="owner of the documents"):
+    with pytest.raises(NotFound, match="unknown document owner"):
         opened(rooms, "coder", owner="codr")
 
 
@@ -301,14 +303,14 @@ def test_no_such_room(rooms: Rooms):
     with pytest.raises(NotFound):
         asyncio.run(rooms.room("m-2222222222").send("x", Actor.person()))
     with pytest.raises(NotFound):
-        rooms.room("m-2222222222").record()
+        rooms.room("m-2222222222").read_record()
 
 
 def test_unread_mail_is_found_by_the_key_of_the_call_that_posted_it(rooms: Rooms, store: Store):
     room = asyncio.run(rooms.open("keys", "main", ("a_b", "axb")))
 
     def has_unread(agent: str, key: str) -> bool:
-        return store.read(lambda c: records.has_unread_call(c, room.id, agent, key))
+        return store.read(lambda c: records.has_unread_from_call(c, room.id, agent, key))
 
     asyncio.run(room.send("go", Actor.system("w-1", "schedule/a_b/2026/0"), to=["a_b"]))
     asyncio.run(room.send("go", Actor.system("w-1", "schedule/axb/2026/0"), to=["axb"]))
@@ -316,5 +318,5 @@ def test_unread_mail_is_found_by_the_key_of_the_call_that_posted_it(rooms: Rooms
     assert has_unread("a_b", "schedule/a_b/")
     assert not has_unread("a_b", "schedule/*/")
     assert not has_unread("axb", "schedule/a_b/")  # `_` is no wildcard
-    perform(store, room, "acknowledged", Actor.system(), agent="a_b", until=3)
+    perform(store, room, "acknowledge", Actor.system(), agent="a_b", until=3)
     assert not has_unread("a_b", "schedule/a_b/")

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from guildhall.room.inbox import BATCH, BATCH_TEXT
-from guildhall.room.model import LONG, MAX_HOPS, MAX_TEXT, ProposalType, Resolution, TieBreak
+from guildhall.room.inbox import MAX_BATCH, MAX_BATCH_CHARS
+from guildhall.room.model import MAX_HOPS, MAX_INLINE_CHARS, MAX_TEXT_BYTES, ProposalType, Resolution, TieBreak
 from guildhall.room.tools import TOOLS
 from tests.room.test_toolbox import CONTRACT
 
@@ -34,6 +34,11 @@ def test_every_kind_of_proposal_is_there():
 
 
 def test_the_figures_are_those_of_the_code():
-    for figure in (f"{LONG:,} characters", f"`max_hops` ({MAX_HOPS})", f"{MAX_TEXT:,} bytes", f"{BATCH} messages"):
+    for figure in (
+        f"{MAX_INLINE_CHARS:,} characters",
+        f"`max_hops` ({MAX_HOPS})",
+        f"{MAX_TEXT_BYTES:,} bytes",
+        f"{MAX_BATCH} messages",
+    ):
         assert figure in PAGE
-    assert f"{BATCH_TEXT:,} characters" in PAGE
+    assert f"{MAX_BATCH_CHARS:,} characters" in PAGE

@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.core.errors import Refused
 from guildhall.room import records, shared_records
-from guildhall.room.model import pin
+from guildhall.room.model import content_hash
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
 from tests.room.desks import At, unread
@@ -44,16 +44,16 @@ def opened(rooms: Rooms, folder: Path | None, *seats: str, **how: Any) -> Room:
 @pytest.mark.req("AW-8", "AW-19")
 def test_documents_are_made_read_written_added_to_and_listed(room: Room, heard: Heard, kind: str, folder: Path):
     coder = At(room, "coder")
-    assert coder("document_list") == "There are no documents yet."
+    assert coder("document_list") == "No documents."
     assert coder("document_create", file="plan/week-1.md", content="one\n").startswith(
-        "plan/week-1.md was made (4 bytes)"
+        "Created plan/week-1.md (4 bytes)"
     )
     assert coder("document_append", file="plan/week-1.md", content="two")
     assert coder("document_append", content="a note")
     assert coder("document_append", content="another\n")
     assert coder("document_write", file="ünder/größe.md", content="ä")
     text = coder("document_read", file="./plan/week-1.md")
-    assert text == f"[plan/week-1.md, base {pin('one' + chr(10) + 'two')}]\none\ntwo"
+    assert text == f"[plan/week-1.md, base {content_hash('one' + chr(10) + 'two')}]\none\ntwo"
     assert coder("document_read").endswith("]\na note\nanother\n")
     assert coder("document_list") == "notes.md  15 bytes\nplan/week-1.md  7 bytes\nünder/größe.md  2 bytes"
     assert [event.data["path"] for event in heard.happened] == [
@@ -76,14 +76,14 @@ def test_a_change_that_was_not_seen_is_not_undone(room: Room):
     base = reviewer("document_read").partition("base ")[2].partition("]")[0]
     coder("document_write", content="one\nthree\n")
     told = reviewer.refused("document_write", content="mine", base=base)
-    assert "has been changed since you saw it" in told
+    assert "has changed since you read it" in told
     assert "-two\n+three" in told
     assert "-two\n+three" in reviewer.refused("document_write", content="mine")  # what it last saw is its base
-    assert "is not what notes.md is based on" in reviewer.refused("document_write", content="mine", base="0" * 32)
-    now = told.partition("It has the base ")[2][:32]
+    assert "of notes.md" in reviewer.refused("document_write", content="mine", base="0" * 32)
+    now = told.partition("Its current base is ")[2][:32]
     reviewer("document_write", content="one\nthree\nmine\n", base=now)
     assert coder.refused("document_write", content="x").count("+mine") == 1
-    assert "is no document other.md any more" in coder.refused(
+    assert "document other.md no longer exists" in coder.refused(
         "document_write", file="other.md", content="x", base="1" * 32
     )
 
@@ -99,7 +99,7 @@ def test_the_edit_of_a_person_is_never_overwritten_unseen(rooms: Rooms, folder: 
     coder = At(room, "coder")
     folder.mkdir(parents=True)
     (folder / "plan.md").write_text("by hand")
-    assert "nobody here has written it" in coder.refused("document_write", file="plan.md", content="x")
+    assert "no agent of the room has written it" in coder.refused("document_write", file="plan.md", content="x")
     coder("document_write", content="one\n")
     (folder / "notes.md").write_text("one\nby hand\n")
     assert "+by hand" in coder.refused("document_write", content="two\n")
@@ -108,7 +108,7 @@ def test_the_edit_of_a_person_is_never_overwritten_unseen(rooms: Rooms, folder: 
     coder("document_read")
     coder("document_write", content="two\n")
     (folder / "notes.md").unlink()
-    assert "no document notes.md" in coder.refused("document_read")
+    assert "unknown document notes.md" in coder.refused("document_read")
 
 
 def test_what_is_there_is_not_created_and_what_is_not_there_not_read(room: Room):
@@ -124,16 +124,16 @@ def test_only_the_owner_writes_and_others_suggest(rooms: Rooms, heard: Heard):
     owner, coder = At(room, "coordinator"), At(room, "coder")
     for name in ("document_write", "document_append", "document_create"):
         told = coder.refused(name, file="a.md", content="x")
-        assert "only coordinator changes the documents" in told
+        assert "only the document owner coordinator can change documents" in told
         assert "document_suggest" in told
     assert (
         coder("document_suggest", suggestion="add a line @all", file="a.md") == "Suggested to coordinator as message 1."
     )
     assert heard.woken == [{"coordinator"}]
     (mail,) = unread(room, "coordinator")
-    assert (mail.message.kind, mail.message.content) == ("suggestion", "A suggestion for a.md:\nadd a line @all")
+    assert (mail.message.kind, mail.message.content) == ("suggestion", "Suggestion for a.md:\nadd a line @all")
     owner("document_write", file="a.md", content="x")
-    assert "Write it yourself" in owner.refused("document_suggest", suggestion="x")
+    assert "Use document_write" in owner.refused("document_suggest", suggestion="x")
     asyncio.run(room.perform("document_write", PERSON, file="a.md", content="by a person"))
     assert coder("document_read", file="a.md").endswith("by a person")
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_written(room: Room, folder: Path, path: str):
 def test_what_no_document_can_say(room: Room, content: str):
     At(room, "coder").refused("document_write", content=content)
     At(room, "coder").refused("document_append", content=content)
-    assert At(room, "coder")("document_list") == "There are no documents yet."
+    assert At(room, "coder")("document_list") == "No documents."
 
 
 def test_a_document_does_not_grow_without_end(room: Room):
@@ -217,7 +217,7 @@ def test_a_folder_of_the_room_that_is_a_link_is_refused(rooms: Rooms, project: P
     elsewhere.mkdir()
     (project / ".workflow").symlink_to(elsewhere)
     room = opened(rooms, project / ".workflow" / "review" / "main" / "documents")
-    assert "is a link" in At(room, "coder").refused("document_write", content="x")
+    assert "is a symbolic link" in At(room, "coder").refused("document_write", content="x")
     assert list(elsewhere.iterdir()) == []
 
 
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_made_is_told(rooms: Rooms, project: Path):
     (project / ".workflow").write_text("in the way")
     room = opened(rooms, project / ".workflow" / "review" / "main" / "documents")
     At(room, "coder").refused("document_write", content="x")
-    assert At(room, "coder")("document_list") == "There are no documents yet."
+    assert At(room, "coder")("document_list") == "No documents."
 
 
 def test_two_writers_at_once_take_turns(room: Room):
@@ -252,12 +252,15 @@ def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made:
     """A crash between the record of what is to be done and the record that it was done."""
     At(room, "reviewer")("document_write", content="one\n")
     call = agent("coder", "r-coder", "x/c")
-    values = {"before": pin("one\n"), "digest": pin("one\ntwo"), "content": "one\ntwo", "status": "intended"}
-    store.submit(
-        lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
-    ).result(5)
+    values = {
+        "before": content_hash("one\n"),
+        "digest": content_hash("one\ntwo"),
+        "content": "one\ntwo",
+        "status": "intended",
+    }
+    store.submit(lambda c: shared_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(5)
     if made:
-        asyncio.run(room.documents.shelf.write("notes.md", "one\ntwo"))
+        asyncio.run(room.documents.contents.write("notes.md", "one\ntwo"))
     At(room, "coder")("document_append", "x/c", content="two")
     assert At(room, "coder")("document_read").endswith("]\none\ntwo")
 
@@ -265,14 +268,12 @@ def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made:
 def test_an_append_that_was_cut_off_before_a_person_s_edit_is_told_as_unknown(rooms: Rooms, store: Store, folder: Path):
     room = opened(rooms, folder)
     call = agent("coder", "r-coder", "x/c")
-    values = {"before": None, "digest": pin("two"), "content": "two", "status": "intended"}
-    store.submit(
-        lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
-    ).result(5)
+    values = {"before": None, "digest": content_hash("two"), "content": "two", "status": "intended"}
+    store.submit(lambda c: shared_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(5)
     folder.mkdir(parents=True)
     (folder / "notes.md").write_text("by hand")
     coder = At(room, "coder")
-    assert "changed by hand since" in coder.call("document_append", "x/c", content="two").text
+    assert "edited by hand since" in coder.call("document_append", "x/c", content="two").text
     coder("document_append", content="two")
     assert (folder / "notes.md").read_text() == "by hand\ntwo"
 
@@ -283,14 +284,14 @@ def test_every_operation_has_its_place_in_the_log(room: Room, store: Store):
     coder("document_read")
     coder.refused("document_read", file="none.md")
     coder("document_list")
-    log = store.read(lambda c: records.history(c, room.id))
+    log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", "document_write", "document_read", "document_read", "document_list"]
     assert [one.actor.name for one in log[1:]] == ["coder"] * 4
     assert log[3].result["error"]["code"] == "not_found"
 
 
 def test_the_room_s_own_record_of_decisions_is_not_the_agents_to_write(room: Room):
-    with pytest.raises(Refused, match="written by the room"):
+    with pytest.raises(Refused, match="only the room writes"):
         asyncio.run(room.perform("document_write", agent("coder"), file="decisions.md", content="x"))
 
 
@@ -306,6 +307,6 @@ def test_no_vote_is_logged_between_the_permission_for_a_change_and_the_change(ro
             await room.perform("document_append", agent("coder"), content="more")
 
     asyncio.run(side_by_side())
-    log = store.read(lambda connection: records.history(connection, room.id))
+    log = store.read(lambda connection: records.log_entries(connection, room.id))
     changes = [(one.op, "error" in one.result) for one in log if one.op != "open"]
     assert changes == [("document_append", False), ("proposal_create", False), ("document_append", True)]

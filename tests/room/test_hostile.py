@@ -56,8 +56,8 @@ def shape(store: Store, room: str) -> list[Any]:
     """What another room has."""
     return [
         store.read(lambda connection: records.count_messages(connection, room)),
-        store.read(lambda connection: records.seats_of(connection, room)),
-        store.read(lambda connection: records.history(connection, room)),
+        store.read(lambda connection: records.list_agents(connection, room)),
+        store.read(lambda connection: records.log_entries(connection, room)),
     ]
 
 
@@ -97,4 +97,4 @@ def test_hostile_arguments_give_results_and_nothing_else(
         result.text.encode()
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
     assert (outside / "secret").read_text() == "SECRET"
-    assert {message.sender for message in room.messages()} <= {"coder", "system"}
+    assert {message.sender for message in room.list_messages()} <= {"coder", "system"}

@@ -107,7 +107,7 @@ class Inboxes(InRoom):
     def a_run_begins(self, name: str, number: int) -> tuple[str, str]:
         run = f"r-{number}-{len(self.shown)}"
         batch = unread(self.room, name)
-        self.perform("inbox_shown", Actor(name=name, run=run, key="inbox"), left=0, **inbox.marks(batch))
+        self.perform("inbox_shown", Actor(name=name, run=run, key="inbox"), left=0, **inbox.describe_batch(batch))
         self._note_shown(name, run)
         return name, run
 
@@ -131,12 +131,12 @@ class Inboxes(InRoom):
     @rule(run=runs, how=st.sampled_from(["done", "dead", "failed"]))
     def it_ends(self, run: tuple[str, str], how: str) -> None:
         name, id = run
-        until = self.store.read(lambda c: records.seen(c, self.room.id, id)).until
+        until = self.store.read(lambda c: records.shown_inbox(c, self.room.id, id)).until
         assert until == self.shown[id]
         if how == "done":
-            self.perform("acknowledged", Actor(name=name, run=id), agent=name, until=until)
+            self.perform("acknowledge", Actor(name=name, run=id), agent=name, until=until)
         elif how == "dead":
-            self.perform("buried", Actor.system(id), agent=name, until=until)
+            self.perform("bury", Actor.system(id), agent=name, until=until)
         if how != "failed":
             self._move(name, "unread", how, until)
 
@@ -147,12 +147,12 @@ class Inboxes(InRoom):
 
     @rule(name=AGENTS)
     def dead_letters_go_out_again(self, name: str) -> None:
-        self.perform("delivered_again", Actor.person(), agent=name)
+        self.perform("redeliver", Actor.person(), agent=name)
         self._move(name, "dead", "unread", self.count)
 
     @rule()
     def a_person_lets_go_what_is_held(self) -> None:
-        self.perform("released", Actor.person())
+        self.perform("release", Actor.person())
         for name in TEAM:
             for number, status in self.status[name].items():
                 if status == "held":
@@ -166,7 +166,7 @@ class Inboxes(InRoom):
             assert [mail.message.id for mail in unread(self.room, name)] == sorted(expected)
         counts = {name: sum(s == "unread" for s in self.status[name].values()) for name in TEAM}
         assert waiting(self.room) == {name: count for name, count in counts.items() if count}
-        assert len(self.room.messages()) == self.count
+        assert len(self.room.list_messages()) == self.count
 
 
 class Votes(InRoom):
@@ -194,13 +194,13 @@ class Votes(InRoom):
         guards = ("notes.md",) if given["type"] == "approval" and given["binding"] else ()
         values = {**given, "title": f"number {self.made}", "options": list(options), "guards": list(guards)}
         made = self.runner.run(At(self.room, by).calling("proposal_create", **values))
-        assert made.text.startswith(f"p-{self.made} is open")
+        assert made.text.startswith(f"Opened p-{self.made}.")
         self.open_ones[f"p-{self.made}"] = {}
 
     @precondition(lambda self: self.made)
     @rule(data=st.data(), by=AGENTS)
     def somebody_votes(self, data: st.DataObject, by: str) -> None:
-        one = data.draw(st.sampled_from(self.room.proposals()))
+        one = data.draw(st.sampled_from(self.room.list_proposals()))
         choice = data.draw(st.sampled_from(one.options))
         try:
             after = self.runner.run(vote(self.room, one.id, choice, Actor(name=by)))
@@ -216,7 +216,7 @@ class Votes(InRoom):
     @rule(data=st.data())
     def several_vote(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.open_ones)))
-        (one,) = [each for each in self.room.proposals() if each.id == id]
+        (one,) = [each for each in self.room.list_proposals() if each.id == id]
         for name in TEAM[: data.draw(st.integers(1, 3))]:
             if id in self.open_ones and (one.expires_at or "z") > self.room.now():
                 choice = data.draw(st.sampled_from(one.options))
@@ -226,8 +226,8 @@ class Votes(InRoom):
                     self._ended(after)
 
     def _check_votes(self, id: str) -> None:
-        (one,) = [each for each in self.room.proposals() if each.id == id]
-        assert {vote.agent: vote.choice for vote in self.room.votes(one)} == self.open_ones[id]
+        (one,) = [each for each in self.room.list_proposals() if each.id == id]
+        assert {vote.agent: vote.choice for vote in self.room.list_votes(one)} == self.open_ones[id]
 
     def _ended(self, one: Any) -> None:
         votes = self.open_ones.pop(one.id)
@@ -258,7 +258,7 @@ class Votes(InRoom):
     @precondition(lambda self: self.open_ones)
     def its_creator_takes_it_back(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.open_ones)))
-        (one,) = [each for each in self.room.proposals() if each.id == id]
+        (one,) = [each for each in self.room.list_proposals() if each.id == id]
         if (one.expires_at or "z") <= self.room.now():
             return
         taken = self.runner.run(At(self.room, one.creator).calling("proposal_cancel", proposal=id))
@@ -268,11 +268,11 @@ class Votes(InRoom):
 
     @invariant()
     def what_has_ended_stays_as_it_ended(self) -> None:
-        found = self.room.proposals()
+        found = self.room.list_proposals()
         assert {one.id for one in found if one.status == "open"} == self.open_ones.keys()
         assert {one.id: (one.status, one.result) for one in found if one.status != "open"} == self.ended
         assert all(one.archived for one in found if one.result is not None)
-        kinds = [message.kind for message in self.room.messages()]
+        kinds = [message.kind for message in self.room.list_messages()]
         assert kinds.count("proposal") == self.made
         closed = [status for status, _ in self.ended.values()]
         assert kinds.count("expired") == closed.count("expired")
@@ -280,24 +280,24 @@ class Votes(InRoom):
 
     @invariant()
     def what_binds_is_carried_out(self) -> None:
-        last = max((one for one in self.room.proposals() if one.guards), key=lambda one: one.number, default=None)
-        guard = self.room.guard_of("x") or self.store.read(
-            lambda c: voting.guard_of(c, self.room.id, "document_write", "notes.md")
+        last = max((one for one in self.room.list_proposals() if one.guards), key=lambda one: one.number, default=None)
+        guard = self.room.find_guard("x") or self.store.read(
+            lambda c: voting.find_guard(c, self.room.id, "document_write", "notes.md")
         )
-        if last is not None and last.passed:
+        if last is not None and last.has_passed:
             assert guard is None
         if last is not None and last.status in ("open", "rejected", "expired"):
             assert guard == last
-        roles = self.room.record().roles
-        for one in self.room.proposals():
+        roles = self.room.read_record().roles
+        for one in self.room.list_proposals():
             if one.type == "election" and one.result is not None:
                 assert (roles.get(one.title) == one.result) is one.binding
-        posted = [message for message in self.room.messages() if message.kind == "assignment"]
-        bound = [one for one in self.room.proposals() if one.type == "assignment" and one.binding and one.result]
+        posted = [message for message in self.room.list_messages() if message.kind == "assignment"]
+        bound = [one for one in self.room.list_proposals() if one.type == "assignment" and one.binding and one.result]
         assert len(posted) == len(bound)
-        archive = self.store.read(lambda c: records.history(c, self.room.id))
+        archive = self.store.read(lambda c: records.log_entries(c, self.room.id))
         assert len([row for row in archive if row.op == "archive"]) == sum(
-            one.result is not None for one in self.room.proposals()
+            one.result is not None for one in self.room.list_proposals()
         )
 
 

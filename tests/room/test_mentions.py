@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.room.mentions import find
-from guildhall.room.model import Piece, Said
+from guildhall.room.model import MessageText, TextPart
 
 TEAM = ("coordinator", "reviewer", "coder", "a.b", "qa-2")
 
 
 def reached(text: str) -> tuple[str, ...]:
-    return find(Said.own(text), TEAM).reached
+    return find(MessageText.own(text), TEAM).reached
 
 
 @pytest.mark.req("AW-24")
@@ -46,7 +46,7 @@ def reached(text: str) -> tuple[str, ...]:
     ],
 )
 def test_who_is_mentioned(text: str, names: tuple[str, ...]) -> None:
-    found = find(Said.own(text), TEAM)
+    found = find(MessageText.own(text), TEAM)
     assert found.reached == names
     assert found.missed == ()
 
@@ -87,12 +87,12 @@ def test_who_is_mentioned(text: str, names: tuple[str, ...]) -> None:
     ],
 )
 def test_who_is_not(text: str) -> None:
-    found = find(Said.own(text), TEAM)
+    found = find(MessageText.own(text), TEAM)
     assert (found.reached, found.missed) == ((), ())
 
 
 def test_a_name_of_nobody_is_a_miss_and_one_in_code_is_told_as_overlooked() -> None:
-    found = find(Said.own("@cdoer. and @nobody and @coder, not `@reviewer`"), TEAM)
+    found = find(MessageText.own("@cdoer. and @nobody and @coder, not `@reviewer`"), TEAM)
     assert found.missed == ("cdoer", "nobody")
     assert found.reached == ("coder",)
     assert found.overlooked == ("reviewer",)
@@ -112,44 +112,44 @@ diff --git a/app.py b/app.py
 
 @pytest.mark.req("AW-24")
 def test_text_from_elsewhere_mentions_nobody_and_closes_no_fence() -> None:
-    said = Said((Piece("Changes:\n"), Piece(DIFF, quoted=True), Piece("\n@reviewer please review.")))
+    said = MessageText((TextPart("Changes:\n"), TextPart(DIFF, is_quoted=True), TextPart("\n@reviewer please review.")))
     found = find(said, TEAM)
     assert (found.reached, found.missed) == (("reviewer",), ())
-    fenced = Said((Piece("```diff\n"), Piece(DIFF, quoted=True), Piece("\n@coder\n```\n@reviewer")))
+    fenced = MessageText((TextPart("```diff\n"), TextPart(DIFF, is_quoted=True), TextPart("\n@coder\n```\n@reviewer")))
     assert find(fenced, TEAM).reached == ("reviewer",)
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
-        (Piece("@"), Piece("coder", quoted=True)),
-        (Piece("@co"), Piece("der", quoted=True)),
-        (Piece("@coder"), Piece("x", quoted=True)),
-        (Piece("x", quoted=True), Piece("@coder")),
-        (Piece("@coder", quoted=True),),
-        (Piece("a\ufffc", quoted=True), Piece(" or ")),
+        (TextPart("@"), TextPart("coder", is_quoted=True)),
+        (TextPart("@co"), TextPart("der", is_quoted=True)),
+        (TextPart("@coder"), TextPart("x", is_quoted=True)),
+        (TextPart("x", is_quoted=True), TextPart("@coder")),
+        (TextPart("@coder", is_quoted=True),),
+        (TextPart("a\ufffc", is_quoted=True), TextPart(" or ")),
     ],
 )
-def test_a_name_is_not_made_of_own_and_other_text(pieces: tuple[Piece, ...]) -> None:
-    found = find(Said(pieces), TEAM)
+def test_a_name_is_not_made_of_own_and_other_text(pieces: tuple[TextPart, ...]) -> None:
+    found = find(MessageText(pieces), TEAM)
     assert (found.reached, found.missed) == ((), ())
 
 
 @given(st.lists(st.tuples(st.text(alphabet="@coder `~>\n/.(x", max_size=30), st.booleans()), max_size=6))
 def test_no_quoted_text_changes_who_is_reached(parts: list[tuple[str, bool]]) -> None:
-    said = Said(tuple(Piece(text, quoted) for text, quoted in parts))
-    other = Said(tuple(Piece("@all `" if quoted and text else text, quoted) for text, quoted in parts))
+    said = MessageText(tuple(TextPart(text, quoted) for text, quoted in parts))
+    other = MessageText(tuple(TextPart("@all `" if quoted and text else text, quoted) for text, quoted in parts))
     assert find(said, TEAM) == find(other, TEAM)
 
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    assert set(find(Said.own(text), TEAM).reached) <= {*TEAM, "person"}
+    assert set(find(MessageText.own(text), TEAM).reached) <= {*TEAM, "person"}
 
 
 @pytest.mark.parametrize(
     "text", ["`" * 50_000, "``` `" * 20_000, "@a" * 50_000, "> " * 50_000, "@coder/" * 20_000, "@coder\n" * 20_000]
 )
 def test_a_text_that_could_take_for_ever_is_read_to_its_end(text: str) -> None:
-    assert find(Said.own(f"{text}\n\n@reviewer"), TEAM).reached[-1:] in ((), ("reviewer",))
-    assert "coder" in find(Said.own(f"@coder\n\n{text}"), TEAM).reached
+    assert find(MessageText.own(f"{text}\n\n@reviewer"), TEAM).reached[-1:] in ((), ("reviewer",))
+    assert "coder" in find(MessageText.own(f"@coder\n\n{text}"), TEAM).reached

@@ -63,13 +63,13 @@ GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
         Actor(name="reviewer", run="r-3", key="inbox"),
         {"left": 0, "messages": [1], "until": 1, "hops": 0},
     ),
-    "acknowledged": (Actor(name="reviewer"), {"agent": "reviewer", "until": 1}),
-    "buried": (SYSTEM, {"agent": "coordinator", "until": 1}),
-    "delivered_again": (PERSON, {"agent": None}),
-    "held": (SYSTEM, {"but": []}),
-    "held_no_more": (SYSTEM, {}),
-    "dropped": (PERSON, {}),
-    "released": (PERSON, {}),
+    "acknowledge": (Actor(name="reviewer"), {"agent": "reviewer", "until": 1}),
+    "bury": (SYSTEM, {"agent": "coordinator", "until": 1}),
+    "redeliver": (PERSON, {"agent": None}),
+    "hold": (SYSTEM, {"but": []}),
+    "stop_holding": (SYSTEM, {}),
+    "drop_held": (PERSON, {}),
+    "release": (PERSON, {}),
 }
 
 
@@ -110,16 +110,16 @@ def test_an_operation_is_performed_and_logged_by_its_name(rooms: Rooms, store: S
     async def work() -> tuple[Room, Mapping[str, Any], Mapping[str, Any]]:
         room, resource = await prepare(rooms, owner=None if name == "elect" else "coder")
         actor, arguments = arguments_of(name, resource)
-        if name in ("delivered_again", "held_no_more", "dropped", "released"):  # they need something to change
-            await room.perform("buried", SYSTEM, agent="coder", until=9)
-            await room.perform("held", SYSTEM, but=[])
+        if name in ("redeliver", "stop_holding", "drop_held", "release"):  # they need something to change
+            await room.perform("bury", SYSTEM, agent="coder", until=9)
+            await room.perform("hold", SYSTEM, but=[])
         return room, arguments, await room.perform(name, actor, **arguments)
 
     room, arguments, result = asyncio.run(work())
-    last = store.read(lambda c: records.history(c, room.id))[-1]
+    last = store.read(lambda c: records.log_entries(c, room.id))[-1]
     assert (last.op, last.result) == (name, json.loads(json.dumps(result)))
     operation = OPERATIONS[name]
-    assert last.arguments == operation.logged(operation.bind(arguments))
+    assert last.arguments == operation.logged_arguments(operation.bind(arguments))
 
 
 @pytest.mark.parametrize("name", sorted(name for name, (actor, _) in GOOD.items() if actor.key is not None))
@@ -128,9 +128,9 @@ def test_an_operation_with_a_key_has_one_effect(rooms: Rooms, store: Store, name
         room, resource = await prepare(rooms)
         actor, arguments = arguments_of(name, resource)
         first = await room.perform(name, actor, **arguments)
-        log = store.read(lambda c: records.history(c, room.id))
+        log = store.read(lambda c: records.log_entries(c, room.id))
         assert await room.perform(name, actor, **arguments) == json.loads(json.dumps(first))
-        assert store.read(lambda c: records.history(c, room.id)) == log
+        assert store.read(lambda c: records.log_entries(c, room.id)) == log
 
     asyncio.run(work())
 
@@ -144,7 +144,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
         for name in GOOD:
             actor, arguments = arguments_of(name, resource)
             if name == "inbox_shown":
-                arguments = {"left": 0, **inbox.marks(unread(room, actor.name))}
+                arguments = {"left": 0, **inbox.describe_batch(unread(room, actor.name))}
             try:
                 await room.perform(name, _apart(actor, name), **arguments)
             except GuildError:
@@ -152,7 +152,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
         return room
 
     room = asyncio.run(live())
-    log = store.read(lambda c: records.history(c, room.id))
+    log = store.read(lambda c: records.log_entries(c, room.id))
     performed: list[str] = []
     perform = Room.perform
 
@@ -173,7 +173,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
     with scratch() as empty:
         asyncio.run(replay(empty))
     assert performed == [entry.op for entry in log if entry.op not in LIFE]
-    assert set(performed) >= GOOD.keys() - {"dropped", "released"}  # which had nothing to change
+    assert set(performed) >= GOOD.keys() - {"drop_held", "release"}  # which had nothing to change
 
 
 def _apart(actor: Actor, name: str) -> Actor:
@@ -199,7 +199,7 @@ def hostile(name: str, good: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def test_hostile_arguments_of_an_operation_raise_or_are_harmless(rooms: Rooms, store: Store, name: str):
     async def work() -> None:
         other = await rooms.open("review", "other", TEAM)
-        before = store.read(lambda c: records.history(c, other.id))
+        before = store.read(lambda c: records.log_entries(c, other.id))
         room, resource = await prepare(rooms)
         actor, good = arguments_of(name, resource)
         for arguments in hostile(name, good):
@@ -209,22 +209,22 @@ def test_hostile_arguments_of_an_operation_raise_or_are_harmless(rooms: Rooms, s
                 str(error).encode()
             else:
                 json.dumps(result).encode()
-        for entry in store.read(lambda c: records.history(c, room.id)):
+        for entry in store.read(lambda c: records.log_entries(c, room.id)):
             json.dumps([entry.arguments, entry.result]).encode()
-        assert store.read(lambda c: records.history(c, other.id)) == before
+        assert store.read(lambda c: records.log_entries(c, other.id)) == before
 
     asyncio.run(work())
 
 
 def test_an_unknown_operation_is_refused(rooms: Rooms, store: Store):
     room = asyncio.run(rooms.open("review", "main", TEAM))
-    before = store.read(lambda c: records.history(c, room.id))
+    before = store.read(lambda c: records.log_entries(c, room.id))
     for name in ("channel_sent", "open", "close", "__class__", "", "x" * 10_000, "\ud800"):
         with pytest.raises(NotFound, match="unknown room operation"):
             asyncio.run(room.perform(name, PERSON))
     with pytest.raises(NotFound, match="Did you mean 'channel_send'"):
         asyncio.run(room.perform("channel_sent", PERSON))
-    assert store.read(lambda c: records.history(c, room.id)) == before
+    assert store.read(lambda c: records.log_entries(c, room.id)) == before
 
 
 def test_a_document_operation_cannot_be_part_of_another_transaction(rooms: Rooms, store: Store):
@@ -237,28 +237,28 @@ def test_a_further_effect_is_refused_with_its_operation(rooms: Rooms, store: Sto
     room = asyncio.run(rooms.open("review", "main", TEAM))
     done: list[str] = []
     good = {"said": [["@coder go", False]], "to": []}
-    asyncio.run(room.perform("send", PERSON, also=lambda _: done.append("first"), **good))
+    asyncio.run(room.perform("send", PERSON, extra=lambda _: done.append("first"), **good))
     wrong = {"said": [["@nobody", False]], "to": []}
     with pytest.raises(NotFound):
-        asyncio.run(room.perform("send", PERSON, also=lambda _: done.append("second"), **wrong))
+        asyncio.run(room.perform("send", PERSON, extra=lambda _: done.append("second"), **wrong))
     assert done == ["first"]
 
     def fail(_: object) -> None:
         raise UsageError("not now")
 
     with pytest.raises(UsageError, match="not now"):
-        asyncio.run(room.perform("send", PERSON, also=fail, **good))
-    assert len(room.messages()) == 1  # the refused operation left nothing but its entry
-    assert store.read(lambda c: records.history(c, room.id))[-1].result["error"]["message"] == "not now"
+        asyncio.run(room.perform("send", PERSON, extra=fail, **good))
+    assert len(room.list_messages()) == 1  # the refused operation left nothing but its entry
+    assert store.read(lambda c: records.log_entries(c, room.id))[-1].result["error"]["message"] == "not now"
 
 
 def test_an_operation_whose_check_fails_is_not_logged(rooms: Rooms, store: Store):
     room = asyncio.run(rooms.open("review", "main", TEAM))
-    before = store.read(lambda c: records.history(c, room.id))
+    before = store.read(lambda c: records.log_entries(c, room.id))
 
     def check(_: object) -> None:
         raise UsageError("it is over")
 
     with pytest.raises(UsageError, match="it is over"):
         asyncio.run(room.perform("send", PERSON, check=check, said=[["hi", False]], to=[]))
-    assert store.read(lambda c: records.history(c, room.id)) == before
+    assert store.read(lambda c: records.log_entries(c, room.id)) == before

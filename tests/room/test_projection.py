@@ -26,7 +26,7 @@ def folder(project: Path) -> Path:
 
 
 def opened(rooms: Rooms, folder: Path) -> Room:
-    how = RoomSettings(projection=folder, documents=folder / "documents")
+    how = RoomSettings(export_folder=folder, documents=folder / "documents")
     return asyncio.run(rooms.open("review", "main", TEAM, how))
 
 
@@ -49,8 +49,8 @@ def test_the_legacy_layout_follows_the_room(rooms: Rooms, folder: Path, store: S
     shown = state(folder, "proposals")["proposals"]["p-1"]
     assert (shown["status"], shown["result"], shown["votes"]) == ("resolved", "y", {"reviewer": "y"})
     assert "**y**" in (folder / "documents" / "decisions.md").read_text()
-    perform(store, room, "acknowledged", Actor(name="coder"), agent="coder", until=1)
-    asyncio.run(room.project())
+    perform(store, room, "acknowledge", Actor(name="coder"), agent="coder", until=1)
+    asyncio.run(room.export_files())
     assert state(folder, "inbox-state")["readCursors"]["coder"] == 2
 
 
@@ -107,7 +107,7 @@ def test_many_at_once_are_all_there_in_order(rooms: Rooms, folder: Path):
 
     asyncio.run(all_at_once())
     text = (folder / "channel.md").read_text()
-    assert [line for line in text.splitlines() if line.startswith("say")] == [m.content for m in room.messages()]
+    assert [line for line in text.splitlines() if line.startswith("say")] == [m.content for m in room.list_messages()]
 
 
 @pytest.mark.parametrize("what", ["folder", "link", "file"])

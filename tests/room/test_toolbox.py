@@ -78,7 +78,7 @@ def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
 @pytest.mark.req("AW-20")
 def test_a_call_is_made_by_whoever_sits_at_the_desk(room: Room):
     At(room, "coder")("channel_send", message="@reviewer I am coordinator, honestly")
-    assert room.messages()[0].sender == "coder"
+    assert room.list_messages()[0].sender == "coder"
     assert "unknown argument" in At(room, "coder").refused("channel_send", message="x", sender="reviewer")
 
 
@@ -100,17 +100,17 @@ def test_there_is_no_tool_but_the_room_s(room: Room):
 @pytest.mark.req("AW-24")
 def test_a_sender_is_told_whom_it_reaches(room: Room):
     coder = At(room, "coder")
-    assert coder("channel_send", message="@reviewer done") == "Sent as message 1. It reaches reviewer."
-    assert "Warning: nobody here is called @revewer." in coder("channel_send", message="@reviewer @revewer")
-    assert "nobody is woken" in coder("channel_send", message="done")
-    assert "Warning: @reviewer in code" in coder("channel_send", message="`@reviewer`")
+    assert coder("channel_send", message="@reviewer done") == "Posted as message 1. Notified: reviewer."
+    assert "Warning: no agent named @revewer." in coder("channel_send", message="@reviewer @revewer")
+    assert "No agent was notified" in coder("channel_send", message="done")
+    assert "Warning: @reviewer inside code" in coder("channel_send", message="`@reviewer`")
     assert "Did you mean 'reviewer'?" in coder.refused("channel_send", message="@revewer")
-    assert "kept as resource" in coder("channel_send", message="@reviewer " + "x" * 5_000)
+    assert "has the whole text" in coder("channel_send", message="@reviewer " + "x" * 5_000)
 
 
 def test_the_channel_is_read_from_a_message_on_or_from_its_end(room: Room):
     coder, reviewer = At(room, "coder"), At(room, "reviewer")
-    assert coder("channel_read") == "Nothing has been said yet."
+    assert coder("channel_read") == "No messages yet."
     for number in range(1, 61):
         coder("channel_send", message=f"say {number}")
     newest = reviewer("channel_read", limit=2)
@@ -119,8 +119,8 @@ def test_the_channel_is_read_from_a_message_on_or_from_its_end(room: Room):
     assert len(reviewer("channel_read").split("\n\n")) == 50
     part = reviewer("channel_read", since=10, limit=3)
     assert [line for line in part.splitlines() if line.startswith("say")] == ["say 11", "say 12", "say 13"]
-    assert part.endswith("... 47 newer ones.")
-    assert reviewer("channel_read", since=60) == "There is nothing after message 60."
+    assert part.endswith("... 47 newer messages.")
+    assert reviewer("channel_read", since=60) == "No messages after message 60."
     for wrong in ({"limit": 0}, {"limit": 201}, {"since": -1}, {"since": 2**63}, {"limit": "many"}):
         reviewer.refused("channel_read", **wrong)
 
@@ -139,11 +139,11 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
         "[1] reviewer to coder ",
         "low priority [3] reviewer to coordinator, coder ",
     ]
-    assert store.read(lambda c: records.seen(c, room.id, "r-coder")).until == 3
-    assert "not seen message 4" in coder.refused("inbox_ack", until=4)
-    assert coder("inbox_ack", until=2) == "2 handled."
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-coder")).until == 3
+    assert "message 4 of your inbox was not shown" in coder.refused("inbox_ack", until=4)
+    assert coder("inbox_ack", until=2) == "Messages marked as handled: 2."
     assert [mail.message.id for mail in unread(room, "coder")] == [3]
-    assert "not seen message 3" in At(room, "coder", run="r-other").refused("inbox_ack", until=3)
+    assert "message 3 of your inbox was not shown" in At(room, "coder", run="r-other").refused("inbox_ack", until=3)
     for wrong in (0, -1, 2**70, "x"):
         coder.refused("inbox_ack", until=wrong)
 
@@ -152,20 +152,27 @@ def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     asyncio.run(room.send("@coder one", PERSON))
     batch = unread(room, "coder")
     for _ in range(2):
-        perform(store, room, "inbox_shown", Actor(name="coder", run="r-1", key="inbox"), left=0, **inbox.marks(batch))
+        perform(
+            store,
+            room,
+            "inbox_shown",
+            Actor(name="coder", run="r-1", key="inbox"),
+            left=0,
+            **inbox.describe_batch(batch),
+        )
     asyncio.run(room.send("@coder two", PERSON))
-    assert store.read(lambda c: records.seen(c, room.id, "r-1")).until == 1
-    assert store.read(lambda c: records.seen(c, room.id, "r-2")).until == 0
-    log = store.read(lambda c: records.history(c, room.id))
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-1")).until == 1
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-2")).until == 0
+    log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", "send", "inbox_shown", "send"]
 
 
 def test_nothing_to_do_wakes_nobody(room: Room, heard: Heard):
-    assert At(room, "coder")("no_action", reason="all is said") == "Noted. Nobody is woken."
+    assert At(room, "coder")("no_action", reason="all is said") == "Recorded. No agent was notified."
     assert At(room, "coder")("no_action")
     assert heard.wakes == []
     assert [event.data["reason"] for event in heard.happened] == ["all is said", None]
-    assert room.messages() == []
+    assert room.list_messages() == []
 
 
 # The team, resources
@@ -179,7 +186,7 @@ def test_the_team_sees_what_everyone_is_at(room: Room):
         "@coordinator",
         "@reviewer (you)",
         "@coder (task: fix line 3)",
-        "@person is whoever watches; @all is everybody.",
+        "@person is the user; @all addresses every agent.",
     ]
     for wrong in ({}, {"task": "x" * 501}, {"state": "a\nb"}, {"task": "a\0b"}, {"task": "\ud800"}, {"task": 3}):
         coder.refused("status_set", **wrong)
@@ -190,13 +197,13 @@ def test_a_resource_is_kept_once_under_a_hash_of_it(room: Room, rooms: Rooms):
     coder, reviewer = At(room, "coder"), At(room, "reviewer")
     told = coder("resource_create", content="large", type="text/x-diff")
     assert reviewer("resource_create", content="large") == told
-    id = told.removeprefix("Kept as resource ").removesuffix(".")
+    id = told.removeprefix("Stored as resource ").removesuffix(".")
     assert reviewer("resource_read", id=id) == "large"
     assert f"Did you mean '{id}'?" in reviewer.refused("resource_read", id=id[:-1])
     other = asyncio.run(rooms.open("review", "other", TEAM))
-    assert "no resource" in At(other, "coder").refused("resource_read", id=id)
+    assert "unknown resource" in At(other, "coder").refused("resource_read", id=id)
     posted = coder("channel_send", message="@reviewer " + "é" * 4_500)
-    long = posted.partition("kept as resource ")[2].partition(";")[0]
+    long = posted.partition("resource ")[2].partition(" ")[0]
     assert reviewer("resource_read", id=long) == "@reviewer " + "é" * 4_500
     for wrong in ({"content": ""}, {"content": "a\0b"}, {"content": "x" * 1_000_001}, {"content": "x", "type": "a\nb"}):
         coder.refused("resource_create", **wrong)
@@ -249,7 +256,7 @@ def test_no_argument_breaks_a_tool(room: Room, name: str):
             assert text
             assert not re.search(r"\b[A-Z]\w+Error\b", text), text[:500]
             assert len(text) < 3_000_000
-    assert At(room, "reviewer")("channel_send", message="@coder still here").endswith("It reaches coder.")
+    assert At(room, "reviewer")("channel_send", message="@coder still here").endswith("Notified: coder.")
 
 
 @pytest.mark.parametrize("name", ["channel_send", "status_set", "resource_create", "proposal_create", "no_action"])
@@ -264,7 +271,7 @@ def test_the_same_call_again_is_the_same_call(room: Room, store: Store, name: st
     }[name]
     first = coder.call(name, "same", **given)
     assert coder.call(name, "same", **given) == first
-    log = store.read(lambda c: records.history(c, room.id))
+    log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", name]
     assert "was" in coder.call("team_list", "same").text
 

@@ -42,7 +42,7 @@ async def member(*, worker: bool = True, tools: bool = True) -> AsyncGenerator[t
         tools=desk.toolbox().tools if tools else (),
         worker=operate if worker else None,
     )
-    async with listening(Endpoint.of_one(offer, SECRET)) as url:
+    async with listening(Endpoint.for_offer(offer, SECRET)) as url:
         yield f"{url}/mcp", desk
 
 
@@ -66,7 +66,7 @@ def test_the_official_client_lists_and_calls_the_tools_on_the_port_of_the_worker
                 "image",
                 "resource",
             ]
-            with pytest.raises(MCPError, match="there is no tool 'sum' here"):
+            with pytest.raises(MCPError, match="unknown tool 'sum'"):
                 await client.call_tool("sum", {})
 
     asyncio.run(work())
@@ -98,7 +98,10 @@ def test_a_member_without_a_worker_or_without_tools_says_so() -> None:
     async def work() -> None:
         async with member(worker=False) as (url, _), raw(url, SECRET) as http:
             refused = (await http.ask("worker/dispatch", {})).json()["error"]
-            assert (refused["code"], refused["message"]) == (-32601, "clerk has no worker: it takes no worker/dispatch")
+            assert (refused["code"], refused["message"]) == (
+                -32601,
+                "clerk has no worker: it does not support worker/dispatch",
+            )
             about = (await http.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
             assert "experimental" not in about["capabilities"]
         async with member(tools=False) as (url, _), raw(url, SECRET) as http:
@@ -134,7 +137,7 @@ def test_what_breaks_inside_is_told_in_words_and_logged(caplog: pytest.LogCaptur
 
     with caplog.at_level(logging.ERROR, "guildhall.members"):
         asyncio.run(work())
-    assert [record.message for record in caplog.records] == ["worker/status broke"]
+    assert [record.message for record in caplog.records] == ["worker/status failed"]
 
 
 def test_hostile_messages_are_answered_with_an_error_and_do_nothing() -> None:

@@ -117,7 +117,7 @@ def test_an_ask_is_answered_once(guild: Guild, asking: Path) -> None:
 
 def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path) -> None:
     put_worker(project, tools=["Bash"], tool_rules=ASK_BEFORE_THIS, limits={"timeout": "2s"})
-    put_script(project, {"calls": [WRITE, {"call": "Bash", "with": {"command": "sleep 60"}}]}, DONE)
+    put_script(project, {"calls": [{"call": "Bash", "with": {"command": "sleep 60"}}, WRITE]}, DONE)
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 5
     entries = journal(guild, ran.json["run"])
@@ -191,7 +191,7 @@ def test_an_approval_for_the_session_is_for_this_call_in_this_tree(guild: Guild,
 def test_siblings_finish_before_a_run_is_put_away(guild: Guild, project: Path) -> None:
     put_worker(project, tools=["Bash"], tool_rules=ASK_BEFORE_THIS)
     slow = {"call": "Bash", "with": {"command": "sleep 0.4; echo finished"}}
-    put_script(project, {"calls": [WRITE, slow, OTHER]}, DONE)
+    put_script(project, {"calls": [slow, WRITE, OTHER]}, DONE)
     ran, run, _ = start_asking(guild)
     assert len(ran.json["asks"]) == 2
     ended = [entry for entry in journal(guild, run) if entry["kind"] == "tool_ended"]

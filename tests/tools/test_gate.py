@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from guildhall.policy.rules import Mode
     from guildhall.tools.gate import Approval, EffectChoice
 
@@ -52,6 +56,12 @@ class Ledger:
 
     def is_interrupted(self, call: ToolCall) -> bool:
         return call.key in self.cut_off
+
+    def answer_calls(self, call: ToolCall) -> Sequence[ToolCall]:
+        return ()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         self.told.append(("approval", verdict))

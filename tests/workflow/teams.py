@@ -90,7 +90,7 @@ class Team:
         """Does something with a hall open. Each time it is another one, on the same home."""
 
         async def go() -> Any:
-            quick = WorkflowPolicy(first_pause=QUICK, debounce=self.debounce)
+            quick = WorkflowPolicy(first_pause_s=QUICK, debounce_s=self.debounce)
             self.hall = Hall(self.home, environ=self.environ, policy=RunPolicy(workflows=quick), is_persistent=True)
             self.client = EmbeddedHall(self.hall)
             try:
@@ -146,19 +146,19 @@ class Team:
         return self.hall.main.rooms.find("team", "main")
 
     def agents(self, run: str) -> dict[str, AgentState]:
-        found = self.hall.store.read(lambda connection: records.agents_of(connection, run))
+        found = self.hall.store.read(lambda connection: records.list_agents(connection, run))
         return {state.name: state for state in found}
 
     def runs(self, run: str, worker: str | None = None) -> list[Run]:
         return [one for one in self.hall.history.descendants(run) if worker in (None, one.worker)]
 
     def said(self) -> list[tuple[str, str]]:
-        return [(message.sender, message.content) for message in self.room.messages()]
+        return [(message.sender, message.content) for message in self.room.list_messages()]
 
     def history(self) -> list[LogEntry]:
         """All that happened in the room, in order."""
         room = self.room.id
-        return self.hall.store.read(lambda connection: room_records.history(connection, room))
+        return self.hall.store.read(lambda connection: room_records.log_entries(connection, room))
 
     def phases(self) -> list[str]:
         return [event.data["phase"] for event in self.events if event.type == "workflow"]

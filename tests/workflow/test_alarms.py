@@ -36,7 +36,7 @@ async def ring(team: Team) -> None:
     """The time has come for all schedules."""
     await team.hall.store.write(lambda c: c.exec_driver_sql("UPDATE schedules SET due_at=?", (LONG_AGO,)))
     for workflow in team.hall.main.workflows._teams.values():
-        workflow.alarms.look_again()
+        workflow.wakeups.reload()
 
 
 @pytest.mark.req("AW-17", "AW-16")
@@ -86,7 +86,7 @@ def test_a_busy_or_stopped_agent_gets_no_second_one(team: Team) -> None:
         for _ in range(5):
             await ring(team)
             await asyncio.sleep(0.01)
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         told = [text for sender, text in said(team) if sender == "system"]
         assert 1 <= len(told) <= 2  # the one that it works on, and one that it has not read
         assert unread(team.room, "bob") == []
@@ -105,7 +105,7 @@ def test_the_file_s_wakeup_is_set_and_one_that_was_missed_rings_once_in_the_next
         assert [(one.agent, one.every) for one in await team.client.workflows.schedules(parse("@team"))] == [
             ("ann", 3600.0)
         ]
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         await team.hall.drain()
 
     team.inside(first)
@@ -114,7 +114,7 @@ def test_the_file_s_wakeup_is_set_and_one_that_was_missed_rings_once_in_the_next
     async def second(team: Team) -> None:
         await recovered(team)
         await until(lambda: ("ann", "looked") in said(team))
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         assert said(team) == [("system", "Look at main."), ("ann", "looked")]
 
     team.inside(second)
@@ -190,7 +190,7 @@ def test_a_prompt_that_says_nothing_is_a_plain_reminder(team: Team, prompt: str)
         await start(team)
         await ring(team)
         await until(lambda: ("ann", "woke") in said(team))
-        assert said(team)[0][1].startswith("It is time")
+        assert said(team)[0][1].startswith("Scheduled wake-up")
 
     team.inside(work)
 
@@ -208,7 +208,7 @@ def test_a_schedule_that_cannot_be_told_ends_no_team(team: Team) -> None:
             async for event in events:
                 if event.type == "trouble":
                     break
-        assert "ann could not be woken" in event.data["message"]
+        assert "cannot wake ann" in event.data["message"]
         assert (await team.client.workflows.schedules(parse("ann@team")))[0].due_at > LONG_AGO
         await team.client.rooms.send(parse("bob@team"), "are you there?")
         await until(lambda: ("bob", "here") in said(team))

@@ -18,7 +18,7 @@ from guildhall.workflow.definition import (
     Step,
     TeamLimits,
 )
-from guildhall.workflow.loader import check
+from guildhall.workflow.loader import parse_definition
 from guildhall.workflow.target import parse
 from tests.workflow.test_load import SIMPLE, TEAM
 
@@ -37,7 +37,7 @@ def test_every_field_has_its_row(part: type[BaseModel]):
 
 def test_the_examples_load_and_are_those_of_the_seed():
     assert [SIMPLE in EXAMPLES, TEAM in EXAMPLES] == [True, True]
-    loaded = [check(yaml.parse(Path("example.yaml"), example)) for example in EXAMPLES]
+    loaded = [parse_definition(yaml.parse(Path("example.yaml"), example)) for example in EXAMPLES]
     everything = yaml.parse(Path("example.yaml"), EXAMPLES[-1]).data
     assert set(everything) == set(Definition.model_fields)
     used = {name for agent in everything["agents"].values() for name in agent}
@@ -55,4 +55,4 @@ def test_the_targets_are_those_of_the_program():
     rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)`[^|]*\| `([^`]+)` \|$", PAGE.partition("## Targets")[2], re.MULTILINE)
     assert len(rows) == 5
     for typed, whole, shown in rows:
-        assert (parse(typed).whole, str(parse(typed))) == (whole, shown)
+        assert (parse(typed).full, str(parse(typed))) == (whole, shown)

@@ -16,8 +16,8 @@ WORK = {"ann": [[send("@bob begin"), say()]], "bob": [[call("document_write", co
 
 
 def votes(team: Team) -> dict[str, str]:
-    (proposal,) = team.room.proposals()
-    return {vote.agent: vote.choice for vote in team.room.votes(proposal)}
+    (proposal,) = team.room.list_proposals()
+    return {vote.agent: vote.choice for vote in team.room.list_votes(proposal)}
 
 
 @pytest.mark.req("AW-9", "AW-14")
@@ -32,8 +32,8 @@ def test_agents_elect_who_writes_before_the_kickoff(team: Team, guild: Guild) ->
 
     async def look(team: Team) -> None:
         assert votes(team) == {"ann": "bob", "bob": "ann", "cid": "bob"}
-        assert team.room.record().owner == "bob"
-        kinds = [message.kind for message in team.room.messages()]
+        assert team.room.read_record().owner == "bob"
+        kinds = [message.kind for message in team.room.list_messages()]
         assert kinds[:3] == ["proposal", "resolved", "message"]
 
     team.inside(look)
@@ -53,7 +53,7 @@ def test_a_vote_is_all_that_its_run_can_do(team: Team) -> None:
         assert [tool["name"] for tool in frozen.tools] == ["proposal_vote"]
         assert "Options: ann, bob" in frozen.first_message
         assert len(frozen.system_prompt) < 500
-        assert team.room.record().owner == "ann"
+        assert team.room.read_record().owner == "ann"
         assert all(state.run is None for state in team.agents(run.id).values())
 
     team.inside(work)
@@ -70,7 +70,7 @@ def test_there_is_no_election_where_there_is_nothing_to_elect(team: Team, agents
     async def work(team: Team) -> None:
         run = await team.run()
         assert (run.status, team.phases()) == ("completed", ["setup", "kickoff", "live"])
-        assert team.room.proposals() == []
+        assert team.room.list_proposals() == []
 
     team.inside(work)
 
@@ -83,7 +83,7 @@ def test_who_was_elected_stays_in_the_next_generation(team: Team) -> None:
         await team.run()
         await team.run()
         assert team.phases().count("election") == 1
-        assert (team.room.record().owner, len(team.room.proposals())) == ("bob", 1)
+        assert (team.room.read_record().owner, len(team.room.list_proposals())) == ("bob", 1)
 
     team.inside(work)
 
@@ -96,7 +96,7 @@ def test_who_fails_to_vote_has_no_vote_and_the_most_votes_decide(team: Team) -> 
 
     async def work(team: Team) -> None:
         run = await team.run()
-        assert (run.status, team.room.record().owner) == ("completed", "cid")
+        assert (run.status, team.room.read_record().owner) == ("completed", "cid")
         assert team.runs(run.id, "election.ann")[0].status == "failed"
 
     team.inside(work)
@@ -109,8 +109,8 @@ def test_without_any_vote_it_is_the_first_agent_of_the_file(team: Team) -> None:
 
     async def work(team: Team) -> None:
         assert (await team.run()).status == "completed"
-        assert team.room.record().owner == "bob"
-        assert team.room.proposals()[0].status == "expired"
+        assert team.room.read_record().owner == "bob"
+        assert team.room.list_proposals()[0].status == "expired"
 
     team.inside(work)
 

@@ -41,7 +41,7 @@ def test_a_disturbed_run_goes_on_and_does_nothing_twice(team: Team) -> None:
 def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: Team) -> None:
     team.file()
     odd = "--- IGNORE ALL\n" + "x" * 5_000
-    told = r"(?s)earlier attempt at this failed.*- document_append \{.*- channel_send \{.*@bob once.*---$"
+    told = r"(?s)earlier attempt at this task failed.*- document_append \{.*- channel_send \{.*@bob once.*---$"
     team.script(
         ann=[
             [call("document_append", content=odd), call("channel_read"), WRONG],
@@ -72,16 +72,16 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
     ran = guild("run", "team.yaml")
     assert ran.code == 1, ran.err
     run = ran.err.split()[1].rstrip(":")
-    assert "bob: the scripted provider failed with HTTP 400" in ran.err
+    assert "bob: scripted failure: HTTP 400" in ran.err
     assert f"guild resume {run}" in ran.err
 
     async def look(team: Team) -> None:
         assert [one.status for one in team.runs(run, "bob")] == ["failed"] * 3
-        told = team.room.messages()[-1]
+        told = team.room.list_messages()[-1]
         assert (told.kind, told.sender, set(told.mentions)) == ("system", "system", {"ann", "person"})
         assert "bob could not handle #2" in told.content
         room = team.room.id
-        dead = team.hall.store.read(lambda connection: room_records.in_status(connection, room, "dead"))
+        dead = team.hall.store.read(lambda connection: room_records.mail_by_status(connection, room, "dead"))
         assert [(agent, mail.message.id) for agent, mail in dead] == [("bob", 2)]
 
     team.inside(look)

@@ -58,7 +58,7 @@ def test_what_was_refused_stays_closed(team: Team) -> None:
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "completed", run.error
-        assert team.room.proposals()[0].status == "rejected"
+        assert team.room.list_proposals()[0].status == "rejected"
         assert not (team.project / "w/a.txt").exists()
 
     team.inside(work)
@@ -83,7 +83,7 @@ def test_a_vote_ends_when_its_time_is_up_also_while_somebody_works(team: Team) -
         assert task.done() is False or team.hall.history.get(run).status == "completed"
         await team.client.runs.stop(run)
         await task
-        assert team.room.proposals()[0].status == "expired"
+        assert team.room.list_proposals()[0].status == "expired"
 
     team.inside(work)
 
@@ -105,7 +105,7 @@ def test_open_votes_are_settled_when_nobody_can_move(team: Team) -> None:
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "completed"
-        proposal = team.room.proposals()[0]
+        proposal = team.room.list_proposals()[0]
         assert (proposal.status, proposal.result) == ("resolved", "no")
         assert "Tabs" in (team.project / ".workflow/team/main/documents/decisions.md").read_text()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workflow.definition import Wakeup
-from guildhall.workflow.loader import check, frozen, load, thawed
+from guildhall.workflow.loader import from_record, load, parse_definition, to_record
 from guildhall.workflow.model import Values
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     (project / "src").mkdir()
     workflow = loaded(FULL)
     values = Values(workflow="everything", tag="t", params={"topic": "3", "pr": "9"}, env={"TEAM": "us"})
-    lead = workflow.seated(workflow.agent("lead"), values)
+    lead = workflow.worker_of(workflow.agent("lead"), values)
     assert lead.instructions == "Lead, and write ${{ as you like }}.\n\nYou work for everything."
     assert (lead.name, lead.description, lead.path) == ("lead", "leads", project / "workers/chief.yaml")
     assert lead.definition.model == f"script:{project}/answers.yaml"
@@ -160,15 +160,15 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     assert (lead.definition.limits.max_budget_usd, lead.definition.limits.timeout) == (0.5, 120)
     assert lead.workdir == project / "src"
     assert workflow.agents[0].wakeup == Wakeup(every=300)
-    helper = workflow.seated(workflow.agent("helper"), values)
+    helper = workflow.worker_of(workflow.agent("helper"), values)
     assert (helper.instructions, helper.workdir, helper.scope) == ("Help us.", project, "workflow")
     assert workflow.agents[1].wakeup == Wakeup(cron="0 9 * * 1-5")
-    assert workflow.documents(values) == project / "shared/t/documents"
+    assert workflow.documents_folder(values) == project / "shared/t/documents"
     assert workflow.definition.params["topic"].default == "3"
-    assert workflow.definition.params["pr"].must_be_given
+    assert workflow.definition.params["pr"].is_required
     assert workflow.budget == 2.5
     assert workflow.definition.limits.max_hops == 10
-    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.keeps)
+    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.workflow_paths)
 
 
 def test_an_agent_of_a_file_is_somebody_of_its_own(loaded: Loaded):
@@ -191,7 +191,7 @@ def test_the_least_that_works(loaded: Loaded, project: Path):
     workflow = loaded("agents: {a: {system_prompt: Be kind.}}", "solo.yaml")
     assert workflow.name == "solo"
     assert workflow.budget is None
-    assert workflow.documents(Values(workflow="solo", tag="main")) == project / ".workflow/solo/main/documents"
+    assert workflow.documents_folder(Values(workflow="solo", tag="main")) == project / ".workflow/solo/main/documents"
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_the_least_that_works(loaded: Loaded, project: Path):
 def test_contexts(loaded: Loaded, context: str, enabled: bool, files: bool):
     workflow = loaded(f"agents: {{a: {{system_prompt: x}}}}\ncontext: {context}")
     assert workflow.definition.context.enabled is enabled
-    assert (workflow.documents(Values(workflow="review", tag="main")) is not None) is files
+    assert (workflow.documents_folder(Values(workflow="review", tag="main")) is not None) is files
 
 
 def test_params_as_a_list_and_as_a_mapping(loaded: Loaded):
     head = "agents: {a: {system_prompt: x}}\n"
     listed = loaded(f"{head}params: [pr, {{name: topic, default: true, required: false}}]").definition.params
     mapped = loaded(f"{head}params: {{pr: , topic: true, name: Ada, n: 1.5}}").definition.params
-    assert (listed["pr"].must_be_given, mapped["pr"].must_be_given) == (True, True)
+    assert (listed["pr"].is_required, mapped["pr"].is_required) == (True, True)
     assert (listed["topic"].default, mapped["topic"].default) == ("true", "true")
     assert (mapped["name"].default, mapped["n"].default) == ("Ada", "1.5")
 
@@ -236,9 +236,9 @@ def test_a_prompt_in_a_file_is_filled_in_too(loaded: Loaded, write: Write):
     write("a.md", "For ${{ workflow.tag }}.")
     workflow = loaded("agents: {a: {system_prompt: a.md}}")
     values = Values(workflow="review", tag="pr-1")
-    assert workflow.seated(workflow.agents[0], values).instructions == "For pr-1."
+    assert workflow.worker_of(workflow.agents[0], values).instructions == "For pr-1."
     write("a.md", "For ${{ nobody }}.")
-    with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: there is nothing of this name"):
+    with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: unknown name"):
         loaded("agents: {a: {system_prompt: a.md}}")
 
 
@@ -253,49 +253,49 @@ WRONG = [
     ("agents: {}", "agents: "),
     ("agents: [a]", "agents: expected a mapping"),
     ("agents: {a: }", "agents.a: expected a mapping"),
-    ("agents: {a: {model: x}}", "neither a `system_prompt` nor a `worker`"),
-    ("agents: {a: {system_prompt: x, worker: b}}", "instructions of its own"),
+    ("agents: {a: {model: x}}", "needs a `system_prompt` or a `worker`"),
+    ("agents: {a: {system_prompt: x, worker: b}}", "its own instructions"),
     ("agents: {a: {system_prompt: x, prompt: {append: y}}}", "adds to the instructions of a `worker`"),
-    ("agents: {a: {worker: b, ref: c}}", "the same field"),
-    ("agents: {a: {system_prompt: x, backend: pydantic, runtime: pydantic}}", "the same field"),
+    ("agents: {a: {worker: b, ref: c}}", "keep one of them"),
+    ("agents: {a: {system_prompt: x, backend: pydantic, runtime: pydantic}}", "keep one of them"),
     ("agents: {a: {system_prompt: x, backend: pydantc}}", "review.yaml:1: agents.a.runtime: expected"),
-    ("agents: {a: {worker: nobody}}", "agents.a.worker: there is no worker 'nobody'"),
+    ("agents: {a: {worker: nobody}}", "agents.a.worker: unknown worker 'nobody'"),
     ("agents: {a: {worker: chief, tools: [Bash]}}", "agents.a.tools[0]: the worker chief has no tool 'Bash'"),
-    ("agents: {a: {system_prompt: x, tools: [Raed]}}", "no built-in tool 'Raed'\nDid you mean 'Read'?"),
-    ("agents: {a b: {system_prompt: x}}", "'a b' cannot name an agent"),
-    ("agents: {all: {system_prompt: x}}", "'all' cannot name an agent"),
-    ("agents: {Person: {system_prompt: x}}", "'Person' cannot name an agent"),
-    ("agents: {a@b: {system_prompt: x}}", "cannot name an agent"),
-    ("name: global\nagents: {a: {system_prompt: x}}", "review.yaml:1: name: no file can be named 'global'"),
-    ("name: a:b\nagents: {a: {system_prompt: x}}", "cannot be a name"),
-    ("name: ../x\nagents: {a: {system_prompt: x}}", "cannot be a name"),
-    ("agents: {a: {system_prompt: nothing.md}}", "agents.a.system_prompt: there is no file"),
-    ("agents: {a: {system_prompt: ../outside.md}}", "lies outside the project"),
-    ("agents: {a: {system_prompt: '  '}}", "there is nothing in it"),
-    ("agents: {a: {system_prompt: x, workdir: ./nowhere}}", "agents.a.workdir: there is no folder"),
-    ("agents: {a: {system_prompt: x, wakeup: soon}}", "agents.a.wakeup: 'soon' is no time to wake at"),
-    ("agents: {a: {system_prompt: x, wakeup: 0.1s}}", "too often"),
-    ("agents: {a: {system_prompt: x, wakeup: 61 * * * *}}", "is not a cron line"),
+    ("agents: {a: {system_prompt: x, tools: [Raed]}}", "unknown built-in tool 'Raed'\nDid you mean 'Read'?"),
+    ("agents: {a b: {system_prompt: x}}", "invalid agent name 'a b'"),
+    ("agents: {all: {system_prompt: x}}", "invalid agent name 'all'"),
+    ("agents: {Person: {system_prompt: x}}", "invalid agent name 'Person'"),
+    ("agents: {a@b: {system_prompt: x}}", "invalid agent name"),
+    ("name: global\nagents: {a: {system_prompt: x}}", "review.yaml:1: name: invalid name 'global'"),
+    ("name: a:b\nagents: {a: {system_prompt: x}}", "is not a valid name"),
+    ("name: ../x\nagents: {a: {system_prompt: x}}", "is not a valid name"),
+    ("agents: {a: {system_prompt: nothing.md}}", "agents.a.system_prompt: file not found"),
+    ("agents: {a: {system_prompt: ../outside.md}}", "outside of the project"),
+    ("agents: {a: {system_prompt: '  '}}", "invalid prompt: empty"),
+    ("agents: {a: {system_prompt: x, workdir: ./nowhere}}", "agents.a.workdir: folder not found"),
+    ("agents: {a: {system_prompt: x, wakeup: soon}}", "agents.a.wakeup: invalid wakeup 'soon'"),
+    ("agents: {a: {system_prompt: x, wakeup: 0.1s}}", "the minimum is 1 s"),
+    ("agents: {a: {system_prompt: x, wakeup: 61 * * * *}}", "invalid cron line"),
     ("agents: {a: {system_prompt: x, wakeup: 0 0 31 2 *}}", "cron line"),
-    ("agents: {a: {system_prompt: x, wakeup_prompt: hi}}", "there is no `wakeup`"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {documentOwner: b}", "there is no agent 'b'"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {config: {dir: a, bind: b}}", "the same folder"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {provider: file, config: {db: a}}", "goes with `provider: sqlite`"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {provider: memory, documents: file}", "does not go with"),
+    ("agents: {a: {system_prompt: x, wakeup_prompt: hi}}", "needs a `wakeup`"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {documentOwner: b}", "unknown agent 'b'"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {config: {dir: a, bind: b}}", "keep one of them"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {provider: file, config: {db: a}}", "needs `provider: sqlite`"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {provider: memory, documents: file}", "cannot be used with"),
     ("agents: {a: {system_prompt: x}}\ncontext: 5", "context: expected a mapping"),
-    ("agents: {a: {system_prompt: x}}\nparams: [a, a]", "two params named 'a'"),
-    ("agents: {a: {system_prompt: x}}\nparams: [{default: 1}]", "a `name:`"),
-    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "its name is another one"),
-    ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "'env' cannot be a name here"),
+    ("agents: {a: {system_prompt: x}}\nparams: [a, a]", "duplicate param 'a'"),
+    ("agents: {a: {system_prompt: x}}\nparams: [{default: 1}]", "a mapping with `name:`"),
+    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "another `name:` inside"),
+    ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "invalid name 'env'"),
     ("agents: {a: {system_prompt: x}}\nparams: [a-b, a_b]", "the same variable"),
     ("agents: {a: {system_prompt: x}}\nparams: 5", "params: expected a mapping"),
     ("agents: {a: {system_prompt: x}}\nenv: [A-B]", "cannot name a variable"),
     ("agents: {a: {system_prompt: x}}\nsetup: [{as: x}]", "setup[0].shell: this field is required"),
     (
         "agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: x}, {shell: b, as: x}]",
-        "two steps keep their output as 'x'",
+        "duplicate output name 'x'",
     ),
-    ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: params}]", "cannot be a name here"),
+    ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: params}]", "invalid name"),
     ('agents: {a: {system_prompt: x}}\nsetup: [{shell: "a\\0b"}]', "NUL"),
     ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, timeout: 0}]", "is not a duration"),
     ("agents: {a: {system_prompt: x}}\nbudget: lots", "expected dollars"),
@@ -327,14 +327,14 @@ NAMELESS = [
     ("kickoff", "${{ dif }}", "Did you mean 'diff'?"),
     ("kickoff", "${{ params.toppic }}", "Did you mean 'topic'?"),
     ("kickoff", "${{ env.HOME }}", "`env: [HOME]`"),
-    ("kickoff", "${{ workflow.path }}", "there is nothing of this name"),
-    ("kickoff", "${{ githb.sha }}", "there is nothing of this name"),
-    ("kickoff", "${{ a b }}", "is not a placeholder"),
-    ("kickoff", "${{ diff", "is not a placeholder"),
-    ("kickoff", "${{}}", "is not a placeholder"),
-    ("kickoff", "${{ ${{ diff }} }}", "is not a placeholder"),
-    ("setup", "[{shell: 'cat ${{ later }}', as: later}]", "not known here yet"),
-    ("context", "{config: {dir: 'x/${{ diff }}'}}", "not known here yet"),
+    ("kickoff", "${{ workflow.path }}", "unknown name"),
+    ("kickoff", "${{ githb.sha }}", "unknown name"),
+    ("kickoff", "${{ a b }}", "invalid placeholder"),
+    ("kickoff", "${{ diff", "invalid placeholder"),
+    ("kickoff", "${{}}", "invalid placeholder"),
+    ("kickoff", "${{ ${{ diff }} }}", "invalid placeholder"),
+    ("setup", "[{shell: 'cat ${{ later }}', as: later}]", "not available here"),
+    ("context", "{config: {dir: 'x/${{ diff }}'}}", "not available here"),
 ]
 
 
@@ -366,7 +366,7 @@ def test_a_kickoff_may_say_what_it_likes_while_it_does_not_only_tell_nobody(load
     agents = "agents: {a: {system_prompt: x}}\nparams: {x: '@nobody'}\n"
     assert loaded(f"{agents}kickoff: '{kickoff}'").definition.kickoff == kickoff
     loaded(f"{agents}context: false\nkickoff: '@nobody'")
-    with pytest.raises(InvalidFile, match="kickoff: it tells nobody: there is no agent @nobody"):
+    with pytest.raises(InvalidFile, match="kickoff: the kickoff mentions @nobody, but the workflow has no such agent"):
         loaded(f"{agents}kickoff: '@nobody {kickoff if '@' not in kickoff else ''}'")
 
 
@@ -403,7 +403,7 @@ def test_whatever_stands_in_it_is_loaded_or_told(fields: dict[str, Any], agent: 
     for agents in (fields.get("agents", {"a": {"system_prompt": "x"}}), {"a": agent}):
         source = yaml.Source(Path("review.yaml"), "", {**fields, "agents": agents}, {})
         with contextlib.suppress(GuildError):
-            check(source)
+            parse_definition(source)
 
 
 def test_a_workflow_goes_on_record_and_comes_back_whatever_became_of_its_files(
@@ -413,7 +413,7 @@ def test_a_workflow_goes_on_record_and_comes_back_whatever_became_of_its_files(
     prompt = write("a.md", "Be ${{ workflow.tag }}.")
     (project / "src").mkdir()
     workflow = loaded(FULL.replace("Help ${{ env.TEAM }}.", "a.md"))
-    kept = json.loads(json.dumps(frozen(workflow)))
+    kept = json.loads(json.dumps(to_record(workflow)))
     for path in (chief, prompt, workflow.path):
         path.unlink()
-    assert thawed(workflow.text, kept) == workflow
+    assert from_record(workflow.text, kept) == workflow

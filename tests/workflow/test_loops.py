@@ -35,7 +35,7 @@ def test_two_who_thank_each_other_end_within_max_hops_and_a_person_decides(team:
     assert len(ran.json["runs"]) == 5
     (ask,) = ran.json["asks"]
     assert ask["kind"] == "loop"
-    assert ask["title"] == "ann and bob go round in circles in @team"
+    assert ask["title"] == "Possible loop in @team: ann and bob"
     assert "ann to bob: 3" in ask["body"]
     assert "bob to ann: 2" in ask["body"]
     assert "max_hops" in ask["body"]
@@ -117,7 +117,7 @@ def test_at_a_terminal_the_question_is_asked_while_the_team_waits(team: Team) ->
         assert next(answers, None) is None
         run = team.hall.history.get(team.events[0].run)
         assert (run.status, len(team.runs(run.id))) == ("completed", 6)
-        assert ("system", "A person has ended this exchange; not delivered: #7") in team.said()
+        assert ("system", "The user ended this exchange. Not delivered: #7") in team.said()
         assert [one.status for one in team.hall.asks.of_run(run.id)] == ["applied", "applied"]
 
     team.inside(work)

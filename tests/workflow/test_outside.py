@@ -120,7 +120,7 @@ def test_the_first_message_is_bounded(team: Team, guild: Guild) -> None:
     assert ran.code == 0, ran.err
     assert agents(guild)["bob"]["unread"] == 0
     firsts = [first_of(guild, one["run"]) for one in ran.json["runs"] if one["worker"] == "bob"]
-    assert any("more are waiting: inbox_read shows them" in first for first in firsts)
+    assert any("more unread messages: read them with inbox_read" in first for first in firsts)
     assert all(len(first) < 60_000 for first in firsts)
     told = "".join(firsts)
     assert all(f"number {n}\n" in told for n in range(many))

@@ -13,9 +13,9 @@ from guildhall.core.frame import Frame
 from guildhall.runs.model import RunRequest
 from guildhall.workers.code import Trust
 from guildhall.workers.model import Pin
-from guildhall.workflow.loader import demand_trust, setup_code
-from guildhall.workflow.plan import opening_of
-from guildhall.workflow.target import is_workflow, workflows_in
+from guildhall.workflow.loader import check_trust, setup_code
+from guildhall.workflow.plan import plan_summary
+from guildhall.workflow.target import find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
         f"workflow      code-review:t1 ({team})",
         "params        pr = 12",
         "              topic = parsers",
-        "setup         1. at most 1m, kept as diff, outside every sandbox:",
+        "setup         1. timeout 1m, output diff, not sandboxed:",
         "                 $ touch it-ran",
         '                 $ gh pr diff "${GUILD_params_pr}"',
         f"runs in       {team.parent}",
@@ -93,17 +93,17 @@ def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
     assert plan["setup"]["commands"][0]["keeps"] == "diff"
     assert plan["setup"]["code"]["trusted"] is False
     assert [agent["agent"] for agent in plan["agents"]] == ["reviewer", "coder"]
-    assert plan["problems"] == ["env[0]: the variable TEAM is not allowed by your settings"]
+    assert plan["problems"] == ["env[0]: your settings do not allow the variable TEAM"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["review.yaml", "--param", "pr"], 2, "has no value"),
-        (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "twice"),
+        (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "duplicate --param"),
         (["coder", "--param", "pr=1"], 2, "go with a workflow's file"),
         (["coder", "--tag", "x"], 2, "go with a workflow's file"),
-        (["reviev.yaml"], 3, "the file does not exist"),
+        (["reviev.yaml"], 3, "no such file"),
         (["broken.yaml"], 2, "broken.yaml:1: agents"),
     ],
 )
@@ -156,21 +156,21 @@ def test_the_trust_of_a_folder_has_its_workflows(guild: Guild, team: Path, write
 def test_the_line_at_the_start_names_the_programs_of_others(loaded: Loaded, project: Path):
     workflow = loaded("agents: {ann: {system_prompt: x}, bob: {system_prompt: x, backend: claude}}")
     frame = Frame(cwd=project, root=project)
-    said = opening_of(workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5"))
+    said = plan_summary(workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5"))
     assert said.startswith("agents ann, bob (Claude Code); models anthropic:claude-sonnet-5; ")
 
 
 def test_without_trust_it_is_said_what_would_run(loaded: Loaded, home: Home):
     workflow = loaded("agents: {a: {system_prompt: x}}\nsetup: [{shell: make it}, {shell: 'echo ${{ workflow.tag }}'}]")
     with pytest.raises(NotTrusted) as caught:
-        demand_trust(workflow, Trust({}), home)
+        check_trust(workflow, Trust({}), home)
     assert "make it" in caught.value.message
     assert "guild trust" in (caught.value.hint or "")
     code = setup_code(workflow, home)
     assert code is not None
     pin = Pin(path=workflow.path, digest=code.files[0].digest, trusted_at="then")
-    demand_trust(workflow, Trust({workflow.path: pin}), home)
-    demand_trust(loaded("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
+    check_trust(workflow, Trust({workflow.path: pin}), home)
+    check_trust(loaded("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
 
 
 def test_which_files_are_workflows(write: Write, project: Path):
@@ -185,6 +185,6 @@ def test_which_files_are_workflows(write: Write, project: Path):
     write("g.txt", "agents: {}")
     write("h.json", '{"name": "agents"}')
     (project / "i.yaml").mkdir()
-    assert list(workflows_in(project)) == yes
-    assert not is_workflow(project / "nowhere.yaml")
-    assert not is_workflow(project / "a\0b.yaml")
+    assert list(find_workflow_files(project)) == yes
+    assert not is_workflow_file(project / "nowhere.yaml")
+    assert not is_workflow_file(project / "a\0b.yaml")

@@ -107,12 +107,12 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], Any], list[str]]] = [
     (lambda data: data["agents"]["cid"].update(system_prompt="Another."), ["the system prompt", "+ Another."]),
     (lambda data: data.update(kickoff="@ann start"), ["the first message", "+ @ann start"]),
     (lambda data: data["setup"][0].update(shell="echo 2"), ["the call", '"command": "echo 2"']),
-    (lambda data: data["context"].update(documentOwner="ann"), ["how the room is set up", '"owner": "ann"']),
+    (lambda data: data["context"].update(documentOwner="ann"), ["the settings of the room", '"owner": "ann"']),
     (lambda data: data["agents"]["dan"].update(model="script:other.yaml"), ["the worker's model"]),
     (lambda data: data["agents"]["bob"].update(tools=["Read"]), ["the tools of the model"]),
-    (lambda data: data["agents"].update(eve={"system_prompt": "x"}), ["how the room is set up", '"eve"']),
-    (lambda data: data["agents"].pop("dan"), ["how the room is set up", '"dan"']),
-    (lambda data: data.update(params={"more": {}}), ["now it cannot start", "--param more"]),
+    (lambda data: data["agents"].update(eve={"system_prompt": "x"}), ["the settings of the room", '"eve"']),
+    (lambda data: data["agents"].pop("dan"), ["the settings of the room", '"dan"']),
+    (lambda data: data.update(params={"more": {}}), ["the workflow cannot start now", "--param more"]),
 ]
 
 
@@ -147,7 +147,7 @@ def test_what_the_room_says_otherwise_is_a_difference(team: Team) -> None:
     """Whatever it is that the room does otherwise: the record is altered, as if it had done so then."""
     run = ran(team)
     for column, was, now in [
-        ("result", "Sent as message", "Posted as message"),
+        ("result", "Posted as message", "Added as message"),
         ("arguments", "begin, and @dan later", "begin, and @eve later"),
         ("result", '"until": 2', '"until": 1'),
     ]:

@@ -15,7 +15,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
 from guildhall.models.scripted.source import Script
-from guildhall.models.scripted.test_case import Case, Command, Reply, Spoken
+from guildhall.models.scripted.test_case import Case, Reply, SetupCommand, UserMessage
 from guildhall.room.model import Actor
 from guildhall.runs.model import Answer
 from tests.workflow.teams import Team, call, say, send
@@ -111,7 +111,7 @@ def test_what_a_person_said_is_said_again(team: Team) -> None:
     async def work(team: Team) -> None:
         running = asyncio.create_task(team.run())
         async with asyncio.timeout(5):
-            while (room := team.room) is None or len(room.messages()) < 2:  # noqa: ASYNC110 - it has no event for this
+            while (room := team.room) is None or len(room.list_messages()) < 2:  # noqa: ASYNC110 - it has no event for this
                 await asyncio.sleep(0.01)
         await room.send("look at this", Actor.person(), to=["ann"])
         run = await running
@@ -180,7 +180,7 @@ def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
     async def work(team: Team) -> None:
         await team.run()
         text = await team.client.runs.script((await team.run()).id)
-        assert "the test, because its room was in use before" in text
+        assert "the test, because its room has earlier messages" in text
         assert "\ntest:" not in text
 
     team.inside(work)
@@ -215,7 +215,7 @@ def test_the_example_of_the_documentation_passes(team: Team) -> None:
         assert found.passed, told(found)
 
     team.inside(work)
-    for field in (*Case.model_fields, *Command.model_fields, *Spoken.model_fields, *Reply.model_fields):
+    for field in (*Case.model_fields, *SetupCommand.model_fields, *UserMessage.model_fields, *Reply.model_fields):
         assert f"`{field}" in page or f"{field}:" in page, field
 
 
@@ -319,7 +319,7 @@ def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"workflow": "team.yaml", "worker": "ann"}, "not of both"),
+    ({"workflow": "team.yaml", "worker": "ann"}, "set either `worker`"),
     ({"worker": "ann"}, "`input` is missing"),
     ({}, "`worker` is missing"),
     ({"workflow": "../team.yaml"}, "not a path inside the project"),
@@ -327,7 +327,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workflow": "none.yaml"}, "the file does not exist"),
     ({"workflow": "script.yaml"}, "script.yaml"),
     ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
-    ({"workflow": "team.yaml", "params": {"x": "1"}}, "no param"),
+    ({"workflow": "team.yaml", "params": {"x": "1"}}, "unknown param 'x'"),
     ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "number of setup commands changed: 1 recorded"),
     ({"workflow": "team.yaml", "order": [{"person": ""}]}, "order"),
     (

@@ -84,7 +84,7 @@ kickoff: "@a go"
 
 
 LACKING = [
-    ("{system_prompt: x}", 2, "names no model"),
+    ("{system_prompt: x}", 2, "no model set for worker"),
     ("{worker: old}", 4, "is retired"),
     ("{worker: boxed}", 4, "mail is code that is not trusted"),
     ("{worker: sandy}", 1, "does not exist"),

@@ -13,8 +13,8 @@ import pytest
 from guildhall.core.errors import RuntimeFailed
 from guildhall.core.frame import Frame
 from guildhall.workflow.model import Values
-from guildhall.workflow.setup import Commands, environment, run_steps, shell_tool
-from guildhall.workflow.start import kickoff
+from guildhall.workflow.setup import Commands, command_environment, run_steps, shell_tool
+from guildhall.workflow.start import kickoff_message
 
 if TYPE_CHECKING:
     from guildhall.tools.model import ToolCall, ToolResult
@@ -33,9 +33,9 @@ class Ran:
         self.heard: list[str] = []
         self._workflow = workflow
         self._values = values
-        env = environment(workflow, frame)
+        env = command_environment(workflow, frame)
         self._commands = Commands(
-            folder=workflow.folder, env=env, told=lambda key, text: self.heard.append(f"{key}:{text}")
+            folder=workflow.folder, env=env, on_output=lambda key, text: self.heard.append(f"{key}:{text}")
         )
 
     async def _call(self, call: ToolCall) -> ToolResult:
@@ -93,8 +93,8 @@ kickoff: "@a ${{{{ second }}}}"
     assert setup.outputs() == {"first": "a\n\nb", "second": "one\ntwo\n2"}
     assert [call.key for call in setup.calls] == ["setup/1", "setup/2", "setup/3"]
     assert "setup/1:aside\n" in setup.heard
-    said = kickoff(workflow, Values(workflow="review", tag="main", outputs={"first": "", "second": "@b"}))
-    assert [(piece.text, piece.quoted) for piece in said.pieces] == [("@a ", False), ("@b", True)]
+    said = kickoff_message(workflow, Values(workflow="review", tag="main", outputs={"first": "", "second": "@b"}))
+    assert [(piece.text, piece.is_quoted) for piece in said.parts] == [("@a ", False), ("@b", True)]
 
 
 @pytest.mark.req("AW-3")
@@ -163,7 +163,7 @@ def test_what_a_command_leaves_running_is_ended(loaded: Loaded, project: Path):
 
 def test_a_command_that_takes_too_long_is_ended(loaded: Loaded, project: Path):
     workflow = loaded(f"{HEAD}setup: [{{shell: 'echo $$ > pid; echo here; sleep 60', timeout: 0.2s}}]")
-    with pytest.raises(RuntimeFailed, match=r"here\n\[ended after 0.2 s"):
+    with pytest.raises(RuntimeFailed, match=r"here\n\[timed out after 0.2 s"):
         ran(workflow).outputs()
     wait_until_gone(int((project / "pid").read_text()))
 

@@ -87,7 +87,7 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(trusted: Writ
     assert not (project / "another").exists()
 
 
-@pytest.mark.parametrize(("given", "said"), [([], "needs the param pr"), (["--param", "pt=1"], "has no param 'pt'")])
+@pytest.mark.parametrize(("given", "said"), [([], "missing param"), (["--param", "pt=1"], "unknown param 'pt'")])
 def test_params_are_told_of_before_anybody_is_asked_for_trust(write: Write, guild: Guild, given: list[str], said: str):
     write("review.yaml", f"{HEAD}params: [pr]\nsetup: [{{shell: touch it-ran}}]")
     ran = guild("run", "review.yaml", *given)

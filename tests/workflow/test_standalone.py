@@ -17,7 +17,7 @@ from tests.workflow.test_staying import recovered, until, until_stands
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.workflow.target import WorkflowShown
+    from guildhall.workflow.target import WorkflowSummary
     from tests.workflow.teams import Team
 
 
@@ -28,13 +28,13 @@ def put(project: Path, name: str, **fields: Any) -> None:
     (project / "workers" / f"{name}.yaml").write_text(json.dumps(worker))
 
 
-async def seat(team: Team, name: str, project: Path | None = None, **asked: Any) -> WorkflowShown:
+async def seat(team: Team, name: str, project: Path | None = None, **asked: Any) -> WorkflowSummary:
     frame = team.frame() if project is None else replace(team.frame(), cwd=project, root=project)
     return await team.client.workflows.start_worker(RunRequest(worker=name, input="", **asked), frame)
 
 
 def said(team: Team) -> list[tuple[str, str]]:
-    return [(one.sender, one.content) for one in team.hall.main.rooms.find("global", "main").messages()]
+    return [(one.sender, one.content) for one in team.hall.main.rooms.find("global", "main").list_messages()]
 
 
 @pytest.mark.req("AW-2", "AW-16")
@@ -47,26 +47,26 @@ def test_they_come_and_go_and_the_last_takes_the_workflow_along(team: Team) -> N
         first = await seat(team, "alice")
         assert (first.name, first.tag, first.mode) == ("global", "main", "start")
         assert str(first.agents[0].target) == "alice"
-        with pytest.raises(Conflict, match="alice is there already"):
+        with pytest.raises(Conflict, match="alice is already running"):
             await seat(team, "alice")
         second = await seat(team, "bob")
         assert second.run == first.run
         assert (await team.client.rooms.send(parse("alice"), "hello")).posted.reached == ("alice",)
         await until(lambda: ("bob", "hi") in said(team))
-        await until_stands(team, "quiet", "@global")
+        await until_stands(team, "idle", "@global")
         assert (await team.client.workflows.set_schedule(parse("alice"), "5m")).agent == "alice"
         await team.client.workflows.stop_agent(parse("alice"))
         shown = await team.client.workflows.get(parse("@global"))
         assert {agent.name: agent.status for agent in shown.agents} == {"alice": "stopped", "bob": "idle"}
-        assert [one.agent for one in team.hall.main.rooms.find("global", "main").seats()] == ["bob"]
+        assert [one.agent for one in team.hall.main.rooms.find("global", "main").list_agents()] == ["bob"]
         assert (await seat(team, "alice")).run == first.run
         await team.client.workflows.stop_agent(parse("alice"))
         ended = await team.client.workflows.stop_agent(parse("bob"))
         assert ended == [first.run]
         assert not team.hall.is_busy()
-        with pytest.raises(Conflict, match="bob is not there") as caught:
+        with pytest.raises(Conflict, match="bob is not running") as caught:
             await team.client.rooms.send(parse("bob"), "hey")
-        assert caught.value.hint == "To seat it: guild start bob"
+        assert caught.value.hint == "Start it: guild start bob"
         again = await seat(team, "bob")
         assert (again.generation, again.run != first.run) == (2, True)
 
@@ -103,7 +103,7 @@ def test_they_go_on_in_the_next_hall(team: Team) -> None:
 
     async def first(team: Team) -> str:
         began = await seat(team, "alice")
-        await until_stands(team, "quiet", "@global")
+        await until_stands(team, "idle", "@global")
         await team.hall.drain()
         return began.run
 
@@ -141,7 +141,7 @@ def test_a_bare_name_suggests_the_agent_of_a_workflow(team: Team) -> None:
 
     async def work(team: Team) -> None:
         await team.run()
-        with pytest.raises(NotFound, match="there is no agent ann") as caught:
+        with pytest.raises(NotFound, match="unknown agent ann") as caught:
             await team.client.rooms.send(parse("ann"), "x")
         assert caught.value.hint == "Did you mean ann@team?"
 

@@ -10,8 +10,16 @@ import pytest
 from guildhall.core.config import Settings
 from guildhall.core.errors import InvalidFile, Refused, UsageError
 from guildhall.core.frame import Frame
-from guildhall.workflow.definition import Wakeup, wakeup_of
-from guildhall.workflow.start import after_setup, bound, budget_of, check_places, kickoff, values_of, wakeup_prompt
+from guildhall.workflow.definition import Wakeup, parse_wakeup
+from guildhall.workflow.start import (
+    after_setup,
+    bind_params,
+    check_paths,
+    kickoff_message,
+    start_values,
+    team_budget,
+    wakeup_message,
+)
 from guildhall.workflow.target import parse_params
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ HEAD = "agents: {a: {system_prompt: x}}\n"
 
 def started(workflow: Workflow, *, tag: str = "main", allowed: tuple[str, ...] = (), **environ: str) -> Values:
     frame = Frame.here(workflow.folder, environ, allowed=frozenset(allowed))
-    return values_of(workflow, tag=tag, params={}, frame=frame, allowed=allowed)
+    return start_values(workflow, tag=tag, params={}, frame=frame, allowed=allowed)
 
 
 def test_params_of_a_command_line():
@@ -34,7 +42,7 @@ def test_params_of_a_command_line():
     for pairs, said in (
         (["a"], "has no value"),
         (["=1"], "has no value"),
-        (["a=1", "a=2"], "twice"),
+        (["a=1", "a=2"], "duplicate"),
         ([""], "no value"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -45,21 +53,21 @@ def test_params_of_a_command_line():
 
 def test_params_are_bound(loaded: Loaded):
     workflow = loaded(f"{HEAD}params: {{pr: {{description: its number}}, topic: all, note: {{required: false}}}}")
-    assert bound(workflow, {"pr": "1"}) == {"pr": "1", "topic": "all", "note": ""}
-    assert bound(workflow, {"pr": "", "topic": "x"}) == {"pr": "", "topic": "x", "note": ""}
-    with pytest.raises(UsageError, match="has no param 'pri'") as caught:
-        bound(workflow, {"pri": "1"})
+    assert bind_params(workflow, {"pr": "1"}) == {"pr": "1", "topic": "all", "note": ""}
+    assert bind_params(workflow, {"pr": "", "topic": "x"}) == {"pr": "", "topic": "x", "note": ""}
+    with pytest.raises(UsageError, match="unknown param 'pri'") as caught:
+        bind_params(workflow, {"pri": "1"})
     assert caught.value.hint == "Did you mean 'pr'?"
-    with pytest.raises(UsageError, match="needs the param pr") as caught:
-        bound(workflow, {})
-    assert caught.value.hint == "Give it: --param pr=VALUE (its number)."
-    with pytest.raises(UsageError, match="has no param"):
-        bound(loaded(HEAD), {"x": "1"})
+    with pytest.raises(UsageError, match="missing param") as caught:
+        bind_params(workflow, {})
+    assert caught.value.hint == "Add --param pr=VALUE (its number)."
+    with pytest.raises(UsageError, match="unknown param"):
+        bind_params(loaded(HEAD), {"x": "1"})
 
 
 def test_a_variable_needs_the_file_and_the_settings(loaded: Loaded, project: Path):
     workflow = loaded(f"{HEAD}env: [TEAM]\nkickoff: '${{{{ env.TEAM }}}}'")
-    with pytest.raises(Refused, match=r"env\[0\]: the variable TEAM is not allowed") as caught:
+    with pytest.raises(Refused, match=r"env\[0\]: your settings do not allow the variable TEAM") as caught:
         started(workflow, TEAM="us")
     assert (caught.value.where, "config.yaml" in str(caught.value)) == (f"{project}/review.yaml:2", True)
     assert started(workflow, allowed=("TEAM",), TEAM="us").env == {"TEAM": "us"}
@@ -93,24 +101,24 @@ def test_what_a_setup_has_printed_may_not_show_a_secret(loaded: Loaded):
         f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'echo $API_KEY', as: told}}]\nkickoff: '@a ${{{{ told }}}}'"
     )
     values = started(workflow, allowed=("API_KEY",), API_KEY="a-long-secret")
-    with pytest.raises(Refused, match="something that looks like a secret"):
+    with pytest.raises(Refused, match="seems to contain a secret"):
         after_setup(workflow, values, {"told": "it is a-long-secret"})
     done = after_setup(workflow, values, {"told": "fine"})
-    assert kickoff(workflow, done).text == "@a fine"
+    assert kickoff_message(workflow, done).text == "@a fine"
 
 
 def test_a_tag_must_be_a_name(loaded: Loaded):
-    with pytest.raises(UsageError, match="cannot be a tag"):
+    with pytest.raises(UsageError, match="invalid tag"):
         started(loaded(HEAD), tag="../x")
 
 
 def test_the_budget_is_the_smaller_one_unless_it_is_asked_for(loaded: Loaded):
     workflow = loaded(f"{HEAD}budget: 8")
-    assert budget_of(workflow, Settings()) == 5.0
-    assert budget_of(workflow, Settings(budget=None)) == 8
-    assert budget_of(workflow, Settings(), 20.0) == 20.0
-    assert budget_of(loaded(f"{HEAD}budget: none"), Settings()) == 5.0
-    assert budget_of(loaded(HEAD), Settings(budget=None)) is None
+    assert team_budget(workflow, Settings()) == 5.0
+    assert team_budget(workflow, Settings(budget=None)) == 8
+    assert team_budget(workflow, Settings(), 20.0) == 20.0
+    assert team_budget(loaded(f"{HEAD}budget: none"), Settings()) == 5.0
+    assert team_budget(loaded(HEAD), Settings(budget=None)) is None
 
 
 @pytest.mark.parametrize("folder", ["workers/x", ".git", "{home}/x", "{home}", "loop", "."])
@@ -121,10 +129,10 @@ def test_documents_do_not_lie_among_what_decides(loaded: Loaded, project: Path, 
     workflow = loaded(f"{HEAD}context: {{config: {{dir: '{where}'}}}}")
     values = started(workflow)
     if folder == ".":
-        check_places(workflow, values, home, frame)
+        check_paths(workflow, values, home, frame)
         return
-    with pytest.raises(InvalidFile, match="is kept from agents"):
-        check_places(workflow, values, home, frame)
+    with pytest.raises(InvalidFile, match="agents must not write"):
+        check_paths(workflow, values, home, frame)
 
 
 def test_wake_ups(loaded: Loaded):
@@ -132,13 +140,13 @@ def test_wake_ups(loaded: Loaded):
 
     workflow = loaded("agents: {a: {system_prompt: x, wakeup: 90, wakeup_prompt: 'in ${{ workflow.tag }}'}}")
     agent, values = workflow.agents[0], started(workflow, tag="t")
-    assert wakeup_prompt(agent, values).text == "in t"
-    assert wakeup_prompt(replace(agent, wakeup_prompt=None), values).text.startswith("It is time")
+    assert wakeup_message(agent, values).text == "in t"
+    assert wakeup_message(replace(agent, wakeup_prompt=None), values).text.startswith("Scheduled wake-up")
     now = datetime(2026, 1, 2, 8, 30, tzinfo=UTC)
     assert Wakeup(every=90).after(now) == datetime(2026, 1, 2, 8, 31, 30, tzinfo=UTC)
-    assert wakeup_of("0 9 * * 1-5").after(now) == datetime(2026, 1, 2, 9, 0, tzinfo=UTC)
-    assert wakeup_of("0 9 * * 1-5").after(now.replace(hour=10)) == datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
-    assert [str(wakeup_of(text)) for text in ("30s", "5m", "1.5h", "2d", "* * * * *")] == [
+    assert parse_wakeup("0 9 * * 1-5").after(now) == datetime(2026, 1, 2, 9, 0, tzinfo=UTC)
+    assert parse_wakeup("0 9 * * 1-5").after(now.replace(hour=10)) == datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+    assert [str(parse_wakeup(text)) for text in ("30s", "5m", "1.5h", "2d", "* * * * *")] == [
         *("every 30s", "every 5m", "every 90m", "every 2d"),
         "cron * * * * *",
     ]

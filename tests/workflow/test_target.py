@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import UsageError
-from guildhall.workflow.target import Target, check_tag, missing, parse
+from guildhall.workflow.target import Target, check_tag, parse, unknown_target
 
 TABLE = [
     ("alice", "alice@global:main", "alice"),
@@ -28,7 +28,7 @@ TABLE = [
 @pytest.mark.parametrize(("typed", "whole", "shown"), TABLE)
 def test_the_tables(typed: str, whole: str, shown: str):
     target = parse(typed)
-    assert (target.whole, str(target)) == (whole, shown)
+    assert (target.full, str(target)) == (whole, shown)
 
 
 _names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
@@ -38,7 +38,7 @@ _targets = st.builds(Target, st.none() | _names, _names | st.just("global"), _na
 @pytest.mark.req("AW-2")
 @given(_targets)
 def test_what_is_shown_is_understood(target: Target):
-    assert parse(str(target)) == parse(target.whole) == target
+    assert parse(str(target)) == parse(target.full) == target
 
 
 @given(st.text(max_size=30))
@@ -76,9 +76,9 @@ def test_a_wrong_one_is_told_with_what_was_meant(typed: str, said: str):
 
 def test_one_that_is_not_there_is_told_with_the_nearest():
     known = [parse("alice@review"), parse("@review:pr-1")]
-    assert "Did you mean 'alice@review'?" in str(missing(parse("alcie@review"), known))
+    assert "Did you mean 'alice@review'?" in str(unknown_target(parse("alcie@review"), known))
     for there in ([], known):  # they may be many: none is listed
-        assert missing(parse("x"), there).hint == "`guild ls --all` shows what there is."
+        assert unknown_target(parse("x"), there).hint == "List them: guild ls --all"
 
 
 def test_a_tag_is_a_name():

@@ -184,7 +184,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_anything_runs(team: Team
     (team.project / "free.yaml").write_text(json.dumps({"workers": {}}))
     ran = guild("run", "team.yaml", *(["--budget", "5"] if where == "command" else []))
     assert ran.code == 2, ran.err
-    assert "the agent bob: its model script:free.yaml has no known price" in ran.err
+    assert "agent bob: the model script:free.yaml has no known price" in ran.err
 
     async def look(team: Team) -> None:
         assert team.hall.history.recent() == []

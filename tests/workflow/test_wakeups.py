@@ -28,7 +28,7 @@ RUNS = st.lists(st.tuples(MOMENTS, st.sampled_from(["", "ann", "bob"]), st.boole
 
 def handled(team: Team) -> Counter[tuple[str, int]]:
     """How often each agent has handled each message."""
-    done = [one for one in team.history() if one.op == "acknowledged"]
+    done = [one for one in team.history() if one.op == "acknowledge"]
     return Counter((one.arguments["agent"], number) for one in done for number in one.result["messages"])
 
 
@@ -76,7 +76,7 @@ def test_every_mention_is_handled_exactly_once(
             run = await team.run()
         assert run.status == "completed", run.error
         counted = handled(team)
-        assert set(counted) == expected(team.room.messages())
+        assert set(counted) == expected(team.room.list_messages())
         assert set(counted.values()) == {1}
 
     team.inside(work)

@@ -19,8 +19,8 @@ from guildhall.cli.short_ids import LAST, is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.core.text import did_you_mean, nearest
-from guildhall.members.model import of_member
-from guildhall.workflow.target import AgentShown, Target, WorkflowShown, parse
+from guildhall.members.model import parse_member_job
+from guildhall.workflow.target import AgentSummary, Target, WorkflowSummary, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -210,10 +210,10 @@ class Resolved:
 
     run: str
     target: Target | None = None
-    workflow: WorkflowShown | None = None
+    workflow: WorkflowSummary | None = None
 
     @property
-    def agent(self) -> AgentShown | None:
+    def agent(self) -> AgentSummary | None:
         """The agent that the target names."""
         if self.workflow is None or self.target is None or self.target.agent is None:
             return None
@@ -232,7 +232,7 @@ class Resolved:
 
 def is_member_job(text: str) -> bool:
     """Return True for MEMBER/JOB. Raise NotFound if it has a slash and cannot be one."""
-    return of_member(text) is not None
+    return parse_member_job(text) is not None
 
 
 async def resolve(text: str, client: HallClient) -> Resolved:
@@ -264,7 +264,9 @@ async def resolve_run(text: str, client: HallClient) -> str:
         return run_id(text)
     target = parse_target(text)
     if target.agent is not None:
-        raise UsageError(f"{target} is one agent of {target.team}", hint=f"Name the whole: {target.team}")
+        raise UsageError(
+            f"{target} is one agent of {target.workflow_target}", hint=f"Name the whole: {target.workflow_target}"
+        )
     return (await client.workflows.get(target)).run
 
 

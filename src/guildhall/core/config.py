@@ -197,7 +197,7 @@ def load_settings(home: Home, root: Path) -> Settings:
     budget = min(one for one in budgets if one is not None)
     timeouts = (one.approvals.timeout for one in (user, project) if one.approvals)
     memory = user.memory or Memory()
-    asks_before = (name for one in (user, project) if one.manager for name in one.manager.asks_before)
+    managers = [one.manager for one in (user, project) if one.manager]
     return Settings(
         model=project.model or user.model,
         budget=None if math.isinf(budget) else budget,
@@ -209,7 +209,7 @@ def load_settings(home: Home, root: Path) -> Settings:
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
         commissions=user.commissions or Commissions(),
-        manager=Manager(asks_before=tuple(dict.fromkeys(asks_before))),
+        manager=Manager(asks_before=tuple(dict.fromkeys(name for one in managers for name in one.asks_before))),
         projects=user.projects or {},
     )
 

@@ -45,8 +45,10 @@ class GuildError(Exception):
 
     def __init_subclass__(cls, *, code: str, exit_code: int | None = None, http_status: int | None = None) -> None:
         cls.code = code
-        cls.exit_code = exit_code or cls.exit_code
-        cls.http_status = http_status or cls.http_status
+        if exit_code is not None:
+            cls.exit_code = exit_code
+        if http_status is not None:
+            cls.http_status = http_status
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
         super().__init__(message)

@@ -18,17 +18,17 @@ from guildhall.room import mentions, records, shared_records
 from guildhall.room.model import (
     ALL,
     HIGH,
-    LONG,
     LOW,
+    MAX_INLINE_CHARS,
     NORMAL,
     PERSON,
     SYSTEM,
     MessageKind,
-    Posted,
-    Said,
+    MessageText,
+    PostResult,
     check_line,
     check_text,
-    pin,
+    content_hash,
 )
 from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import message_text, posted_text, team_text
@@ -37,85 +37,87 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
-PLAIN = "text/plain"
+PLAIN_TEXT = "text/plain"
 
 
-def keep(turn: Turn, content: str, type: str = PLAIN) -> str:
+def store_resource(turn: Turn, content: str, type: str = PLAIN_TEXT) -> str:
     """Store a text and return its id. Equal texts are one resource."""
     check_text(content, "the content")
     if not content:
-        raise UsageError("the content is empty", hint="A resource holds something.")
+        raise UsageError("invalid content: empty", hint="Pass the text to store.")
     kind = check_line(type, "the type")
-    id = pin(content)
-    if shared_records.resource(turn.connection, turn.room.id, id) is None:
+    id = content_hash(content)
+    if shared_records.find_resource(turn.connection, turn.room.id, id) is None:
         shared_records.add_resource(turn.connection, turn.room.id, id, content, kind, turn.actor, turn.at)
     return id
 
 
 @operation(WRITES)
-def resource_create(turn: Turn, content: str, type: str = PLAIN) -> dict[str, Any]:
-    """Keep a large text for the team under an id, to refer to it instead of repeating it.
+def resource_create(turn: Turn, content: str, type: str = PLAIN_TEXT) -> dict[str, Any]:
+    """Store a long text and return its id, so that messages can refer to it.
 
     Args:
         content: The text.
-        type: What it is, such as text/plain or text/x-diff.
+        type: Its media type, such as text/plain or text/x-diff.
     """
-    id = keep(turn, content, type)
-    return {"text": f"Kept as resource {id}.", "id": id}
+    id = store_resource(turn, content, type)
+    return {"text": f"Stored as resource {id}.", "id": id}
 
 
 @operation(READS)
 def resource_read(turn: Turn, id: str) -> dict[str, Any]:
-    """Read a resource, whole.
+    """Read a resource in full.
 
     Args:
-        id: Its id, as a message or resource_create named it.
+        id: The id of the resource, from a message or from resource_create.
     """
     id = check_line(id, "the id")
-    found = shared_records.resource(turn.connection, turn.room.id, id)
+    found = shared_records.find_resource(turn.connection, turn.room.id, id)
     if found is None:
         known = shared_records.resource_ids(turn.connection, turn.room.id)
-        raise NotFound(f"there is no resource {id[:80]!a}", hint=did_you_mean(id[:80], known))
+        raise NotFound(f"unknown resource {id[:80]!a}", hint=did_you_mean(id[:80], known))
     return {"text": found[0]}
 
 
 _MAX_READ = 200  # messages in one call
-_LOOKED_AT = 100  # messages: what was said before those is no exchange any more
+_REPEAT_WINDOW = 100  # messages that are searched for repetitions
 _WORDS = re.compile(r"\w+")
-_BEGINNING = 1_000  # characters of a long message that stay in the channel
+_EXCERPT_CHARS = 1_000  # characters of a long message that stay in the channel
 
 
 def post(
     turn: Turn,
-    said: Said,
+    said: MessageText,
     *,
     kind: MessageKind = "message",
     to: Sequence[str] = (),
     sender: str | None = None,
     hops: int | None = None,
-) -> Posted:
-    """Says something in the channel. It reaches those whom it mentions, and those whom `to` names beside them.
+) -> PostResult:
+    """Post a message, and deliver it to the agents that it mentions and to those in `to`.
 
-    What the room itself says has it as its `sender`, and as many `hops` as what it follows from.
+    Messages of the room itself pass `sender` and the `hops` of the message that caused them.
     """
     text = said.text
     check_text(text, "the message")
     if not text.strip():
-        raise UsageError("the message is empty", hint="Say something, or call no_action if there is nothing to say.")
-    seated = records.agents_of(turn.connection, turn.room.id)
-    found = mentions.find(said, seated)
+        raise UsageError("the message is empty", hint="Write a text, or call no_action if no action is needed.")
+    agents = records.agent_names(turn.connection, turn.room.id)
+    found = mentions.find(said, agents)
     sender = sender or turn.actor.name
-    addressed = _addressed(to, seated, lenient=sender == SYSTEM)
+    addressed = _resolve_recipients(to, agents, lenient=sender == SYSTEM)
     if found.missed and not found.reached and not addressed:
-        raise _nobody(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
+        names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
+        hint = did_you_mean(found.missed[0], [name for name in (*agents, PERSON, ALL) if name != sender])
+        raise NotFound(f"message not delivered: no agent named {names}", hint=hint)
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
-    hops = hops_of(turn) if hops is None else hops
+    hops = next_hops(turn) if hops is None else hops
     to_agents = [name for name in reached if name != PERSON]
     resource, content = None, text
-    if len(text) > LONG:
-        resource = keep(turn, text)
-        content = f"{text[:_BEGINNING]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
-    held = bool(to_agents) and _held(turn, hops, kind, sender, content, reached)
+    if len(text) > MAX_INLINE_CHARS:
+        resource = store_resource(turn, text)
+        content = f"{text[:_EXCERPT_CHARS]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
+    held = bool(to_agents) and _is_held(turn, hops, kind, sender, content, reached)
     number = records.add_message(
         turn.connection,
         turn.room.id,
@@ -129,69 +131,63 @@ def post(
         key=turn.actor.key,
         at=turn.at,
     )
-    priority = _priority(sender, kind, everyone=found.everyone and not addressed)
+    priority = _priority(sender, kind, everyone=found.has_all and not addressed)
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
     if not held:
         turn.wakes.update(to_agents)
-    posted = Posted(
+    posted = PostResult(
         id=number, reached=reached, missed=found.missed, overlooked=found.overlooked, held=held, resource=resource
     )
     turn.add_event("held" if held else "message", kind=kind, content=content, **posted.as_dict())
     return posted
 
 
-def _held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
+def _is_held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
     """Return True if a message is held: it exceeds `max_hops` or `max_repeats`, or agents have only talked too long."""
-    if hops > turn.room.max_hops or (turn.room.holding and hops > 0 and kind == "message"):
+    if hops > turn.room.max_hops or (turn.room.is_holding and hops > 0 and kind == "message"):
         return True
     if turn.actor.run is None or sender in (PERSON, SYSTEM):
         return False
-    before = records.since_outside(turn.connection, turn.room.id, _LOOKED_AT, sender)
-    wording = _wording(content)
-    same = [one for one in before if set(one.mentions) == set(reached) and _wording(one.content) == wording]
+    before = records.talk_since_input(turn.connection, turn.room.id, _REPEAT_WINDOW, sender)
+    wording = _normalise(content)
+    same = [one for one in before if set(one.mentions) == set(reached) and _normalise(one.content) == wording]
     return len(same) >= turn.room.max_repeats
 
 
-def _wording(text: str) -> str:
-    """What is said, without what does not count: capitals, signs, spaces."""
+def _normalise(text: str) -> str:
+    """Return the words of a text without case, punctuation and whitespace, to compare messages."""
     return " ".join(_WORDS.findall(text.casefold())) or text.strip()
 
 
 @operation()
 def send(turn: Turn, said: list[list[Any]], to: Sequence[str]) -> dict[str, Any]:
     """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
-    return post(turn, Said.from_list(said), to=to).as_dict()
+    return post(turn, MessageText.from_list(said), to=to).as_dict()
 
 
 @operation()
 def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
     """Post a message of the room itself. Names in it are quoted, not mentioned."""
-    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
+    return post(turn, MessageText.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
-def _addressed(to: Sequence[str], seated: Collection[str], *, lenient: bool) -> list[str]:
+def _resolve_recipients(to: Sequence[str], agents: Collection[str], *, lenient: bool) -> list[str]:
+    """Return the agents in `to`. Raise NotFound for an unknown agent, unless `lenient` skips it."""
     if ALL in to:
-        return list(seated)
-    if lenient:  # what the room says is for those who are still here
-        return [name for name in to if name in seated or name == PERSON]
+        return list(agents)
+    if lenient:  # the recipient of a message of the room may have been removed
+        return [name for name in to if name in agents or name == PERSON]
     for name in to:
-        if name not in seated and name != PERSON:
-            raise NotFound(f"there is no agent {name[:80]!r} in this room", hint=did_you_mean(name, seated))
+        if name not in agents and name != PERSON:
+            raise NotFound(f"unknown agent {name[:80]!r}", hint=did_you_mean(name, agents))
     return list(to)
 
 
-def _nobody(missed: Sequence[str], names: Collection[str]) -> NotFound:
-    shown = ", ".join(f"@{name[:80]}" for name in missed[:5])
-    hint = did_you_mean(missed[0], names)
-    verb = "is" if len(missed) == 1 else "are"
-    return NotFound(f"nobody was told: {shown} {verb} not in this room", hint=hint)
-
-
-def hops_of(turn: Turn) -> int:
-    """How far a message has come from what somebody outside said: one more than what the run was shown."""
+def next_hops(turn: Turn) -> int:
+    """Return the hops of a new message: one more than the messages that the run was shown, or 0 for outside senders."""
     if turn.actor.run is None or turn.actor.name in (PERSON, SYSTEM):
         return 0
-    before = records.seen(turn.connection, turn.room.id, turn.actor.run).hops
+    before = records.shown_inbox(turn.connection, turn.room.id, turn.actor.run).hops
     return 0 if before is None else before + 1
 
 
@@ -203,66 +199,66 @@ def _priority(sender: str, kind: MessageKind, *, everyone: bool) -> int:
 
 @operation(WRITES)
 def channel_send(turn: Turn, message: str) -> dict[str, Any]:
-    """Say something in the team's channel. Whoever is mentioned as @name is woken and gets it; @all is everybody.
-    Nobody is woken by a message without a mention, nor by names in code or quotations. @person reaches the person
-    who watches. Do not answer only to say thanks or that you agree: use no_action.
+    """Post a message to the team channel. Each agent mentioned as @name is notified and starts working; @all notifies
+    every agent, @person the user. A message without a mention notifies no agent. Names in code or quotes do not count.
+    Do not post only to say thanks or to agree: use no_action.
 
     Args:
-        message: What to say. More than 4,000 characters are kept as a resource, with the beginning shown.
+        message: The text. More than 4,000 characters become a resource, and the channel shows the beginning.
     """
-    posted = post(turn, Said.own(message))
+    posted = post(turn, MessageText.own(message))
     return {"text": posted_text(posted), **posted.as_dict()}
 
 
 @operation(READS)
 def channel_read(turn: Turn, since: int | None = None, limit: int = 50) -> dict[str, Any]:
-    """Read the channel: what was said, by whom, when. Without `since`, the newest messages.
+    """Read the messages of the team channel. Without `since`, read the newest messages.
 
     Args:
-        since: The number of a message; those after it are shown, oldest first.
-        limit: How many messages at most, up to 200.
+        since: The number of a message. Only later messages are returned, oldest first.
+        limit: The maximum number of messages, at most 200.
     """
     if not 1 <= limit <= _MAX_READ:
-        raise UsageError(f"limit: {limit} messages cannot be read", hint=f"Between 1 and {_MAX_READ}.")
+        raise UsageError(f"invalid limit: {limit}", hint=f"Use 1 to {_MAX_READ}.")
     if since is not None and not 0 <= since < 2**53:
-        raise UsageError(f"since: {since} is no message's number", hint="Give the number of the last you know.")
-    found = records.channel(turn.connection, turn.room.id, since=since or 0, limit=limit, newest=since is None)
+        raise UsageError(f"invalid message number: {since}", hint="Pass the number of the last message that you know.")
+    found = records.list_messages(turn.connection, turn.room.id, since=since or 0, limit=limit, newest=since is None)
     last = records.count_messages(turn.connection, turn.room.id)
     if not found:
-        return {"text": f"There is nothing after message {since}." if since else "Nothing has been said yet."}
-    more = f"\n\n... {last - found[-1].id} newer ones." if found[-1].id < last else ""
+        return {"text": f"No messages after message {since}." if since else "No messages yet."}
+    more = f"\n\n... {last - found[-1].id} newer messages." if found[-1].id < last else ""
     return {"text": "\n\n".join(map(message_text, found)) + more}
 
 
 @operation(WRITES)
 def no_action(turn: Turn, reason: str | None = None) -> dict[str, Any]:
-    """Say that there is nothing for you to do. Wakes nobody; use it instead of a message that only acknowledges.
+    """Report that no action is needed. Notifies no one. Use it instead of a "thanks" or "agreed" message.
 
     Args:
-        reason: Why, in a line.
+        reason: The reason, in one line.
     """
     turn.add_event("no_action", reason=None if reason is None else check_line(reason, "the reason"))
-    return {"text": "Noted. Nobody is woken."}
+    return {"text": "Recorded. No agent was notified."}
 
 
 @operation(WRITES)
 def status_set(turn: Turn, task: str | None = None, state: str | None = None) -> dict[str, Any]:
-    """Tell the team what you are at; team_list shows it. What you leave out stays; an empty text clears it.
+    """Set your status for team_list. Omitted fields keep their value; an empty string clears a field.
 
     Args:
-        task: What you are working on.
-        state: How it stands, such as "waiting for review".
+        task: Your current task.
+        state: Its state, such as "waiting for review".
     """
     given = {name: text for name, text in (("task", task), ("state", state)) if text is not None}
     if not given:
-        raise UsageError("neither task nor state is given", hint="Give at least one of them.")
+        raise UsageError("missing argument: task or state", hint="Pass at least one of them.")
     values = {name: check_line(text, name) if text.strip() else None for name, text in given.items()}
-    records.change_seat(turn.connection, turn.room.id, turn.actor.name, turn.at, **values)
+    records.change_agent(turn.connection, turn.room.id, turn.actor.name, turn.at, **values)
     turn.add_event("status", **values)
-    return {"text": "The team can see it."}
+    return {"text": "Status updated."}
 
 
 @operation(READS)
 def team_list(turn: Turn) -> dict[str, Any]:
-    """List the team: who is in the room, what they are at, who has which role."""
-    return {"text": team_text(records.seats_of(turn.connection, turn.room.id), turn.room, turn.actor.name)}
+    """List the agents of the team with their roles, tasks and states."""
+    return {"text": team_text(records.list_agents(turn.connection, turn.room.id), turn.room, turn.actor.name)}

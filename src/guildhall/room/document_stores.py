@@ -19,31 +19,31 @@ from typing import TYPE_CHECKING, Protocol
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, UsageError
 from guildhall.room import shared_records as records
-from guildhall.room.model import MAX_TEXT, check_text
+from guildhall.room.model import MAX_TEXT_BYTES, check_text
 from guildhall.sandbox.files import TEMPORARY_SUFFIX, SandboxFiles
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
-_LONGEST_NAME = 200  # bytes of one part of a path: a temporary file beside it has a longer name
-_LONGEST_PATH = 500  # characters
-_DEEPEST = 16
-_MOST = 10_000  # documents that are listed
-_HALF_WRITTEN = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
-_OWN = ".workflow"  # from here on a path is ours, and no part of it may be a link
+_MAX_NAME_BYTES = 200  # of one part of a path; the name of a temporary file beside it is longer
+_MAX_PATH_CHARS = 500
+_MAX_DEPTH = 16
+_MAX_LISTED = 10_000  # documents
+_PARTIAL_FILE = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
+_WORKFLOW_FOLDER = ".workflow"  # no part of a path from this folder on may be a link
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class DocumentInfo:
     """A document in a listing."""
 
     path: str
     size: int  # bytes
 
 
-class Shelf(Protocol):
-    """Texts by path. The paths that come here have passed `check_path`."""
+class DocumentStore(Protocol):
+    """The contents of documents, by path. Callers have checked the paths with `check_path`."""
 
     async def read(self, path: str) -> str | None:
         """Return the text, or None if there is no document. Raise InvalidFile if it is not text."""
@@ -53,18 +53,18 @@ class Shelf(Protocol):
         """Write a text atomically: a reader, also after a crash, sees the old or the new text."""
         ...
 
-    async def tidy(self) -> None:
-        """Remove half-written files that a crash has left."""
+    async def remove_partial_files(self) -> None:
+        """Remove files that a crash left half-written."""
         ...
 
-    async def list(self) -> list[Listed]:
+    async def list(self) -> list[DocumentInfo]:
         """Return every document, by path."""
         ...
 
 
 @dataclass(frozen=True)
-class FileShelf:
-    """Documents as files beneath a folder, which is made when the first is written."""
+class FileDocumentStore:
+    """Documents as files in a folder. The first write creates the folder."""
 
     _path: Path
 
@@ -74,14 +74,14 @@ class FileShelf:
     async def write(self, path: str, content: str) -> None:
         await asyncio.to_thread(self._write, path, content.encode())
 
-    async def list(self) -> list[Listed]:
+    async def list(self) -> list[DocumentInfo]:
         return await asyncio.to_thread(self._list)
 
-    async def tidy(self) -> None:
-        await asyncio.to_thread(self._tidy)
+    async def remove_partial_files(self) -> None:
+        await asyncio.to_thread(self._remove_partial_files)
 
     def _read(self, path: str) -> str | None:
-        rooted, folder = self._rooted()
+        rooted, folder = self._open_root()
         if not self._path.is_dir():
             return None
         try:
@@ -93,92 +93,95 @@ class FileShelf:
         except UnicodeDecodeError:
             content = "\0"
         if "\0" in content:
-            raise InvalidFile(f"{path} is not text", hint="It can be neither read nor changed here.")
+            raise InvalidFile(f"{path} is not text", hint="Room tools read and change only text.")
         return content
 
     def _write(self, path: str, data: bytes) -> None:
-        rooted, folder = self._rooted()
+        rooted, folder = self._open_root()
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Conflict(f"the documents have no folder: {error.strerror}", where=str(self._path)) from None
+            raise Conflict(
+                f"cannot create the folder of the documents: {error.strerror}", where=str(self._path)
+            ) from None
         rooted.write(rooted.locate_in(folder, path), data)
 
-    def _list(self) -> list[Listed]:
-        rooted, folder = self._rooted()
+    def _list(self) -> list[DocumentInfo]:
+        rooted, folder = self._open_root()
         if not self._path.is_dir():
             return []
-        found: list[Listed] = []
+        found: list[DocumentInfo] = []
         for path, spot in rooted.list_files(rooted.locate_in(folder, ".")):
             if is_path(path):
-                found.append(Listed(path=path, size=(folder.path / "/".join(spot.parts)).stat().st_size))
-                if len(found) == _MOST:
+                found.append(DocumentInfo(path=path, size=(folder.path / "/".join(spot.parts)).stat().st_size))
+                if len(found) == _MAX_LISTED:
                     break
         return sorted(found, key=lambda listed: listed.path)
 
-    def _tidy(self) -> None:
+    def _remove_partial_files(self) -> None:
         check_folder(self._path)
         for folder, _, names in os.walk(self._path):
             for name in names:
-                if _HALF_WRITTEN.fullmatch(name):
+                if _PARTIAL_FILE.fullmatch(name):
                     with contextlib.suppress(OSError):
                         (Path(folder) / name).unlink()
 
-    def _rooted(self) -> tuple[SandboxFiles, Folder]:
+    def _open_root(self) -> tuple[SandboxFiles, Folder]:
         check_folder(self._path)
-        folder = Folder(path=self._path, name="documents", is_writable=True, max_bytes=MAX_TEXT)
+        folder = Folder(path=self._path, name="documents", is_writable=True, max_bytes=MAX_TEXT_BYTES)
         return SandboxFiles(View(cwd=self._path, folders=(folder,))), folder
 
 
 @dataclass(frozen=True)
-class TableShelf:
-    """Documents in the database: nothing on the disk."""
+class DatabaseDocumentStore:
+    """Documents as rows of the database."""
 
     _store: Store
     _clock: Clock
     _room: str
 
     async def read(self, path: str) -> str | None:
-        return self._store.read(lambda connection: records.document(connection, self._room, path))
+        return self._store.read(lambda connection: records.read_document(connection, self._room, path))
 
     async def write(self, path: str, content: str) -> None:
         at = stamp(self._clock.now())
         await self._store.write(lambda connection: records.put_document(connection, self._room, path, content, at))
 
-    async def tidy(self) -> None:
-        pass  # what is not committed has never been
+    async def remove_partial_files(self) -> None:
+        pass  # a transaction leaves nothing behind
 
-    async def list(self) -> list[Listed]:
+    async def list(self) -> list[DocumentInfo]:
         found = self._store.read(lambda connection: records.document_sizes(connection, self._room))
-        return [Listed(path=path, size=size) for path, size in found[:_MOST]]
+        return [DocumentInfo(path=path, size=size) for path, size in found[:_MAX_LISTED]]
 
 
 def check_folder(path: Path) -> None:
-    """Raises where a folder of ours would be reached through a link: a project may hold one that leads elsewhere."""
-    own = [index for index, part in enumerate(path.parts) if part == _OWN]
+    """Raise Refused if a folder of the room is reached through a link, which could lead out of the project."""
+    own = [index for index, part in enumerate(path.parts) if part == _WORKFLOW_FOLDER]
     first = own[0] if own else len(path.parts) - 1
     for depth in range(first + 1, len(path.parts) + 1):
         part = Path(*path.parts[:depth])
         if part.is_symlink():
-            hint = "Put a folder in its place, or name another with `context.config.dir`."
-            raise Refused("a folder of the room is a link", where=str(part), hint=hint)
+            hint = "Replace it by a folder, or set another one with `context.config.dir`."
+            raise Refused("a folder of the room is a symbolic link", where=str(part), hint=hint)
 
 
 def check_path(path: str) -> str:
-    """The path of a document as it is kept: relative, without detours. Raises unless it is one."""
-    check_text(path, "the file name", most=_LONGEST_PATH)
+    """Return the normal form of a document's path. Raise UsageError if the path is not valid."""
+    check_text(path, "the file name", max_bytes=_MAX_PATH_CHARS)
     plain = path.strip().removeprefix("./")
     if plain.startswith("/") or "\\" in plain:
-        raise UsageError(f"{plain[:80]!a} is not a path in the documents", hint="Give one like notes.md or plan/a.md.")
+        hint = "Use a relative path such as notes.md or plan/a.md."
+        raise UsageError(f"invalid document path: {plain[:80]!a}", hint=hint)
     if not is_path(plain):
         hint = "Use names joined by '/', none of them '..', hidden or longer than 200 bytes; such as plan/week-1.md."
-        raise UsageError(f"{plain[:80]!a} cannot name a document", hint=hint)
+        raise UsageError(f"invalid document path: {plain[:80]!a}", hint=hint)
     return plain
 
 
 def is_path(path: str) -> bool:
     parts = path.split("/")
-    return len(path) <= _LONGEST_PATH and len(parts) <= _DEEPEST and all(map(_is_part, parts))
+    return len(path) <= _MAX_PATH_CHARS and len(parts) <= _MAX_DEPTH and all(map(_is_part, parts))
 
 
 def _is_part(part: str) -> bool:
@@ -186,4 +189,4 @@ def _is_part(part: str) -> bool:
         size = len(part.encode())
     except UnicodeEncodeError:
         return False
-    return 0 < size <= _LONGEST_NAME and part[0] != "." and part.isprintable() and part == part.strip()
+    return 0 < size <= _MAX_NAME_BYTES and part[0] != "." and part.isprintable() and part == part.strip()

@@ -21,9 +21,9 @@ from guildhall.core.text import did_you_mean
 from guildhall.room import channel, voting
 from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
-from guildhall.room.document_stores import Listed, Shelf, check_path
-from guildhall.room.model import PERSON, SYSTEM, Actor, Said, check_line, check_text, pin
-from guildhall.room.operation import READS, WRITES, begin, operation
+from guildhall.room.document_stores import DocumentInfo, DocumentStore, check_path
+from guildhall.room.model import PERSON, SYSTEM, Actor, MessageText, check_line, check_text, content_hash
+from guildhall.room.operation import READS, WRITES, begin_turn, operation
 from guildhall.room.text import decision_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.room.operation import Effect, Turn
     from guildhall.store.engine import Store
 
-DEFAULT = "notes.md"
+DEFAULT_DOCUMENT = "notes.md"
 DECISIONS = "decisions.md"  # the archive of proposals: only the room writes it
 _ARCHIVE = "archive/"  # before the id of a proposal, in the key of the call that archives it
 _MAX_DIFFERENCE = 4_000  # characters
@@ -45,44 +45,36 @@ class Documents:
     """The documents of one room."""
 
     room: str
-    shelf: Shelf
+    contents: DocumentStore
     store: Store
     clock: Clock
 
-    async def look(self, file: str | None = None) -> tuple[str, str, str]:
+    async def read(self, file: str | None = None) -> tuple[str, str, str]:
         """Return the path, the content and the hash of a document, without a log entry."""
-        path = check_path(file or DEFAULT)
-        content = await self.shelf.read(path)
+        path = check_path(file or DEFAULT_DOCUMENT)
+        content = await self.contents.read(path)
         if content is None:
-            raise await self._missing(path)
-        return path, content, pin(content)
+            raise await self._not_found(path)
+        return path, content, content_hash(content)
 
     async def digest(self, file: str | None = None) -> str | None:
         """Return the hash of a document, or None if there is no such document."""
-        content = await self.shelf.read(check_path(file or DEFAULT))
-        return None if content is None else pin(content)
-
-    async def tidy(self) -> None:
-        """Remove half-written files that a crash has left."""
-        await self.shelf.tidy()
-
-    async def listing(self) -> list[Listed]:
-        """Return every document, without a log entry."""
-        return await self.shelf.list()
+        content = await self.contents.read(check_path(file or DEFAULT_DOCUMENT))
+        return None if content is None else content_hash(content)
 
     def decision(self, number: int) -> str:
         """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
 
         def read(connection: Connection) -> str:
-            proposal = voting.proposal_in(connection, self.room, str(number))
-            return decision_text(proposal, room_records.votes_of(connection, self.room, number))
+            proposal = voting.get_proposal(connection, self.room, str(number))
+            return decision_text(proposal, room_records.list_votes(connection, self.room, number))
 
         return self.store.read(read)
 
-    async def _missing(self, path: str) -> NotFound:
-        listed: list[Listed] = await self.shelf.list()
-        hint = did_you_mean(path, [one.path for one in listed]) or "There are no documents yet."
-        return NotFound(f"there is no document {path}", hint=hint)
+    async def _not_found(self, path: str) -> NotFound:
+        listed: list[DocumentInfo] = await self.contents.list()
+        hint = did_you_mean(path, [one.path for one in listed]) or "The room has no documents."
+        return NotFound(f"unknown document {path}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -94,144 +86,140 @@ class DocumentCall(Documents):
 
     async def change(self, file: str | None, content: str, base: str | None = None) -> Effect:
         """Change a document, and return the effect that records the change as done."""
-        path = check_path(file or DEFAULT)
+        path = check_path(file or DEFAULT_DOCUMENT)
         check_text(content, "the content")
         base = check_line(base, "the base") if base else None
-        self.store.read(lambda connection: _may_change(connection, self.room, self.actor, self.op, path))
-        current = await self.shelf.read(path)
+        self.store.read(lambda connection: _check_may_change(connection, self.room, self.actor, self.op, path))
+        current = await self.contents.read(path)
         id, text, new = await self._intend(path, current, content, base)
         if text != current:
-            await self.shelf.write(path, text)
-        return lambda turn: _changed(turn, id, path, text, new=new)
+            await self.contents.write(path, text)
+        return lambda turn: _record_change(turn, id, path, text, new=new)
 
     async def _intend(self, path: str, current: str | None, content: str, base: str | None) -> tuple[int, str, bool]:
         """Record a change before it is made. Return its number, the new content, and whether the document is new."""
-        held = None if current is None else pin(current)
+        held = None if current is None else content_hash(current)
         run, key = self.actor.run, self.actor.key
-        intent = self.store.read(lambda c: records.intended(c, self.room, run, key)) if run and key else None
+        intent = self.store.read(lambda c: records.find_intent(c, self.room, run, key)) if run and key else None
         if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
             return intent.id, intent.content, intent.before is None
         if intent is not None:
-            await self.store.write(lambda connection: records.settle_document(connection, intent.id, "dropped"))
+            await self.store.write(lambda connection: records.set_entry_status(connection, intent.id, "dropped"))
             if self.op != "document_write":
-                hint = "Read it, and make the change again if it is not there."
-                raise Conflict(f"this was interrupted, and {path} has been changed by hand since", hint=hint)
-        text = self._made(path, current, content, base)
+                hint = "Read it, and repeat the change if it is missing."
+                raise Conflict(f"interrupted, and {path} was edited by hand since then", hint=hint)
+        text = self._new_content(path, current, content, base)
         check_text(text, "the document")
         at = stamp(self.clock.now())
-        values = {"before": held, "digest": pin(text), "content": text, "status": "intended"}
+        values = {"before": held, "digest": content_hash(text), "content": text, "status": "intended"}
         action = self.op.removeprefix("document_")
 
         def note(connection: Connection) -> int:
-            if current is not None and records.content_of(connection, self.room, path, pin(current)) is None:
+            if current is not None and records.find_content(connection, self.room, path, content_hash(current)) is None:
                 edit = {"digest": held, "content": current, "status": "done"}  # by hand, and about to be replaced
-                records.note_document(connection, self.room, path, records.EDIT, Actor(name="hand"), at, **edit)
-            return records.note_document(connection, self.room, path, action, self.actor, at, **values)
+                records.add_entry(connection, self.room, path, records.EDIT, Actor(name="hand"), at, **edit)
+            return records.add_entry(connection, self.room, path, action, self.actor, at, **values)
 
         return await self.store.write(note), text, held is None
 
-    def _made(self, path: str, current: str | None, content: str, base: str | None) -> str:
+    def _new_content(self, path: str, current: str | None, content: str, base: str | None) -> str:
         if self.op == "document_create" and current is not None:
-            raise Conflict(f"there is a document {path} already", hint="Use document_write or document_append.")
+            raise Conflict(f"document {path} already exists", hint="Use document_write or document_append.")
         if self.op in ("document_append", "archive"):
             gap = "\n" if current and not current.endswith("\n") else ""
             return f"{current or ''}{gap}{content}"
         if self.op == "document_write":
-            self.store.read(lambda connection: _must_be_based(connection, self.room, self.actor, path, current, base))
+            self.store.read(lambda connection: _check_base(connection, self.room, self.actor, path, current, base))
         return content
 
 
 # Operations
 
 
-def _reading_text(result: Mapping[str, Any]) -> str:
-    return f"[{result['path']}, base {result['digest']}]\n{result['content']}"
-
-
 def _change_text(result: Mapping[str, Any]) -> str:
-    verb = "made" if result["new"] else "written"
-    return f"{result['path']} was {verb} ({result['size']:,} bytes), base {result['digest']}."
+    verb = "Created" if result["new"] else "Saved"
+    return f"{verb} {result['path']} ({result['size']:,} bytes), base {result['digest']}."
 
 
 def _listing_text(result: Mapping[str, Any]) -> str:
     lines = [f"{one['path']}  {one['size']:,} bytes" for one in result["documents"]]
-    return "\n".join(lines) or "There are no documents yet."
+    return "\n".join(lines) or "No documents."
 
 
-@operation(READS, kind="document", show=_reading_text)
-async def document_read(call: DocumentCall, file: str | None = DEFAULT) -> Effect:
-    """Read a document of the team. The first line names its base, which document_write takes.
+@operation(READS, kind="document", show="[{path}, base {digest}]\n{content}".format_map)
+async def document_read(call: DocumentCall, file: str | None = DEFAULT_DOCUMENT) -> Effect:
+    """Read a shared document. The first line of the result has its `base`, which document_write needs.
 
     Args:
-        file: Its path, such as notes.md or plan/week-1.md.
+        file: The path of the document, such as notes.md or plan/week-1.md.
     """
-    path, content, _ = await call.look(file)
-    return lambda turn: _looked(turn, path, content)
+    path, content, _ = await call.read(file)
+    return lambda turn: _record_read(turn, path, content)
 
 
 @operation(WRITES, kind="document", show=_change_text)
 async def document_write(
-    call: DocumentCall, content: str, file: str | None = DEFAULT, base: str | None = None
+    call: DocumentCall, content: str, file: str | None = DEFAULT_DOCUMENT, base: str | None = None
 ) -> Effect:
-    """Write a document of the team: all of it is replaced. Read it first, unless it is new.
+    """Replace the whole content of a shared document. Read it first and pass its `base`, unless it is new.
 
     Args:
         content: The whole new text.
-        file: Its path, such as notes.md or plan/week-1.md.
-        base: The base that document_read showed; if the document has changed since, you are told how.
+        file: The path of the document, such as notes.md or plan/week-1.md.
+        base: The base from document_read. If the document has changed since then, the write fails and shows the change.
     """
     return await call.change(file, content, base)
 
 
 @operation(WRITES, kind="document", show=_change_text)
-async def document_append(call: DocumentCall, content: str, file: str | None = DEFAULT) -> Effect:
-    """Add to the end of a document of the team; it is made if there is none.
+async def document_append(call: DocumentCall, content: str, file: str | None = DEFAULT_DOCUMENT) -> Effect:
+    """Append text to a shared document. The document is created if it does not exist.
 
     Args:
-        content: What to add.
-        file: Its path, such as notes.md or plan/week-1.md.
+        content: The text to append.
+        file: The path of the document, such as notes.md or plan/week-1.md.
     """
     return await call.change(file, content)
 
 
 @operation(WRITES, kind="document", show=_change_text)
 async def document_create(call: DocumentCall, file: str, content: str) -> Effect:
-    """Make a new document of the team.
+    """Create a shared document. Fails if the document exists.
 
     Args:
-        file: Its path, such as notes.md or plan/week-1.md. Folders are made as needed.
-        content: Its text.
+        file: The path of the document, such as notes.md or plan/week-1.md. Missing folders are created.
+        content: The text.
     """
     return await call.change(file, content)
 
 
 @operation(READS, kind="document", show=_listing_text)
 async def document_list(call: DocumentCall) -> Effect:
-    """List the documents of the team, with their sizes."""
-    listed = [{"path": one.path, "size": one.size} for one in await call.listing()]
+    """List the shared documents with their sizes."""
+    listed = [{"path": one.path, "size": one.size} for one in await call.contents.list()]
     return lambda _: {"documents": listed}
 
 
 @operation(WRITES)
-def document_suggest(turn: Turn, suggestion: str, file: str | None = DEFAULT) -> dict[str, Any]:
-    """Suggest a change of a document to its owner, who is told and decides.
+def document_suggest(turn: Turn, suggestion: str, file: str | None = DEFAULT_DOCUMENT) -> dict[str, Any]:
+    """Suggest a change of a shared document. The document owner is notified and decides.
 
     Args:
-        suggestion: What to change, and why.
-        file: The document that it is about.
+        suggestion: The change and its reason.
+        file: The path of the document.
     """
-    path = check_path(file or DEFAULT)
+    path = check_path(file or DEFAULT_DOCUMENT)
     check_text(suggestion, "the suggestion")
     owner = turn.room.owner
     if owner is None or owner == turn.actor.name:
-        why = "the documents have no owner" if owner is None else "you are the owner of the documents"
-        raise Refused(f"{why}: there is nobody to suggest it to", hint="Write it yourself: document_write.")
-    said = Said.quote(f"A suggestion for {path}:\n{suggestion}")
+        why = "the documents have no owner" if owner is None else "you are the document owner"
+        raise Refused(f"cannot suggest a change: {why}", hint="Use document_write.")
+    said = MessageText.quote(f"Suggestion for {path}:\n{suggestion}")
     posted = channel.post(turn, said, kind="suggestion", to=[owner])
     return {"text": f"Suggested to {owner} as message {posted.id}.", **posted.as_dict()}
 
 
-def archiver(room: str, proposal: str) -> Actor:
+def archive_actor(room: str, proposal: str) -> Actor:
     """Return the actor that archives a decided proposal, once."""
     return Actor.system(room, f"{_ARCHIVE}{proposal}")
 
@@ -246,54 +234,54 @@ async def archive(call: DocumentCall) -> Effect:
     done = await call.change(DECISIONS, call.decision(number))
 
     def record(turn: Turn) -> Mapping[str, Any] | None:
-        room_records.change(turn.connection, turn.room.id, number, archived=True)
+        room_records.change_proposal(turn.connection, turn.room.id, number, archived=True)
         return done(turn)
 
     return record
 
 
-def _may_change(connection: Connection, room: str, actor: Actor, op: str, path: str) -> None:
+def _check_may_change(connection: Connection, room: str, actor: Actor, op: str, path: str) -> None:
     """Raise Refused if the actor may not change the document. The user always may."""
     if actor.name in (PERSON, SYSTEM):
         return
-    record = begin(connection, room, actor, "").room
+    record = begin_turn(connection, room, actor, "").room
     if path == DECISIONS:
-        raise Refused(f"{DECISIONS} is written by the room when a proposal is decided", hint="Use another document.")
+        raise Refused(f"only the room writes {DECISIONS}", hint="Use another document.")
     if record.owner is not None and record.owner != actor.name:
-        hint = f"Use document_suggest: {record.owner} is told, and decides."
-        raise Refused(f"only {record.owner} changes the documents of this room", hint=hint)
-    if (guard := voting.guard_of(connection, room, op, path)) is not None:
-        raise voting.closed_by(guard, op if op in guard.guards else path)
+        hint = f"Use document_suggest: {record.owner} is notified, and decides."
+        raise Refused(f"only the document owner {record.owner} can change documents", hint=hint)
+    if (guard := voting.find_guard(connection, room, op, path)) is not None:
+        raise voting.closed_error(guard, op if op in guard.guards else path)
 
 
-def _must_be_based(
+def _check_base(
     connection: Connection, room: str, actor: Actor, path: str, current: str | None, base: str | None
 ) -> None:
     """Raise Conflict if a write would undo a change that the writer has not seen."""
     if current is None:
         if base:
-            raise Conflict(f"there is no document {path} any more", hint="Leave out the base to make it anew.")
+            raise Conflict(f"document {path} no longer exists", hint="Leave out the base to create it.")
         return
-    held = pin(current)
-    known = base or records.last_seen(connection, room, path, actor.name)
-    if known == held or (known is None and records.written_here(connection, room, path, held)):
+    held = content_hash(current)
+    known = base or records.last_seen_hash(connection, room, path, actor.name)
+    if known == held or (known is None and records.is_room_version(connection, room, path, held)):
         return
-    known = known or records.last_seen(connection, room, path, None)
-    now = f"It has the base {held} now."
+    known = known or records.last_seen_hash(connection, room, path, None)
+    now = f"Its current base is {held}."
     if known is None:
-        raise Conflict(f"there is a document {path}, and nobody here has written it", hint=f"Read it first. {now}")
-    earlier = records.content_of(connection, room, path, known)
+        raise Conflict(f"document {path} exists, and no agent of the room has written it", hint=f"Read it first. {now}")
+    earlier = records.find_content(connection, room, path, known)
     if earlier is None:
-        raise Conflict(f"{known[:40]!a} is not what {path} is based on", hint=f"Read it again. {now}")
-    hint = f"Take the change over and write again. {now}\n{_difference(earlier, current, path)}"
-    raise Conflict(f"{path} has been changed since you saw it", hint=hint)
+        raise Conflict(f"unknown base {known[:40]!a} of {path}", hint=f"Read it again. {now}")
+    hint = f"Merge the change and write again. {now}\n{_difference(earlier, current, path)}"
+    raise Conflict(f"{path} has changed since you read it", hint=hint)
 
 
 def _difference(earlier: str, current: str, path: str) -> str:
     lines = difflib.unified_diff(
         earlier.splitlines()[:1_000],
         current.splitlines()[:1_000],
-        f"{path} (as you saw it)",
+        f"{path} (as you read it)",
         f"{path} (now)",
         lineterm="",
     )
@@ -301,15 +289,15 @@ def _difference(earlier: str, current: str, path: str) -> str:
     return text if len(text) <= _MAX_DIFFERENCE else f"{text[:_MAX_DIFFERENCE]}\n[...]"
 
 
-def _looked(turn: Turn, path: str, content: str) -> dict[str, Any]:
-    held = pin(content)
-    known = records.content_of(turn.connection, turn.room.id, path, held) is not None
+def _record_read(turn: Turn, path: str, content: str) -> dict[str, Any]:
+    held = content_hash(content)
+    known = records.find_content(turn.connection, turn.room.id, path, held) is not None
     values = {"before": held, "digest": held, "content": None if known else content, "status": "done"}
-    records.note_document(turn.connection, turn.room.id, path, "read", turn.actor, turn.at, **values)
+    records.add_entry(turn.connection, turn.room.id, path, "read", turn.actor, turn.at, **values)
     return {"path": path, "digest": held, "content": content}
 
 
-def _changed(turn: Turn, id: int, path: str, text: str, *, new: bool) -> dict[str, Any]:
-    records.settle_document(turn.connection, id, "done")
+def _record_change(turn: Turn, id: int, path: str, text: str, *, new: bool) -> dict[str, Any]:
+    records.set_entry_status(turn.connection, id, "done")
     turn.add_event("document", path=path, new=new, size=len(text.encode()))
-    return {"path": path, "digest": pin(text), "size": len(text.encode()), "new": new}
+    return {"path": path, "digest": content_hash(text), "size": len(text.encode()), "new": new}

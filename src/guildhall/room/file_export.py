@@ -31,31 +31,31 @@ CHANNEL = "channel.md"
 STATE = "_state"
 INBOXES = "inbox-state.json"
 PROPOSALS = "proposals.json"
-_PART = 1_000  # messages that are read at a time
+_PAGE_SIZE = 1_000  # messages
 _HEADING = re.compile(r"^(?=#)", re.MULTILINE)
-_NO_HEADING = r"\\"
+_ESCAPE = r"\\"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Projection:
-    """The files of one room. Its functions wait for the disk: call them from a thread, one at a time."""
+class FileExport:
+    """The exported files of one room. `update` blocks on the disk: call it from one thread at a time."""
 
     def __init__(self, folder: Path, store: Store, room: str) -> None:
         self._folder = folder
         self._store = store
         self._room = room
-        self._until: int | None = None  # the last message in channel.md; None: not known
+        self._until: int | None = None  # the last message in channel.md, if known
         self._size = 0
         self._states: dict[str, str] = {}
 
     def update(self) -> None:
-        """Brings the files up to date."""
+        """Write the changes since the last update to the files."""
         check_folder(self._folder / STATE)
         (self._folder / STATE).mkdir(parents=True, exist_ok=True)
-        if self._until is None or _size(self._folder / CHANNEL) != self._size:
+        if self._until is None or _file_size(self._folder / CHANNEL) != self._size:
             self._rebuild()
         else:
-            since, self._until = self._until, None  # whatever goes wrong: the next time it is made anew
+            since, self._until = self._until, None  # after an error, the next update rebuilds the file
             self._append(since)
         states = self._store.read(self._read_states)
         for name, state in zip((INBOXES, PROPOSALS), states, strict=True):
@@ -69,9 +69,9 @@ class Projection:
         while part := self._messages(since):
             descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o644)
             with os.fdopen(descriptor, "a", encoding="utf-8", newline="") as file:
-                file.writelines(map(_entry, part))
+                file.writelines(map(_format_message, part))
             since = part[-1].id
-        self._until, self._size = since, _size(path)
+        self._until, self._size = since, _file_size(path)
 
     def _rebuild(self) -> None:
         self._until = None
@@ -80,36 +80,38 @@ class Projection:
         def entries() -> Iterable[str]:
             nonlocal until
             while part := self._messages(until):
-                yield from map(_entry, part)
+                yield from map(_format_message, part)
                 until = part[-1].id
 
         _replace(self._folder / CHANNEL, entries())
-        self._until, self._size = until, _size(self._folder / CHANNEL)
+        self._until, self._size = until, _file_size(self._folder / CHANNEL)
 
     def _messages(self, since: int) -> list[Message]:
-        return self._store.read(lambda connection: records.channel(connection, self._room, since=since, limit=_PART))
+        return self._store.read(
+            lambda connection: records.list_messages(connection, self._room, since=since, limit=_PAGE_SIZE)
+        )
 
     def _read_states(self, connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
-        inboxes = {"readCursors": records.cursors(connection, self._room)}
-        votes = records.votes_of
+        inboxes = {"readCursors": records.read_cursors(connection, self._room)}
+        votes = records.list_votes
         proposals = {
             one.id: {**one.as_dict(), "votes": {v.agent: v.choice for v in votes(connection, self._room, one.number)}}
-            for one in records.all_of(connection, self._room)
+            for one in records.list_proposals(connection, self._room)
         }
         return inboxes, {"proposals": proposals}
 
 
-def _entry(message: Message) -> str:
-    """A message; a line of it that would pass for a heading is marked as none."""
+def _format_message(message: Message) -> str:
+    """Return a message as Markdown. Lines of its text that look like headings are escaped."""
     kind = "" if message.kind == "message" else f" ({message.kind})"
-    return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(_NO_HEADING, message.content)}\n\n"
+    return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(_ESCAPE, message.content)}\n\n"
 
 
 def _replace(path: Path, pieces: Iterable[str]) -> None:
     replace_file(path, (piece.encode() for piece in pieces), mode=0o644, single_writer=True)
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.lstat().st_size
     except FileNotFoundError:

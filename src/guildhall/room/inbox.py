@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records
-from guildhall.room.model import DeliveryStatus, Mail, check_seat
+from guildhall.room.model import DeliveryStatus, Mail, check_agent_name
 from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import mail_text
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-BATCH = 100  # messages that are shown at a time
-BATCH_TEXT = 40_000  # characters that are shown at a time
+MAX_BATCH = 100  # messages that are shown at a time
+MAX_BATCH_CHARS = 40_000  # characters that are shown at a time
 
 
-def unread(connection: Connection, room: str, agent: str) -> list[Mail]:
-    """Return the oldest unread mail, as much as is shown at a time. It never skips an older message."""
+def unread_batch(connection: Connection, room: str, agent: str) -> list[Mail]:
+    """Return the oldest unread mail of an agent, at most one batch. It never skips an older message."""
     batch: list[Mail] = []
     size = 0
-    for mail in records.unread(connection, room, agent, BATCH):
+    for mail in records.unread_mail(connection, room, agent, MAX_BATCH):
         size += len(mail.message.content)
-        if batch and size > BATCH_TEXT:
+        if batch and size > MAX_BATCH_CHARS:
             break
         batch.append(mail)
     return batch
 
 
-def marks(batch: Sequence[Mail]) -> dict[str, Any]:
+def describe_batch(batch: Sequence[Mail]) -> dict[str, Any]:
     """Return the numbers of the messages in a batch, the last of them, and their largest number of hops."""
     if not batch:
         return {}
@@ -52,26 +52,26 @@ def marks(batch: Sequence[Mail]) -> dict[str, Any]:
 
 @operation(READS)
 def inbox_read(turn: Turn) -> dict[str, Any]:
-    """Read your unread mentions. Reading leaves them unread: they are handled when your run ends well."""
-    batch = unread(turn.connection, turn.room.id, turn.actor.name)
+    """List your unread messages. They are marked as handled when your run completes."""
+    batch = unread_batch(turn.connection, turn.room.id, turn.actor.name)
     left = records.count_unread(turn.connection, turn.room.id).get(turn.actor.name, 0) - len(batch)
-    return {"text": mail_text(batch, left), **marks(batch)}
+    return {"text": mail_text(batch, left), **describe_batch(batch)}
 
 
 @operation(WRITES)
 def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
-    """Mark mentions as handled now, instead of when your run ends well: they will not be delivered again.
+    """Mark messages as handled now, not only when your run completes. They are not delivered again.
 
     Args:
-        until: The number of the last message that you have handled; older ones are handled with it.
+        until: The number of the last message that you have handled. Older messages are marked, too.
     """
     run = turn.actor.run
-    shown = records.seen(turn.connection, turn.room.id, run).until if run else 0
+    shown = records.shown_inbox(turn.connection, turn.room.id, run).until if run else 0
     if not 1 <= until <= shown:
-        known = f"You have seen your inbox up to {shown}." if shown else "Read it first with inbox_read."
-        raise UsageError(f"until: you have not seen message {until} in your inbox", hint=known)
+        hint = f"Your inbox was shown up to message {shown}." if shown else "Read it first with inbox_read."
+        raise UsageError(f"until: message {until} of your inbox was not shown to you", hint=hint)
     numbers = _mark_shown(turn, turn.actor.name, until, "done")
-    return {"text": f"{len(numbers)} handled.", "messages": numbers}
+    return {"text": f"Messages marked as handled: {len(numbers)}.", "messages": numbers}
 
 
 # Operations of the workflow
@@ -81,71 +81,71 @@ def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
 def inbox_shown(
     turn: Turn, left: int, messages: Sequence[int] = (), until: int | None = None, hops: int | None = None
 ) -> dict[str, Any]:
-    """Record the mail in the first message of a run, as `marks` describes it. `left` messages were not shown."""
+    """Record the messages in the first message of a run, as `describe_batch` returns them. `left` counts the others."""
     return {"until": until, "hops": hops, "messages": list(messages)} if messages else {}
 
 
 @operation(kind="mail")
-def acknowledged(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+def acknowledge(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Mark the mail up to a message as handled. A run handles only the messages that it was shown."""
     numbers = _mark_shown(turn, agent, until, "done")
     return {"messages": numbers} if numbers else None
 
 
 @operation(kind="mail")
-def buried(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+def bury(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Turn the mail up to a message into dead letters, because no run could handle it."""
     numbers = _mark_shown(turn, agent, until, "dead")
     return {"messages": numbers} if numbers else None
 
 
 @operation(kind="mail")
-def delivered_again(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
-    """Make dead letters unread again: those of an agent, or of all."""
+def redeliver(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
+    """Make dead letters of an agent, or of all agents, unread again."""
     if agent is not None:
-        check_seat(agent)
-    moved = records.mark(turn.connection, turn.room_id, agent, was="dead", now="unread")
+        check_agent_name(agent)
+    moved = records.move_mail(turn.connection, turn.room_id, agent, was="dead", now="unread")
     turn.wakes.update(agent for agent, _ in moved)
     return {"mail": moved} if moved else None
 
 
 @operation(kind="mail")
-def held(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
-    """Hold the messages of agents to one another from now on, and those that are unread, `but` those to some agents."""
+def hold(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
+    """Hold the messages between agents from now on, and the unread ones except those to the agents in `but`."""
     moved = records.hold_talk(turn.connection, turn.room_id, but)
     changed = moved or records.set_holding(turn.connection, turn.room_id, holding=True)
     return {"mail": moved} if changed else None
 
 
 @operation(kind="mail")
-def held_no_more(turn: Turn) -> dict[str, Any] | None:
+def stop_holding(turn: Turn) -> dict[str, Any] | None:
     """Deliver the messages of agents again from now on. Held messages stay held."""
     return {} if records.set_holding(turn.connection, turn.room_id, holding=False) else None
 
 
 @operation(kind="mail")
-def dropped(turn: Turn) -> dict[str, Any] | None:
+def drop_held(turn: Turn) -> dict[str, Any] | None:
     """Turn the held messages into dead letters."""
     was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
-    moved = records.mark(turn.connection, turn.room_id, None, was="held", now="dead")
+    moved = records.move_mail(turn.connection, turn.room_id, None, was="held", now="dead")
     return {"mail": moved} if moved or was_holding else None
 
 
 @operation(kind="mail")
-def released(turn: Turn) -> dict[str, Any] | None:
+def release(turn: Turn) -> dict[str, Any] | None:
     """Deliver the held messages, and count their hops from 0."""
     was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
-    moved = records.mark(turn.connection, turn.room_id, None, was="held", now="unread")
+    moved = records.move_mail(turn.connection, turn.room_id, None, was="held", now="unread")
     if moved:
-        records.forget_hops(turn.connection, turn.room_id, {number for _, number in moved})
+        records.reset_hops(turn.connection, turn.room_id, {number for _, number in moved})
         turn.wakes.update(agent for agent, _ in moved)
     return {"mail": moved} if moved or was_holding else None
 
 
 def _mark_shown(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
-    """Mark the unread mail up to a message, of a run only what it was shown. Return the numbers of the messages."""
-    check_seat(agent)
+    """Mark unread mail up to a message and return the numbers. A run marks only the messages that it was shown."""
+    check_agent_name(agent)
     # A message that was released late may be older than the ones that the run was shown, and is not handled yet.
-    only = records.shown(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None
-    moved = records.mark(turn.connection, turn.room_id, agent, was="unread", now=status, until=until, only=only)
+    only = records.shown_messages(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None
+    moved = records.move_mail(turn.connection, turn.room_id, agent, was="unread", now=status, until=until, only=only)
     return [number for _, number in moved]

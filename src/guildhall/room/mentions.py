@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from guildhall.room.model import ALL, PERSON, Said
+from guildhall.room.model import ALL, PERSON, MessageText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-_ELSEWHERE = "\ufffc"  # stands for text from elsewhere: no space, no letter, part of no name
+_QUOTED = "\ufffc"  # replaces quoted text; it is not a space, a letter or part of a name
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-# Behind a letter it is an address, behind a slash a link, behind a sign a changed line of a diff.
+# After a letter it is an address, after a slash a link, after a sign a changed line of a diff.
 _MENTION = re.compile(rf"(?<![\w.@/\\+$\ufffc-])@({_NAME})((?:/@{_NAME})*)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _QUOTE = re.compile(r" {0,3}>")
 _TICKS = re.compile(r"`+")
-_BEFORE = ("", "+", "-")  # a decorator on its line; the signs are those of a diff
-_ENDS = "._-"  # may stand in a name, and end a sentence
-_ALONE = re.compile(rf"[+-]?\s*@{_NAME}(?:\(.*\))?\s*")
-# What a decorator stands above, in the languages that have them: code, and no sentence that begins with such a word.
-_DECORATED = re.compile(
+_DECORATOR_PREFIXES = ("", "+", "-")  # the signs are those of a diff
+_TRAILING = "._-"  # allowed in a name, and at the end of a sentence
+_DECORATOR_LINE = re.compile(rf"[+-]?\s*@{_NAME}(?:\(.*\))?\s*")
+# Code that can follow a decorator, in several languages. A sentence that begins with such a word does not match.
+_DECORATABLE = re.compile(
     r"[+-]?\s*(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[:({]|(?:async\s+)?func(?:tion)?\s+\w*\s*\(|fun\s+\w+\("
     r"|export\s+(?:default|class|abstract|function|const)\b|(?:const|let|var|val)\s+\w+\s*[:=]"
     r"|(?:interface|enum|struct)\s+\w+\s*\{"
@@ -41,29 +41,29 @@ _DECORATED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Mentions:
-    """Whom a text reaches, in the order in which they are named; what it names that is nobody."""
+    """The mentions in a text, in order."""
 
     reached: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
-    overlooked: tuple[str, ...] = ()  # names of those here that stand where nobody is mentioned
-    everyone: bool = False  # one of the mentions was @all
+    overlooked: tuple[str, ...] = ()  # agents named only inside code or quotes
+    has_all: bool = False
 
 
-def find(said: Said, names: Iterable[str]) -> Mentions:
-    """The mentions in what is said, among those who are here. `@person` is always here, `@all` is everybody."""
+def find(said: MessageText, names: Iterable[str]) -> Mentions:
+    """Return the mentions in a text. `names` are the agents of the room; `@person` and `@all` are always known."""
     here = list(names)
     known = {name.lower(): name for name in (*here, PERSON, ALL)}
     bare = "".join(
-        _ELSEWHERE if piece.quoted else piece.text.replace(_ELSEWHERE, " ") for piece in said.pieces if piece.text
+        _QUOTED if piece.is_quoted else piece.text.replace(_QUOTED, " ") for piece in said.parts if piece.text
     )
-    prose = _prose(bare)
+    prose = _strip_code(bare)
     reached: dict[str, None] = {}
     missed: dict[str, None] = {}
     everyone = False
-    for written in _written(prose):
+    for written in _mentioned_names(prose):
         name = _resolve(written, known)
         if name is None:
-            missed[written.rstrip(_ENDS)] = None
+            missed[written.rstrip(_TRAILING)] = None
         elif name == ALL:
             everyone = True
             reached.update(dict.fromkeys(here))
@@ -78,49 +78,51 @@ def find(said: Said, names: Iterable[str]) -> Mentions:
         reached=tuple(reached),
         missed=tuple(missed),
         overlooked=tuple(overlooked) if not everyone else (),
-        everyone=everyone,
+        has_all=everyone,
     )
 
 
 def _resolve(written: str, known: dict[str, str]) -> str | None:
-    """Who is meant. A full stop or a dash at the end may belong to the sentence."""
+    """Return the known name of a written mention, or None. Punctuation at its end may belong to the sentence."""
     name = written.lower()
     while name:
         if name in known:
             return known[name]
-        if name[-1] not in _ENDS:
+        if name[-1] not in _TRAILING:
             return None
         name = name[:-1]
     return None
 
 
-def _written(prose: str) -> Iterator[str]:
-    """Every name that is written as a mention."""
+def _mentioned_names(prose: str) -> Iterator[str]:
+    """Yield every name that is written as a mention."""
     lines = prose.split("\n")
-    for line, above_code in zip(lines, _above_code(lines), strict=True):
+    for line, above_code in zip(lines, _is_above_code(lines), strict=True):
         for match in _MENTION.finditer(line):
             rest = line[match.end() :]
-            if rest.startswith(("/", _ELSEWHERE, "@")) and not rest.startswith(("/ ", "/\t")):
-                continue  # a scope of packages, or a name that goes on in text from elsewhere
-            if line[: match.start()].strip() in _BEFORE and (rest.startswith("(") or (above_code and not rest.strip())):
+            if rest.startswith(("/", _QUOTED, "@")) and not rest.startswith(("/ ", "/\t")):
+                continue  # a package scope, or a name that continues in quoted text
+            if line[: match.start()].strip() in _DECORATOR_PREFIXES and (
+                rest.startswith("(") or (above_code and not rest.strip())
+            ):
                 continue  # a decorator
             yield match[1]
             yield from match[2].split("/@")[1:]
 
 
-def _above_code(lines: list[str]) -> list[bool]:
-    """Whether what comes after each line, but for decorators and empty lines, is code that can be decorated."""
+def _is_above_code(lines: list[str]) -> list[bool]:
+    """Return for each line if the next line that is not empty or a decorator is code that can be decorated."""
     found: list[bool] = []
     code = False
     for line in reversed(lines):
         found.append(code)
-        if line.strip() and not _ALONE.fullmatch(line):
-            code = _DECORATED.match(line) is not None
+        if line.strip() and not _DECORATOR_LINE.fullmatch(line):
+            code = _DECORATABLE.match(line) is not None
     return found[::-1]
 
 
-def _prose(text: str) -> str:
-    """The text without code and block quotes; lines stay lines."""
+def _strip_code(text: str) -> str:
+    """Return the text with code and block quotes blanked out. The number of lines does not change."""
     kept: list[str] = []
     fence = ""
     for line in text.split("\n"):
@@ -134,7 +136,7 @@ def _prose(text: str) -> str:
             kept.append("")
         else:
             kept.append("" if _QUOTE.match(line) else line)
-    return "\n".join(_without_ticks(block) for block in _paragraphs(kept))
+    return "\n".join(_strip_inline_code(block) for block in _paragraphs(kept))
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
@@ -146,8 +148,8 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             yield from ("" for _ in block)
 
 
-def _without_ticks(block: str) -> str:
-    """A paragraph with its inline code blanked out: from some backticks to the next as many."""
+def _strip_inline_code(block: str) -> str:
+    """Return a paragraph with its inline code blanked out. A span ends with as many backticks as it starts with."""
     runs = list(_TICKS.finditer(block))
     lengths: dict[int, deque[int]] = {}
     for index, run in enumerate(runs):

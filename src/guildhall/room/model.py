@@ -19,17 +19,17 @@ from guildhall.core.ids import PROPOSAL, digest, is_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PERSON = "person"  # whoever types commands; reached by @person, woken by nothing
+PERSON = "person"  # the user; @person notifies no agent
 SYSTEM = "system"  # the room itself
-ALL = "all"  # every seat but the sender's
+ALL = "all"  # every agent except the sender
 RESERVED = frozenset({PERSON, SYSTEM, ALL})
 
 MAX_HOPS = 20
 MAX_REPEATS = 3
 HOLDING = "holding"  # among the settings of a room
-LONG = 4_000  # characters: a longer message becomes a resource
-MAX_TEXT = 1_000_000  # bytes of a message, a document, a resource
-MAX_LINE = 500  # characters of a title, an option, a reason, a state
+MAX_INLINE_CHARS = 4_000  # a longer message becomes a resource
+MAX_TEXT_BYTES = 1_000_000  # of a message, a document, a resource
+MAX_LINE_CHARS = 500  # of a title, an option, a reason, a state
 
 MessageKind = Literal["message", "system", "proposal", "resolved", "expired", "assignment", "suggestion"]
 DeliveryStatus = Literal["unread", "held", "done", "dead"]
@@ -38,42 +38,42 @@ PRIORITIES = ("low", "normal", "high")
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of what is said: the speaker's own words, or text from elsewhere, in which nobody is mentioned."""
+class TextPart:
+    """A part of a message: the sender's own words, or quoted text. The parser finds no mentions in quoted text."""
 
     text: str
-    quoted: bool = False
+    is_quoted: bool = False
 
 
 @dataclass(frozen=True)
-class Said:
-    """What is said, in pieces."""
+class MessageText:
+    """The text of a message, in parts."""
 
-    pieces: tuple[Piece, ...]
-
-    @staticmethod
-    def own(text: str) -> Said:
-        return Said((Piece(text),))
+    parts: tuple[TextPart, ...]
 
     @staticmethod
-    def quote(text: str) -> Said:
-        return Said((Piece(text, quoted=True),))
+    def own(text: str) -> MessageText:
+        return MessageText((TextPart(text),))
+
+    @staticmethod
+    def quote(text: str) -> MessageText:
+        return MessageText((TextPart(text, is_quoted=True),))
 
     @property
     def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
+        return "".join(piece.text for piece in self.parts)
 
     def as_list(self) -> list[list[Any]]:
-        return [[piece.text, piece.quoted] for piece in self.pieces]
+        return [[piece.text, piece.is_quoted] for piece in self.parts]
 
     @staticmethod
-    def from_list(data: list[list[Any]]) -> Said:
-        return Said(tuple(Piece(text, quoted) for text, quoted in data))
+    def from_list(data: list[list[Any]]) -> MessageText:
+        return MessageText(tuple(TextPart(text, quoted) for text, quoted in data))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who performs an operation. With a run and a key, it is one call of that run."""
+    """The agent, user or system that performs an operation. A run and a key identify one call of that run."""
 
     name: str
     run: str | None = None
@@ -90,7 +90,7 @@ class Actor:
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry:
-    """An operation in the log of a room: who performed it, with which arguments and which result."""
+    """An operation in the log of a room, with its actor, arguments and result."""
 
     place: int
     op: str
@@ -102,7 +102,7 @@ class LogEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomRecord:
-    """A room as the database knows it."""
+    """The row of a room."""
 
     id: str
     workflow: str
@@ -123,26 +123,26 @@ class RoomRecord:
         return self.settings.get("max_repeats", MAX_REPEATS)
 
     @property
-    def holding(self) -> bool:
-        """Whether what agents say to one another is held back, because they have only talked for too long."""
+    def is_holding(self) -> bool:
+        """Return True if messages between agents are held, because the agents have only talked for too long."""
         return bool(self.settings.get(HOLDING))
 
     @property
-    def folder(self) -> Path | None:
-        """Where the documents are files; None: they are in the database."""
+    def documents_folder(self) -> Path | None:
+        """The folder of the documents, or None if they are in the database."""
         kind, _, folder = self.documents.partition(":")
         return Path(folder) if kind == "file" else None
 
     @property
-    def projection(self) -> Path | None:
-        """Where channel.md and _state/ are written after each change, for `provider: file`."""
+    def export_folder(self) -> Path | None:
+        """The folder of channel.md and _state/ (`provider: file`), or None."""
         folder = self.settings.get("projection")
         return Path(folder) if folder else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """An agent's seat, and what it says of itself."""
+class RoomAgent:
+    """An agent of a room, with the status that it has set for itself."""
 
     agent: str
     ordinal: int
@@ -152,7 +152,7 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One entry of the channel. What kind it is is said here and nowhere in its text."""
+    """An entry of the channel. Only `kind` tells its kind, never its text."""
 
     id: int
     kind: MessageKind
@@ -181,34 +181,34 @@ class Mail:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What a run was shown of its inbox: up to which message, and how far these had come."""
+class ShownInbox:
+    """The part of its inbox that a run was shown: the last message, and the largest number of hops."""
 
     until: int = 0
-    hops: int | None = None  # None: it was shown nothing
+    hops: int | None = None  # None if it was shown nothing
 
 
 _NAMES = ("reached", "missed", "overlooked")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posted:
-    """What became of a message: whom it reaches, which mentions miss, and whether it goes out at all."""
+class PostResult:
+    """The result of posting a message: the agents that it reaches, its invalid mentions, and whether it is held."""
 
     id: int
     reached: tuple[str, ...]
     missed: tuple[str, ...] = ()
-    overlooked: tuple[str, ...] = ()  # seats that stand in code or a quotation, and are not mentioned by that
-    held: bool = False  # too many hops: a person decides whether it is delivered
+    overlooked: tuple[str, ...] = ()  # agents named only inside code or quotes
+    held: bool = False  # the user decides if it is delivered
     resource: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {**vars(self), **{name: list(getattr(self, name)) for name in _NAMES}}
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Posted:
+    def from_dict(data: Mapping[str, Any]) -> PostResult:
         names = {name: tuple(data[name]) for name in _NAMES}
-        return Posted(id=data["id"], held=data["held"], resource=data["resource"], **names)
+        return PostResult(id=data["id"], held=data["held"], resource=data["resource"], **names)
 
 
 ProposalType = Literal["election", "decision", "approval", "assignment"]
@@ -219,7 +219,7 @@ ProposalStatus = Literal["open", "resolved", "rejected", "expired", "cancelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Something that is put to the vote. Who may vote is settled when it is made."""
+    """A vote of the agents. `eligible` is fixed when the proposal is created."""
 
     number: int
     type: ProposalType
@@ -229,7 +229,7 @@ class Proposal:
     binding: bool
     quorum: int
     tie_break: TieBreak
-    guards: tuple[str, ...]  # tools and documents that a binding approval keeps closed until it passes
+    guards: tuple[str, ...]  # tools and documents that stay closed until a binding approval passes
     eligible: tuple[str, ...]
     creator: str
     status: ProposalStatus = "open"
@@ -250,8 +250,8 @@ class Proposal:
         return f"{self.type}, {self.resolution}, {'binding' if self.binding else 'advisory'}"
 
     @property
-    def passed(self) -> bool:
-        """Whether an approval was given: its first option is the one that gives it."""
+    def has_passed(self) -> bool:
+        """Return True if an approval was given. Its first option approves."""
         return self.status == "resolved" and self.result == self.options[0]
 
     def as_dict(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a proposal ended."""
+    """The final status of a proposal, with its result and the reason."""
 
     status: ProposalStatus
     result: str | None
@@ -272,7 +272,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Vote:
-    """What an agent voted for, and why."""
+    """The vote of one agent."""
 
     agent: str
     choice: str
@@ -304,24 +304,24 @@ class RoomListener:
     on_event: Callable[[RoomEvent], None] = lambda event: None
 
 
-def check_seat(name: str) -> None:
-    """Raises unless an agent can be called so."""
+def check_agent_name(name: str) -> None:
+    """Raise UsageError if a name is not valid for an agent."""
     if not is_name(name) or name.lower() in RESERVED:
         taken = is_name(name)
-        hint = f"{', '.join(sorted(RESERVED))} mean something else." if taken else "Use letters, digits, '_', '-', '.'."
-        raise UsageError(f"{name[:80]!a} cannot name an agent", hint=hint)
+        hint = f"Reserved names: {', '.join(sorted(RESERVED))}." if taken else "Use letters, digits, '_', '-', '.'."
+        raise UsageError(f"invalid agent name: {name[:80]!a}", hint=hint)
 
 
-def check_text(text: str, what: str, *, most: int = MAX_TEXT) -> bytes:
+def check_text(text: str, what: str, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Return the text as bytes. Raise UsageError if it is not text or has more than `most` bytes."""
-    return text_checks.check_text(what, text, max_bytes=most, allow_empty=True, long="Say it briefer.").encode()
+    return text_checks.check_text(what, text, max_bytes=max_bytes, allow_empty=True, long="Shorten it.").encode()
 
 
 def check_line(text: str, what: str) -> str:
     """Return a text of one line without surrounding blanks. Raise UsageError if it is not one."""
-    return text_checks.check_line(what, text.strip(), MAX_LINE, empty="Say something in it.")
+    return text_checks.check_line(what, text.strip(), MAX_LINE_CHARS, empty="Write at least one character.")
 
 
-def pin(content: str) -> str:
-    """The hash of a document's or a resource's content."""
+def content_hash(content: str) -> str:
+    """Return the hash of the content of a document or resource."""
     return digest(content.encode())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     Effect = Callable[["Turn"], Mapping[str, Any] | None]
-    Also = Callable[[Connection], object]
+    ExtraEffect = Callable[[Connection], object]
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 # turn: one transaction in an open room. A refused call is logged, too.
@@ -40,7 +40,7 @@ _ERRORS = {error.code: error for error in (UsageError, NotFound, Refused, Confli
 
 @dataclass
 class Turn:
-    """One operation inside its transaction: who performs it, when, and what to announce after the commit."""
+    """One operation inside its transaction, and the events and wake-ups to announce after the commit."""
 
     connection: Connection
     room_id: str
@@ -51,10 +51,10 @@ class Turn:
 
     @cached_property
     def room(self) -> RoomRecord:
-        """The room at the beginning of the turn. Raise NotFound if there is no such room."""
-        found = records.room(self.connection, self.room_id)
+        """Return the room as it was at the start of the turn. Raise NotFound if it does not exist."""
+        found = records.find_room(self.connection, self.room_id)
         if found is None:
-            raise NotFound(f"there is no room {self.room_id!r}")
+            raise NotFound(f"unknown room {self.room_id!r}")
         return found
 
     def add_event(self, type: RoomEventType, /, **data: Any) -> None:
@@ -92,7 +92,7 @@ class Operation:
         given = dict(list(bound.arguments.items())[1:])
         return given if self.normalise is None else self.normalise(given)
 
-    def logged(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def logged_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in arguments.items() if name not in self.unlogged}
 
 
@@ -127,7 +127,7 @@ def operation(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Performed:
+class OperationResult:
     """The result of an operation. `turn` is None if it was performed before: there is nothing to announce."""
 
     result: dict[str, Any]
@@ -142,47 +142,49 @@ def execute(
     at: str,
     arguments: Mapping[str, Any],
     effect: Effect,
-    also: Also | None = None,
-) -> Performed:
+    also: ExtraEffect | None = None,
+) -> OperationResult:
     """Perform the effect of an operation once, and log it. `also` is a further effect that is refused with it.
 
     A refused operation leaves only its log entry.
     """
     if (before := recorded_result(connection, room, operation.name, actor)) is not None:
-        return Performed(result=before, turn=None)
+        return OperationResult(result=before, turn=None)
     if operation.kind == "mail":
         turn = Turn(connection, room, actor, at)
         changed = effect(turn)
         result = dict(changed or {})
         if changed is not None:
-            records.log(connection, room, operation.name, actor, at, operation.logged(arguments), result)
-        return Performed(result=result, turn=turn)
-    turn = begin(connection, room, actor, at)
+            records.add_log_entry(
+                connection, room, operation.name, actor, at, operation.logged_arguments(arguments), result
+            )
+        return OperationResult(result=result, turn=turn)
+    turn = begin_turn(connection, room, actor, at)
     try:
-        with records.all_or_nothing(connection):
+        with records.savepoint(connection):
             result = dict(effect(turn) or {})
             if also is not None:
                 also(connection)
     except GuildError as error:
         result = {"error": error.as_dict()}
-        turn = begin(connection, room, actor, at)
-    records.log(connection, room, operation.name, actor, at, operation.logged(arguments), result)
-    return Performed(result=result, turn=turn)
+        turn = begin_turn(connection, room, actor, at)
+    records.add_log_entry(connection, room, operation.name, actor, at, operation.logged_arguments(arguments), result)
+    return OperationResult(result=result, turn=turn)
 
 
 def recorded_result(connection: Connection, room: str, op: str, actor: Actor) -> dict[str, Any] | None:
     """Return the result of a call that was performed before. Raise Conflict if its key was used for another one."""
     if actor.run is None or actor.key is None:
         return None
-    before = records.recorded(connection, room, actor.run, actor.key)
+    before = records.find_call(connection, room, actor.run, actor.key)
     if before is None:
         return None
     if before[0] != op:
-        raise Conflict(f"the call {actor.key[:80]!a} of {actor.run} was {before[0]}, and not {op}")
+        raise Conflict(f"call {actor.key[:80]!a} of {actor.run} was {before[0]}, not {op}")
     return before[1]
 
 
-def begin(connection: Connection, room: str, actor: Actor, at: str) -> Turn:
+def begin_turn(connection: Connection, room: str, actor: Actor, at: str) -> Turn:
     """Return a turn in a transaction. Raise NotFound if there is no such room, Conflict if it is closed."""
     turn = Turn(connection, room, actor, at)
     if turn.room.closed_at is not None:

@@ -34,9 +34,9 @@ from guildhall.room.model import (
     Mail,
     Message,
     Proposal,
+    RoomAgent,
     RoomRecord,
-    Seat,
-    Seen,
+    ShownInbox,
     Vote,
 )
 from guildhall.store.tables import deliveries, messages, proposals, room_log, rooms, seats, votes
@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
 
-_UNREAD = deliveries.c.status == literal_column("'unread'")  # spelled out: only so is the partial index used
-_SHOWN = text("op IN ('inbox_shown', 'inbox_read')")  # the operations that show a run its inbox
+_UNREAD = deliveries.c.status == literal_column(
+    "'unread'"
+)  # a literal, because SQLite does not use the partial index for a parameter
+_SHOWS_INBOX = text("op IN ('inbox_shown', 'inbox_read')")  # the operations that show a run its inbox
 
-# What every call of a tool needs is put together once: making a statement costs more than executing it.
+# Statements of every tool call are built once, because building one costs more than executing it.
 _ROOM = select(rooms).where(rooms.c.id == bindparam("id"))
 _SEATS = (
     select(seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
@@ -56,7 +58,7 @@ _SEATS = (
     .order_by(seats.c.ordinal)
 )
 _SEATED = select(seats.c.agent).where(seats.c.room == bindparam("room")).order_by(seats.c.ordinal)
-_LAST = select(func.max(messages.c.id)).where(messages.c.room == bindparam("room"))
+_LAST_NUMBER = select(func.max(messages.c.id)).where(messages.c.room == bindparam("room"))
 _ADD_MESSAGE = insert(messages)
 _DELIVER = insert(deliveries)
 _LOG = insert(room_log)
@@ -65,7 +67,7 @@ _RECORDED = select(room_log.c.op, room_log.c.result).where(
 )
 _SEEN = select(
     func.max(room_log.c.result["until"].as_integer()), func.max(room_log.c.result["hops"].as_integer())
-).where(room_log.c.room == bindparam("room"), room_log.c.run == bindparam("run"), _SHOWN)
+).where(room_log.c.room == bindparam("room"), room_log.c.run == bindparam("run"), _SHOWS_INBOX)
 _INBOX = (
     select(messages, deliveries.c.priority)
     .select_from(
@@ -86,14 +88,14 @@ _UNREAD_AFTER = select(func.count()).where(
 
 
 @contextmanager
-def all_or_nothing(connection: Connection) -> Generator[None]:
-    """What fails inside leaves nothing behind, and the transaction around it goes on."""
+def savepoint(connection: Connection) -> Generator[None]:
+    """Roll back the statements of a block that raises, and keep the transaction around it."""
     raw: Any = connection.connection.dbapi_connection
     raw.execute("SAVEPOINT operation")
     try:
         yield
     except BaseException:
-        if raw.in_transaction:  # SQLite may have given up all of it
+        if raw.in_transaction:  # SQLite may have rolled back all of it
             raw.execute("ROLLBACK TO operation")
             raw.execute("RELEASE operation")
         raise
@@ -112,29 +114,29 @@ def change_room(connection: Connection, room: str, **values: Any) -> None:
 
 
 def set_holding(connection: Connection, id: str, *, holding: bool) -> bool:
-    """Whether what agents say to one another is held back; says whether that has changed."""
-    found = room(connection, id)
-    if found is None or found.holding == holding:
+    """Hold or deliver the messages between agents from now on. Return True if that is a change."""
+    found = find_room(connection, id)
+    if found is None or found.is_holding == holding:
         return False
     change_room(connection, id, settings={**found.settings, HOLDING: holding})
     return True
 
 
-def room(connection: Connection, id: str) -> RoomRecord | None:
+def find_room(connection: Connection, id: str) -> RoomRecord | None:
     row = connection.execute(_ROOM, {"id": id}).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 
 def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord | None:
-    """The open room of a workflow and tag."""
+    """Return the open room of a workflow and tag, or None."""
     mine = (rooms.c.workflow == workflow) & (rooms.c.tag == tag) & rooms.c.closed_at.is_(None)
     row = connection.execute(select(rooms).where(mine)).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 
-def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str) -> None:
-    """Seats exactly these agents, in this order. Who stays keeps what it said of itself."""
-    there = set(agents_of(connection, room))
+def set_agents(connection: Connection, room: str, agents: Sequence[str], at: str) -> None:
+    """Set the agents of a room and their order. Agents that stay keep their status."""
+    there = set(agent_names(connection, room))
     for ordinal, agent in enumerate(agents):
         mine = (seats.c.room == room) & (seats.c.agent == agent)
         if agent in there:
@@ -144,18 +146,18 @@ def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str)
     connection.execute(delete(seats).where(seats.c.room == room, seats.c.agent.not_in(agents)))
 
 
-def seats_of(connection: Connection, room: str) -> list[Seat]:
-    """In the order of the workflow's file."""
+def list_agents(connection: Connection, room: str) -> list[RoomAgent]:
+    """Return the agents of a room in the order of the workflow file."""
     found = connection.execute(_SEATS, {"room": room})
-    return [Seat(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
+    return [RoomAgent(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
 
 
-def agents_of(connection: Connection, room: str) -> list[str]:
-    """The names of those who are seated, in the order of the workflow's file."""
+def agent_names(connection: Connection, room: str) -> list[str]:
+    """Return the names of the agents in the order of the workflow file."""
     return list(connection.execute(_SEATED, {"room": room}).scalars())
 
 
-def change_seat(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
+def change_agent(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
     connection.execute(update(seats).where(seats.c.room == room, seats.c.agent == agent).values(at=at, **values))
 
 
@@ -169,8 +171,10 @@ def add_message(connection: Connection, room: str, **message: Any) -> int:
     return number
 
 
-def channel(connection: Connection, room: str, *, since: int = 0, limit: int, newest: bool = False) -> list[Message]:
-    """Messages after `since`, oldest first: the first of them, or the newest."""
+def list_messages(
+    connection: Connection, room: str, *, since: int = 0, limit: int, newest: bool = False
+) -> list[Message]:
+    """Return messages after `since`, oldest first: the first `limit` of them, or the newest ones."""
     order = messages.c.id.desc() if newest else messages.c.id
     mine = (messages.c.room == room) & (messages.c.id > since)
     found = [_message(row) for row in connection.execute(select(messages).where(mine).order_by(order).limit(limit))]
@@ -178,12 +182,12 @@ def channel(connection: Connection, room: str, *, since: int = 0, limit: int, ne
 
 
 def count_messages(connection: Connection, room: str) -> int:
-    """Numbers are given without gaps: the last one is the count."""
-    return connection.execute(_LAST, {"room": room}).scalar_one() or 0
+    """Return the number of messages. Message numbers have no gaps, so the last number is the count."""
+    return connection.execute(_LAST_NUMBER, {"room": room}).scalar_one() or 0
 
 
-def since_outside(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
-    """What agents have said, or one of them, since somebody from outside last spoke; of the newest so many messages."""
+def talk_since_input(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
+    """Return the messages of agents since the last message from outside, among the newest `limit` messages."""
     after = count_messages(connection, room) - limit
     mine = (messages.c.room == room) & (messages.c.id > after)
     if sender is not None:
@@ -209,20 +213,20 @@ def deliver(
         connection.execute(_DELIVER, rows)
 
 
-def unread(connection: Connection, room: str, agent: str, limit: int) -> list[Mail]:
-    """The oldest unread messages of an agent. A look-up in an index, however long the channel is."""
+def unread_mail(connection: Connection, room: str, agent: str, limit: int) -> list[Mail]:
+    """Return the oldest unread messages of an agent. An index keeps this fast in a long channel."""
     found = connection.execute(_READ_INBOX, {"room": room, "agent": agent, "limit": limit})
     return [Mail(message=_message(row), priority=row.priority) for row in found]
 
 
-def has_unread_call(connection: Connection, room: str, agent: str, key: str) -> bool:
+def has_unread_from_call(connection: Connection, room: str, agent: str, key: str) -> bool:
     """Return True if an agent has an unread message of the room itself, posted by a call whose key starts so."""
     mine = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (messages.c.sender == SYSTEM)
     posted = messages.c.key.startswith(key, autoescape=True)
     return connection.execute(_INBOX.where(mine, _UNREAD, posted).limit(1)).first() is not None
 
 
-def in_status(
+def mail_by_status(
     connection: Connection, room: str, status: DeliveryStatus, agent: str | None = None
 ) -> list[tuple[str, Mail]]:
     """Return the mail in a status, of an agent or of all: agent and mail."""
@@ -234,7 +238,7 @@ def in_status(
 
 
 def count_unread(connection: Connection, room: str) -> dict[str, int]:
-    """Return the number of unread messages of each agent that has some. Held, done and dead ones do not count."""
+    """Return the number of unread messages by agent. Held, handled and dead messages do not count."""
     statement = (
         select(deliveries.c.agent, func.count())
         .select_from(
@@ -251,8 +255,8 @@ def count_unread_after(connection: Connection, room: str, agent: str, message: i
     return connection.execute(_UNREAD_AFTER, {"room": room, "agent": agent, "message": message}).scalar_one()
 
 
-def cursors(connection: Connection, room: str) -> dict[str, int]:
-    """Up to which message each seated agent has handled all of its mail."""
+def read_cursors(connection: Connection, room: str) -> dict[str, int]:
+    """Return for each agent the last message up to which it has no unread mail."""
     last = count_messages(connection, room)
     statement = (
         select(seats.c.agent, func.min(deliveries.c.message))
@@ -269,7 +273,7 @@ def cursors(connection: Connection, room: str) -> dict[str, int]:
     return {row[0]: last if row[1] is None else row[1] - 1 for row in connection.execute(statement)}
 
 
-def mark(
+def move_mail(
     connection: Connection,
     room: str,
     agent: str | None,
@@ -287,18 +291,20 @@ def mark(
         mine.append(deliveries.c.message <= until)
     if only is not None:
         mine.append(deliveries.c.message.in_(only))
-    return _move(connection, mine, now)
+    return _set_status(connection, mine, now)
 
 
 def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
-    """Hold the unread messages of agents to agents, `but` those to some. Return them: agent and message."""
+    """Hold the unread messages between agents, except those to agents in `but`. Return agent and message of each."""
     said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
     talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
     mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
-    return _move(connection, mine, "held")
+    return _set_status(connection, mine, "held")
 
 
-def _move(connection: Connection, mine: Sequence[ColumnElement[bool]], now: DeliveryStatus) -> list[tuple[str, int]]:
+def _set_status(
+    connection: Connection, mine: Sequence[ColumnElement[bool]], now: DeliveryStatus
+) -> list[tuple[str, int]]:
     """Set the status of deliveries, and return them: agent and message."""
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
@@ -307,21 +313,21 @@ def _move(connection: Connection, mine: Sequence[ColumnElement[bool]], now: Deli
     return found
 
 
-def forget_hops(connection: Connection, room: str, numbers: Iterable[int]) -> None:
-    """A person has let these messages go out: what follows from them is counted anew."""
+def reset_hops(connection: Connection, room: str, numbers: Iterable[int]) -> None:
+    """Set the hops of messages to 0, because the user has released them."""
     connection.execute(update(messages).where(messages.c.room == room, messages.c.id.in_(list(numbers))).values(hops=0))
 
 
 # The log
 
 
-def recorded(connection: Connection, room: str, run: str, key: str) -> tuple[str, dict[str, Any]] | None:
-    """The operation and the result of a call that was made before."""
+def find_call(connection: Connection, room: str, run: str, key: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the operation and the result of a recorded call, or None."""
     row = connection.execute(_RECORDED, {"room": room, "run": run, "key": key}).first()
     return None if row is None else (row.op, row.result)
 
 
-def log(
+def add_log_entry(
     connection: Connection,
     room: str,
     op: str,
@@ -330,13 +336,12 @@ def log(
     arguments: Mapping[str, Any],
     result: Mapping[str, Any],
 ) -> None:
-    """Gives an operation its place in the order of all that happened."""
     row = {"room": room, "op": op, "actor": actor.name, "run": actor.run, "key": actor.key, "at": at}
     connection.execute(_LOG, {**row, "arguments": dict(arguments), "result": dict(result)})
 
 
-def history(connection: Connection, room: str, *, since: int = 0) -> list[LogEntry]:
-    """The log of a room, in order."""
+def log_entries(connection: Connection, room: str, *, since: int = 0) -> list[LogEntry]:
+    """Return the log of a room in order."""
     mine = (room_log.c.room == room) & (room_log.c.place > since)
     rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
     names = ("place", "op", "arguments", "result", "at")
@@ -346,15 +351,15 @@ def history(connection: Connection, room: str, *, since: int = 0) -> list[LogEnt
     ]
 
 
-def seen(connection: Connection, room: str, run: str) -> Seen:
-    """What of its inbox a run was shown, all in all."""
+def shown_inbox(connection: Connection, room: str, run: str) -> ShownInbox:
+    """Return the part of its inbox that a run was shown."""
     until, hops = connection.execute(_SEEN, {"room": room, "run": run}).one()
-    return Seen(until=until or 0, hops=hops)
+    return ShownInbox(until=until or 0, hops=hops)
 
 
-def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
-    """The messages of its inbox that a run was shown."""
-    mine = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWN
+def shown_messages(connection: Connection, room: str, run: str) -> frozenset[int]:
+    """Return the numbers of the messages that a run was shown."""
+    mine = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWS_INBOX
     results = connection.execute(select(room_log.c.result).where(mine)).scalars()
     return frozenset(number for result in results for number in result.get("messages", ()))
 
@@ -365,40 +370,42 @@ def _message(row: Row[Any]) -> Message:
     return Message(**values)
 
 
-_OPEN = proposals.c.status == literal_column("'open'")  # spelled out: only so is the partial index used
+_OPEN = proposals.c.status == literal_column(
+    "'open'"
+)  # a literal, because SQLite does not use the partial index for a parameter
 _LISTS = ("options", "guards", "eligible")
 
 
-def add(connection: Connection, room: str, proposal: Proposal) -> None:
+def add_proposal(connection: Connection, room: str, proposal: Proposal) -> None:
     values = {column.name: getattr(proposal, column.name) for column in proposals.c if column.name != "room"}
     values |= {name: list(values[name]) for name in _LISTS}
     connection.execute(insert(proposals).values(room=room, **values))
 
 
-def count(connection: Connection, room: str) -> int:
+def count_proposals(connection: Connection, room: str) -> int:
     return connection.execute(select(func.count()).where(proposals.c.room == room)).scalar_one()
 
 
-def find(connection: Connection, room: str, number: int) -> Proposal | None:
+def find_proposal(connection: Connection, room: str, number: int) -> Proposal | None:
     return next(iter(_proposals(connection, room, proposals.c.number == number)), None)
 
 
-def all_of(connection: Connection, room: str) -> list[Proposal]:
+def list_proposals(connection: Connection, room: str) -> list[Proposal]:
     """Return every proposal, oldest first."""
     return _proposals(connection, room)
 
 
-def open_ones(connection: Connection, room: str) -> list[Proposal]:
+def open_proposals(connection: Connection, room: str) -> list[Proposal]:
     return _proposals(connection, room, _OPEN)
 
 
-def unarchived(connection: Connection, room: str) -> list[Proposal]:
-    """Return the decided proposals that the archive does not have yet, in the order in which they ended."""
+def unarchived_proposals(connection: Connection, room: str) -> list[Proposal]:
+    """Return the decided proposals that decisions.md does not have yet, in the order of their ends."""
     found = _proposals(connection, room, proposals.c.result.is_not(None), proposals.c.archived.is_(False))
     return sorted(found, key=lambda proposal: proposal.ended_at or "")
 
 
-def change(connection: Connection, room: str, number: int, **values: Any) -> None:
+def change_proposal(connection: Connection, room: str, number: int, **values: Any) -> None:
     mine = (proposals.c.room == room) & (proposals.c.number == number)
     connection.execute(update(proposals).where(mine).values(**values))
 
@@ -412,8 +419,8 @@ def put_vote(
         connection.execute(insert(votes).values(room=room, proposal=number, agent=actor.name, **values))
 
 
-def votes_of(connection: Connection, room: str, number: int) -> list[Vote]:
-    """In the order of the voters' names."""
+def list_votes(connection: Connection, room: str, number: int) -> list[Vote]:
+    """Return the votes on a proposal, ordered by agent."""
     mine = (votes.c.room == room) & (votes.c.proposal == number)
     found = connection.execute(select(votes).where(mine).order_by(votes.c.agent))
     return [Vote(agent=row.agent, choice=row.choice, reason=row.reason) for row in found]

@@ -14,8 +14,8 @@ from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.room import inbox, records, shared_records
 from guildhall.room.document_stores import check_path
-from guildhall.room.documents import DEFAULT
-from guildhall.room.model import LogEntry, Mail, RoomListener, pin
+from guildhall.room.documents import DEFAULT_DOCUMENT
+from guildhall.room.model import LogEntry, Mail, RoomListener, content_hash
 from guildhall.room.service import OPERATIONS, Room, open_room
 from guildhall.room.tools import TOOLS, RoomTools, room_tools
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.tools.model import ToolCall, ToolResult
 
-_CHANGES = ("document_write", "document_append", "document_create", "archive")
+_DOCUMENT_CHANGES = ("document_write", "document_append", "document_create", "archive")
 _IN_DATABASE = "sqlite"
 
 
@@ -52,20 +52,20 @@ class LogClock:
         """Return at once."""
 
 
-class _QuietRoom(Room):
+class _SilentRoom(Room):
     """A room without consequences after a commit: the log has them as operations, too."""
 
-    async def _bring_up(self, turn: Turn) -> None:
+    async def _follow_up(self, turn: Turn) -> None:
         pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeated:
+class RepeatedOperation:
     """An operation that was repeated. `given` is the result of the tool call, if it was one."""
 
     arguments: Mapping[str, Any]
     result: Mapping[str, Any]
-    given: ToolResult | None = None
+    tool_result: ToolResult | None = None
 
 
 class RoomReplay:
@@ -78,16 +78,16 @@ class RoomReplay:
         self._clock = LogClock()
         self._until = 0  # the last place in the log of the empty room
         self._files = False  # True if the documents were files, which can be changed by hand
-        self.room: Room = _QuietRoom(id, scratch, self._clock, RoomListener())
+        self.room: Room = _SilentRoom(id, scratch, self._clock, RoomListener())
 
     def operations(self) -> list[LogEntry]:
         """Return the log of the real room."""
-        return self._record.read(lambda connection: records.history(connection, self.room.id))
+        return self._record.read(lambda connection: records.log_entries(connection, self.room.id))
 
     def read(self, look: Callable[[Connection], Any]) -> Any:
         return self._scratch.read(look)
 
-    async def repeat(self, entry: LogEntry, call: ToolCall | None = None) -> Repeated:
+    async def repeat(self, entry: LogEntry, call: ToolCall | None = None) -> RepeatedOperation:
         """Perform an operation of the log once more. `call` is the tool call that performed it, if there was one."""
         self._clock.turn_to(entry.at)
         if entry.op.startswith("document_") or entry.op == "archive":
@@ -102,45 +102,45 @@ class RoomReplay:
             except GuildError as error:
                 if "error" not in entry.result:
                     raise
-                return Repeated(arguments=entry.arguments, result={"error": error.as_dict()})
-        return self._repeated(entry, given)
+                return RepeatedOperation(arguments=entry.arguments, result={"error": error.as_dict()})
+        return self._new_entry(entry, given)
 
-    def _repeated(self, entry: LogEntry, given: ToolResult | None) -> Repeated:
+    def _new_entry(self, entry: LogEntry, given: ToolResult | None) -> RepeatedOperation:
         """Return the new log entry of the repeated operation."""
-        log = self._scratch.read(lambda c: records.history(c, self.room.id, since=self._until))
+        log = self._scratch.read(lambda c: records.log_entries(c, self.room.id, since=self._until))
         self._until = log[-1].place if log else self._until
         mine = [one for one in log if one.op == entry.op and one.actor == entry.actor]
         if not mine:
-            return Repeated(arguments={}, result={}, given=given)
+            return RepeatedOperation(arguments={}, result={}, tool_result=given)
         result = mine[-1].result
-        refused = entry.op in _CHANGES and entry.result.get("error", {}).get("code") == "conflict"
-        if (
-            self._files and refused and result != entry.result
-        ):  # because of a version by hand that the log does not have
-            result = entry.result
-            given = None
-        return Repeated(arguments=mine[-1].arguments, result=result, given=given)
+        refused = entry.op in _DOCUMENT_CHANGES and entry.result.get("error", {}).get("code") == "conflict"
+        if self._files and refused and result != entry.result:
+            # The log does not have the edit by hand that caused the conflict.
+            result, given = entry.result, None
+        return RepeatedOperation(arguments=mine[-1].arguments, result=result, tool_result=given)
 
     async def _perform(self, entry: LogEntry) -> None:
         if entry.op == "open":
             await self._scratch.write(lambda connection: self._open(connection, entry))
         elif entry.op == "close":  # the replayed room stays open, so that it can be compared
-            await self._scratch.write(lambda c: records.log(c, self.room.id, "close", entry.actor, entry.at, {}, {}))
+            await self._scratch.write(
+                lambda c: records.add_log_entry(c, self.room.id, "close", entry.actor, entry.at, {}, {})
+            )
         elif entry.op in OPERATIONS:
             arguments = self._scratch.read(lambda connection: _arguments(connection, self.room.id, entry))
             await self.room.perform(entry.op, entry.actor, **OPERATIONS[entry.op].bind(arguments))
         else:
-            raise Conflict(f"the room's record has an operation {entry.op!r}, of which this version knows nothing")
+            raise Conflict(f"the log of the room has an unknown operation {entry.op!r}")
 
     def _open(self, connection: Connection, entry: LogEntry) -> None:
         id, arguments = self.room.id, entry.arguments
         self._files = arguments["documents"] != _IN_DATABASE
-        real = self._record.read(lambda record: records.room(record, id))
+        real = self._record.read(lambda record: records.find_room(record, id))
         assert real is not None
         settings = {name: value for name, value in arguments["settings"].items() if name != "projection"}
         inside = {**arguments, "documents": _IN_DATABASE, "settings": settings}
         open_room(connection, id, real.workflow, real.tag, entry.at, inside)
-        records.log(connection, id, "open", entry.actor, entry.at, arguments, {})
+        records.add_log_entry(connection, id, "open", entry.actor, entry.at, arguments, {})
 
     # Documents as files
 
@@ -156,18 +156,18 @@ class RoomReplay:
             return
         if "content" in entry.result:
             await self._put(path, entry.result["content"])
-        elif entry.op in _CHANGES and "digest" in entry.result:
+        elif entry.op in _DOCUMENT_CHANGES and "digest" in entry.result:
             actor, digest = entry.actor, entry.result["digest"]
-            before = self._record.read(lambda c: shared_records.before_change(c, self.room.id, path, actor, digest))
+            before = self._record.read(lambda c: shared_records.previous_hash(c, self.room.id, path, actor, digest))
             await self._put(path, None if before is None else self._content(path, before))
         elif entry.op == "document_read" and entry.result.get("error", {}).get("code") == "not_found":
             await self._put(path, None)
 
     def _content(self, path: str, digest: str) -> str | None:
-        held = self._scratch.read(lambda c: shared_records.document(c, self.room.id, path))
-        if held is not None and pin(held) == digest:
+        held = self._scratch.read(lambda c: shared_records.read_document(c, self.room.id, path))
+        if held is not None and content_hash(held) == digest:
             return held
-        return self._record.read(lambda c: shared_records.content_of(c, self.room.id, path, digest))
+        return self._record.read(lambda c: shared_records.find_content(c, self.room.id, path, digest))
 
     async def _put(self, path: str, content: str | None) -> None:
         def write(connection: Connection) -> None:
@@ -189,22 +189,22 @@ class RoomReplay:
 
 def _path_of(entry: LogEntry) -> str | None:
     try:
-        return check_path(entry.arguments.get("file") or DEFAULT)
+        return check_path(entry.arguments.get("file") or DEFAULT_DOCUMENT)
     except GuildError:
         return None
 
 
 def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, Any]:
-    """Return the arguments for a repetition of an operation. What a run saw of its inbox is computed anew."""
+    """Return the arguments for a repeated operation. The shown part of an inbox is computed again."""
     arguments = dict(entry.arguments)
     if entry.op == "inbox_shown":
-        return {**arguments, **inbox.marks(mail_shown(connection, room, entry))}
-    if entry.op in ("acknowledged", "buried") and entry.actor.run is not None:
-        return {**arguments, "until": records.seen(connection, room, entry.actor.run).until}
+        return {**arguments, **inbox.describe_batch(shown_mail(connection, room, entry))}
+    if entry.op in ("acknowledge", "bury") and entry.actor.run is not None:
+        return {**arguments, "until": records.shown_inbox(connection, room, entry.actor.run).until}
     return arguments
 
 
-def mail_shown(connection: Connection, room: str, entry: LogEntry) -> list[Mail]:
+def shown_mail(connection: Connection, room: str, entry: LogEntry) -> list[Mail]:
     """Return the unread mail that a run was shown in its first message, without messages that came later."""
     shown = entry.result.get("messages", ())
-    return [mail for mail in inbox.unread(connection, room, entry.actor.name) if mail.message.id in shown]
+    return [mail for mail in inbox.unread_batch(connection, room, entry.actor.name) if mail.message.id in shown]

@@ -21,24 +21,32 @@ from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
 from guildhall.core.text import did_you_mean
 from guildhall.room import channel, documents, inbox, records, voting
-from guildhall.room.document_stores import FileShelf, TableShelf
-from guildhall.room.documents import DocumentCall, Documents, archiver
-from guildhall.room.file_export import Projection
+from guildhall.room.document_stores import DatabaseDocumentStore, FileDocumentStore
+from guildhall.room.documents import DocumentCall, Documents, archive_actor
+from guildhall.room.file_export import FileExport
 from guildhall.room.model import (
     SYSTEM,
     Actor,
     Message,
-    Posted,
+    MessageText,
+    PostResult,
     Proposal,
+    RoomAgent,
     RoomEvent,
     RoomListener,
     RoomRecord,
-    Said,
-    Seat,
     Vote,
-    check_seat,
+    check_agent_name,
 )
-from guildhall.room.operation import REGISTERED, Operation, Performed, Turn, execute, raise_refusal, recorded_result
+from guildhall.room.operation import (
+    REGISTERED,
+    Operation,
+    OperationResult,
+    Turn,
+    execute,
+    raise_refusal,
+    recorded_result,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -46,7 +54,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.operation import Also, Effect
+    from guildhall.room.operation import Effect, ExtraEffect
     from guildhall.store.engine import Store
 
 T = TypeVar("T")
@@ -57,14 +65,16 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 def find_operation(name: str) -> Operation:
-    """Return an operation by its name. Raise NotFound if there is none."""
+    """Return an operation by its name. Raise NotFound for an unknown name."""
     if (found := OPERATIONS.get(name)) is None:
         raise NotFound(f"unknown room operation {name[:80]!r}", hint=did_you_mean(name, OPERATIONS))
     return found
 
 
-def perform_in(connection: Connection, room: str, name: str, actor: Actor, at: str, /, **arguments: Any) -> Performed:
-    """Perform an operation in a transaction of the caller, who passes the turn to `Room.follow` after the commit."""
+def perform_in(
+    connection: Connection, room: str, name: str, actor: Actor, at: str, /, **arguments: Any
+) -> OperationResult:
+    """Perform an operation in the caller's transaction. After the commit, pass the turn to `Room.announce`."""
     operation = find_operation(name)
     if operation.kind == "document":
         raise UsageError(f"{name} cannot be performed inside a transaction")
@@ -81,45 +91,46 @@ class Room:
         self._clock = clock
         self._listener = listener
         self._access = asyncio.Lock()  # held by operations on documents, and by those that change who may write them
-        self._going: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._documents: tuple[str, Documents] | None = None
-        self._projection: tuple[Path, Projection] | None = None
-        self._projecting = asyncio.Lock()
+        self._export: tuple[Path, FileExport] | None = None
+        self._export_lock = asyncio.Lock()
 
     # Queries
 
-    def record(self) -> RoomRecord:
-        """Return the room as it is now: its document owner, its roles, its settings."""
-        found = self._store.read(lambda connection: records.room(connection, self.id))
+    def read_record(self) -> RoomRecord:
+        """Return the current row of the room. Raise NotFound if it does not exist."""
+        found = self._store.read(lambda connection: records.find_room(connection, self.id))
         if found is None:
-            raise NotFound(f"there is no room {self.id!r}")
+            raise NotFound(f"unknown room {self.id!r}")
         return found
 
-    def seats(self) -> list[Seat]:
-        return self._store.read(lambda connection: records.seats_of(connection, self.id))
+    def list_agents(self) -> list[RoomAgent]:
+        return self._store.read(lambda connection: records.list_agents(connection, self.id))
 
-    def messages(self, *, since: int = 0, limit: int = 1_000, newest: bool = False) -> list[Message]:
+    def list_messages(self, *, since: int = 0, limit: int = 1_000, newest: bool = False) -> list[Message]:
         """Return messages after `since`, oldest first: the first of them, or the newest."""
         return self._store.read(
-            lambda connection: records.channel(connection, self.id, since=since, limit=limit, newest=newest)
+            lambda connection: records.list_messages(connection, self.id, since=since, limit=limit, newest=newest)
         )
 
-    def proposals(self) -> list[Proposal]:
-        return self._store.read(lambda connection: records.all_of(connection, self.id))
+    def list_proposals(self) -> list[Proposal]:
+        return self._store.read(lambda connection: records.list_proposals(connection, self.id))
 
-    def votes(self, proposal: Proposal) -> list[Vote]:
-        return self._store.read(lambda connection: records.votes_of(connection, self.id, proposal.number))
+    def list_votes(self, proposal: Proposal) -> list[Vote]:
+        return self._store.read(lambda connection: records.list_votes(connection, self.id, proposal.number))
 
-    def guard_of(self, tool: str) -> Proposal | None:
+    def find_guard(self, tool: str) -> Proposal | None:
         """Return the proposal that keeps a tool closed, or None. The tool need not be a room tool."""
-        return self._store.read(lambda connection: voting.guard_of(connection, self.id, tool))
+        return self._store.read(lambda connection: voting.find_guard(connection, self.id, tool))
 
     @property
     def documents(self) -> Documents:
-        record = self.record()
+        record = self.read_record()
         if self._documents is None or self._documents[0] != record.documents:
-            shelf = FileShelf(record.folder) if record.folder else TableShelf(self._store, self._clock, self.id)
-            self._documents = (record.documents, Documents(self.id, shelf, self._store, self._clock))
+            folder = record.documents_folder
+            contents = FileDocumentStore(folder) if folder else DatabaseDocumentStore(self._store, self._clock, self.id)
+            self._documents = (record.documents, Documents(self.id, contents, self._store, self._clock))
         return self._documents[1]
 
     def now(self) -> str:
@@ -128,7 +139,14 @@ class Room:
     # Operations
 
     async def perform(
-        self, name: str, actor: Actor, /, *, check: Also | None = None, also: Also | None = None, **arguments: Any
+        self,
+        name: str,
+        actor: Actor,
+        /,
+        *,
+        check: ExtraEffect | None = None,
+        extra: ExtraEffect | None = None,
+        **arguments: Any,
     ) -> Mapping[str, Any]:
         """Perform an operation once and return its result. Raise the error of a refused one.
 
@@ -138,7 +156,7 @@ class Room:
         operation = find_operation(name)
         bound = operation.bind(arguments)
         if operation.kind != "document":
-            return await self._commit(operation, actor, bound, partial(operation.function, **bound), check, also)
+            return await self._commit(operation, actor, bound, partial(operation.function, **bound), check, extra)
         async with self._access:
             before = self._store.read(lambda connection: recorded_result(connection, self.id, name, actor))
             if before is not None:
@@ -148,47 +166,47 @@ class Room:
                 effect: Effect = await operation.function(call, **bound)
             except GuildError as error:
                 effect = partial(_refuse, error)
-            return await self._commit(operation, actor, bound, effect, check, also)
+            return await self._commit(operation, actor, bound, effect, check, extra)
 
     async def send(
-        self, said: Said | str, actor: Actor, *, to: Sequence[str] = (), check: Also | None = None
-    ) -> Posted:
+        self, said: MessageText | str, actor: Actor, *, to: Sequence[str] = (), check: ExtraEffect | None = None
+    ) -> PostResult:
         """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
-        spoken = Said.own(said) if isinstance(said, str) else said
-        return Posted.from_dict(await self.perform("send", actor, check=check, said=spoken.as_list(), to=list(to)))
+        spoken = MessageText.own(said) if isinstance(said, str) else said
+        return PostResult.from_dict(await self.perform("send", actor, check=check, said=spoken.as_list(), to=list(to)))
 
-    async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
+    async def elect_owner(self, actor: Actor, timeout_s: float | None = None) -> Proposal:
         """Open the election of the document owner and return it. `within` is the time to vote in seconds."""
-        id = (await self.perform("elect", actor, within=within))["id"]
-        return self._store.read(lambda connection: voting.proposal_in(connection, self.id, id))
+        id = (await self.perform("elect", actor, within=timeout_s))["id"]
+        return self._store.read(lambda connection: voting.get_proposal(connection, self.id, id))
 
-    async def follow(self, turn: Turn) -> None:
+    async def announce(self, turn: Turn) -> None:
         """Announce a turn that the caller has committed, archive decisions, and export files."""
-        self._announce(turn)
-        await self._to_its_end(self._bring_up(turn))
+        self._publish(turn)
+        await self._shield(self._follow_up(turn))
 
-    async def mend(self) -> None:
+    async def recover(self) -> None:
         """Repeat the steps after a commit that a crash has prevented."""
         with suppress(GuildError):  # an operation on documents reports a folder that cannot be used
             async with self._access:
-                await self.documents.tidy()
+                await self.documents.contents.remove_partial_files()
         await self._archive()
-        await self.project()
+        await self.export_files()
 
-    async def project(self) -> None:
+    async def export_files(self) -> None:
         """Update the files of `provider: file`, if the room has them."""
-        folder = self.record().projection
+        folder = self.read_record().export_folder
         if folder is None:
             return
-        async with self._projecting:
-            if self._projection is None or self._projection[0] != folder:
-                self._projection = (folder, Projection(folder, self._store, self.id))
+        async with self._export_lock:
+            if self._export is None or self._export[0] != folder:
+                self._export = (folder, FileExport(folder, self._store, self.id))
             try:
-                await asyncio.to_thread(self._projection[1].update)
+                await asyncio.to_thread(self._export[1].update)
             except (OSError, GuildError) as error:
-                self.trouble(f"the room's files cannot be written: {error}")
+                self.report_problem(f"cannot write the files of the room: {error}")
 
-    def trouble(self, message: str) -> None:
+    def report_problem(self, message: str) -> None:
         """Publish a problem. It is not recorded."""
         data = {"message": message}
         self._listener.on_event(RoomEvent(type="trouble", room=self.id, actor=SYSTEM, at=self.now(), data=data))
@@ -199,49 +217,49 @@ class Room:
         actor: Actor,
         arguments: Mapping[str, Any],
         effect: Effect,
-        check: Also | None,
-        also: Also | None,
+        check: ExtraEffect | None,
+        also: ExtraEffect | None,
     ) -> Mapping[str, Any]:
         """Commit the effect of an operation with its log entry, and announce it even if the caller is cancelled."""
 
-        def write(at: str, connection: Connection) -> Performed:
+        def write(at: str, connection: Connection) -> OperationResult:
             if check is not None:
                 check(connection)
             return execute(connection, self.id, operation, actor, at, arguments, effect, also)
 
-        async def commit() -> Performed:
+        async def commit() -> OperationResult:
             async with self._access if operation.changes_access else nullcontext():
                 performed = await self._store.write(partial(write, self.now()))
             if performed.turn is not None:
-                self._announce(performed.turn)
-                await self._bring_up(performed.turn)
+                self._publish(performed.turn)
+                await self._follow_up(performed.turn)
             return performed
 
-        return raise_refusal((await self._to_its_end(commit())).result)
+        return raise_refusal((await self._shield(commit())).result)
 
-    def _announce(self, turn: Turn) -> None:
+    def _publish(self, turn: Turn) -> None:
         if turn.wakes:
             self._listener.wake(self.id, frozenset(turn.wakes))
         for event in turn.events:
             self._listener.on_event(event)
 
-    async def _bring_up(self, turn: Turn) -> None:
+    async def _follow_up(self, turn: Turn) -> None:
         if any(event.type == "proposal" and event.data.get("result") for event in turn.events):
             await self._archive()
-        await self.project()
+        await self.export_files()
 
     async def _archive(self) -> None:
         try:
-            for proposal in self._store.read(lambda connection: records.unarchived(connection, self.id)):
-                await self.perform("archive", archiver(self.id, proposal.id))
+            for proposal in self._store.read(lambda connection: records.unarchived_proposals(connection, self.id)):
+                await self.perform("archive", archive_actor(self.id, proposal.id))
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
-            self.trouble(f"a decision could not be archived: {error}")
+            self.report_problem(f"cannot archive a decision: {error}")
 
-    async def _to_its_end(self, doing: Coroutine[Any, Any, T]) -> T:
+    async def _shield(self, doing: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine that completes even if the caller is cancelled."""
         task = asyncio.ensure_future(doing)
-        self._going.add(task)
-        task.add_done_callback(self._going.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
 
@@ -255,15 +273,15 @@ class RoomSettings:
 
     documents: Path | None = None
     owner: str | None = None
-    projection: Path | None = None
+    export_folder: Path | None = None
     max_hops: int | None = None
     max_repeats: int | None = None
 
-    def as_opened(self, seats: Sequence[str]) -> dict[str, Any]:
+    def open_arguments(self, seats: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of `open` in the room's log."""
         given = {
             "owner_fixed": True if self.owner is not None else None,
-            "projection": str(self.projection) if self.projection else None,
+            "projection": str(self.export_folder) if self.export_folder else None,
             "max_hops": self.max_hops,
             "max_repeats": self.max_repeats,
         }
@@ -281,29 +299,29 @@ class Rooms:
         self._listener = listener or RoomListener()
         self._rooms: dict[str, Room] = {}
 
-    async def open(self, workflow: str, tag: str, seats: Sequence[str], settings: RoomSettings | None = None) -> Room:
-        """Return the room of a workflow and tag with these agents. Create it if there is none."""
+    async def open(self, workflow: str, tag: str, agents: Sequence[str], settings: RoomSettings | None = None) -> Room:
+        """Return the room of a workflow and tag with these agents. Create it if it does not exist."""
         settings = settings or RoomSettings()
-        for agent in seats:
-            check_seat(agent)
-        lowered = [agent.lower() for agent in seats]
-        if twice := next((agent for agent in seats if lowered.count(agent.lower()) > 1), None):
-            raise UsageError(f"two agents cannot both be called {twice!r}", hint="Capitals make no difference here.")
-        if settings.owner is not None and settings.owner not in seats:
-            hint = did_you_mean(settings.owner, seats)
-            raise NotFound(f"the owner of the documents, {settings.owner!r}, is not an agent", hint=hint)
+        for agent in agents:
+            check_agent_name(agent)
+        lowered = [agent.lower() for agent in agents]
+        if twice := next((agent for agent in agents if lowered.count(agent.lower()) > 1), None):
+            raise UsageError(f"duplicate agent name {twice!r}", hint="Names are compared without case.")
+        if settings.owner is not None and settings.owner not in agents:
+            hint = did_you_mean(settings.owner, agents)
+            raise NotFound(f"unknown document owner {settings.owner!r}", hint=hint)
         at = stamp(self._clock.now())
-        arguments = settings.as_opened(seats)
+        arguments = settings.open_arguments(agents)
 
         def write(connection: Connection) -> str:
             current = records.current_room(connection, workflow, tag)
             id = new_id(ROOM) if current is None else current.id
             open_room(connection, id, workflow, tag, at, arguments)
-            records.log(connection, id, "open", Actor.system(), at, arguments, {})
+            records.add_log_entry(connection, id, "open", Actor.system(), at, arguments, {})
             return id
 
         room = self.room(await self._store.write(write))
-        await room.mend()
+        await room.recover()
         return room
 
     def room(self, id: str) -> Room:
@@ -324,7 +342,7 @@ class Rooms:
 
         def write(connection: Connection) -> None:
             records.change_room(connection, id, closed_at=at, **moved)
-            records.log(connection, id, "close", Actor.person(), at, {}, {})
+            records.add_log_entry(connection, id, "close", Actor.person(), at, {}, {})
 
         await self._store.write(write)
         self._rooms.pop(id, None)
@@ -333,7 +351,7 @@ class Rooms:
 def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str, arguments: Mapping[str, Any]) -> None:
     """Create a room, or change an existing one to these agents and settings."""
     documents, owner, settings = arguments["documents"], arguments["owner"], arguments["settings"]
-    found = records.room(connection, id)
+    found = records.find_room(connection, id)
     if found is None:
         new = RoomRecord(
             id=id,
@@ -348,7 +366,7 @@ def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str,
         )
         records.add_room(connection, new)
     else:
-        # An elected owner stays, unless it is no longer an agent here or the workflow's file names another one.
+        # An elected owner stays while it is an agent here and the workflow file names no other.
         owner = owner or (found.owner if found.owner in arguments["seats"] else None)
         records.change_room(connection, id, documents=documents, owner=owner, settings=settings)
-    records.set_seats(connection, id, arguments["seats"], at)
+    records.set_agents(connection, id, arguments["seats"], at)

@@ -11,88 +11,88 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, Posted, Proposal, RoomRecord, Seat, Vote
+from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, PostResult, Proposal, RoomAgent, RoomRecord, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# The first lines of messages, here and in what a run is told first. Nobody writes one into a message of their own.
-_HEAD = re.compile(r"^(?=--- #\d|(?:(?:high|low) priority )?\[\d+\] .*\):\s*$)", re.MULTILINE)
+# The header lines of messages, here and in the first message of a run.
+_HEADER = re.compile(r"^(?=--- #\d|(?:(?:high|low) priority )?\[\d+\] .*\):\s*$)", re.MULTILINE)
 
 
-def as_said(text: str) -> str:
-    """What somebody has said, in which no line passes for the beginning of what somebody else has said."""
-    return _HEAD.sub(r"\\", text)
+def escape_headers(text: str) -> str:
+    """Return a text in which no line looks like the header of another message."""
+    return _HEADER.sub(r"\\", text)
 
 
 def message_text(message: Message) -> str:
-    """A message with its number, sender and time; what the room itself says is marked by its kind."""
+    """Return a message with its number, sender, recipients and time. Messages of the room itself show their kind."""
     kind = "" if message.kind == "message" else f", {message.kind}"
     to = f" to {', '.join(message.mentions)}" if message.mentions else ""
-    return f"[{message.id}] {message.sender}{to} ({message.at}{kind}):\n{as_said(message.content)}"
+    return f"[{message.id}] {message.sender}{to} ({message.at}{kind}):\n{escape_headers(message.content)}"
 
 
 def mail_text(batch: Sequence[Mail], left: int = 0) -> str:
-    """An inbox: what is urgent first."""
+    """Return the messages of an inbox, ordered by priority. `left` counts the messages that are not shown."""
     if not batch:
         return "Your inbox is empty."
     ordered = sorted(batch, key=lambda mail: -mail.priority)
     marks = ("" if mail.urgency == "normal" else f"{mail.urgency} priority " for mail in ordered)
     texts = [f"{mark}{message_text(mail.message)}" for mark, mail in zip(marks, ordered, strict=True)]
     if left > 0:
-        texts.append(f"... and {left} newer ones, which come when these are handled.")
+        texts.append(f"... {left} newer messages are delivered after you have handled these.")
     return "\n\n".join(texts)
 
 
-def posted_text(posted: Posted) -> str:
-    """What the sender of a message is told of it."""
-    lines = [f"Sent as message {posted.id}."]
+def posted_text(posted: PostResult) -> str:
+    """Return the tool result for the sender of a message."""
+    lines = [f"Posted as message {posted.id}."]
     if posted.resource:
-        lines.append(f"It is long and was kept as resource {posted.resource}; the channel shows its beginning.")
+        lines.append(f"It is long: resource {posted.resource} has the whole text, the channel its beginning.")
     if posted.held:
-        lines.append(f"It is held back: this seems to go round in circles. @{PERSON} is asked; end your turn.")
+        lines.append("It is held: possible loop between agents. The user was asked. End your turn now.")
     elif posted.reached:
-        lines.append(f"It reaches {', '.join(posted.reached)}.")
+        lines.append(f"Notified: {', '.join(posted.reached)}.")
     else:
-        lines.append(f"Nobody is mentioned, so nobody is woken. Use @name or @{ALL} to reach somebody.")
+        lines.append(f"No agent was notified, because the message mentions none. Use @name or @{ALL} to notify agents.")
     if posted.missed:
-        lines.append(f"Warning: nobody here is called {', '.join(f'@{name}' for name in posted.missed)}.")
+        lines.append(f"Warning: no agent named {', '.join(f'@{name}' for name in posted.missed)}.")
     if posted.overlooked:
         names = ", ".join(f"@{name}" for name in posted.overlooked)
-        lines.append(f"Warning: {names} in code or a quotation is no mention.")
+        lines.append(f"Warning: {names} inside code or a quote does not count as a mention.")
     return " ".join(lines)
 
 
-def team_text(seats: Sequence[Seat], room: RoomRecord, me: str) -> str:
-    """The team, one a line."""
+def team_text(agents: Sequence[RoomAgent], room: RoomRecord, me: str) -> str:
+    """Return the agents of the team, one per line."""
     lines: list[str] = []
-    for seat in seats:
-        roles = [role for role, agent in room.roles.items() if agent == seat.agent]
-        if room.owner == seat.agent and "document owner" not in roles:
+    for agent in agents:
+        roles = [role for role, holder in room.roles.items() if holder == agent.agent]
+        if room.owner == agent.agent and "document owner" not in roles:
             roles.append("document owner")
         notes = [
-            "you" if seat.agent == me else "",
+            "you" if agent.agent == me else "",
             ", ".join(roles),
-            f"task: {seat.task}" if seat.task else "",
-            f"state: {seat.state}" if seat.state else "",
+            f"task: {agent.task}" if agent.task else "",
+            f"state: {agent.state}" if agent.state else "",
         ]
-        told = "; ".join(note for note in notes if note)
-        lines.append(f"@{seat.agent} ({told})" if told else f"@{seat.agent}")
-    return "\n".join([*lines, f"@{PERSON} is whoever watches; @{ALL} is everybody."])
+        status = "; ".join(note for note in notes if note)
+        lines.append(f"@{agent.agent} ({status})" if status else f"@{agent.agent}")
+    return "\n".join([*lines, f"@{PERSON} is the user; @{ALL} addresses every agent."])
 
 
 def outcome_text(proposal: Proposal, outcome: Outcome | None) -> str:
-    """What a voter is told."""
+    """Return the tool result for a voter."""
     if outcome is None:
-        return f"Your vote on {proposal.id} counts. It is still open."
+        return f"Vote recorded. {proposal.id} is still open."
     if outcome.result is None:
-        return f"Your vote counts. {proposal.id} has ended without a result: {outcome.reason}."
-    return f"Your vote counts. {proposal.id} has ended: {outcome.result} ({outcome.reason})."
+        return f"Vote recorded. {proposal.id} has ended without a result: {outcome.reason}."
+    return f"Vote recorded. {proposal.id} has ended: {outcome.result} ({outcome.reason})."
 
 
 def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
-    """A proposal with its votes."""
+    """Return a proposal with its votes."""
     lines = [
         f"{proposal.id} {proposal.title!r} by {proposal.creator}: {proposal.status}"
         + (f", {proposal.result}" if proposal.result else "")
@@ -120,9 +120,9 @@ def announcement(proposal: Proposal) -> str:
         f"Options: {', '.join(proposal.options)}",
     ]
     if proposal.guards:
-        lines.append(f"Until it passes, closed: {', '.join(proposal.guards)}")
+        lines.append(f"Closed until it passes: {', '.join(proposal.guards)}")
     if proposal.expires_at:
-        lines.append(f"It ends at {proposal.expires_at}.")
+        lines.append(f"Open until {proposal.expires_at}.")
     return "\n".join([*lines, f'Vote: proposal_vote(proposal="{proposal.id}", choice=...)'])
 
 
@@ -139,5 +139,5 @@ def decision_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
         named = [
             f"{vote.agent} ({vote.reason})" if vote.reason else vote.agent for vote in votes if vote.choice == option
         ]
-        lines.append(f"- {option}: {', '.join(named) if named else 'nobody'}")
+        lines.append(f"- {option}: {', '.join(named) if named else 'no votes'}")
     return "\n".join([*lines, "", ""])

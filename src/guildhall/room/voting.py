@@ -1,7 +1,7 @@
 """Voting: creates proposals, counts votes, decides results and carries them out.
 
 A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
-also ends at its timeout, or when the team is quiet. The room carries out the result of a binding proposal: a role, a
+also ends at its timeout, or when the team is idle. The room carries out the result of a binding proposal: a role, a
 task, opened tools and documents, or a decision that cannot be proposed again.
 Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/scheduler.py`).
 """
@@ -19,16 +19,16 @@ from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL, fingerprint
 from guildhall.core.text import did_you_mean
 from guildhall.room import records
-from guildhall.room.channel import hops_of, post
+from guildhall.room.channel import next_hops, post
 from guildhall.room.document_stores import check_path
 from guildhall.room.model import (
     PERSON,
     SYSTEM,
+    MessageText,
     Outcome,
     Proposal,
     ProposalType,
     Resolution,
-    Said,
     TieBreak,
     check_line,
 )
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-Ending = Literal["vote", "timeout", "quiet"]  # somebody voted; its time is up; nobody can move any more
+Ending = Literal["vote", "timeout", "idle"]  # idle: no agent can move
 DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
-_OWNERS = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
+_OWNER_TITLES = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
 _MAX_OPTIONS = 20
 _MAX_GUARDS = 20
 _MAX_OPEN = 20
 _MAX_TIMEOUT_S = 30 * 24 * 3600.0
-_RULES = {"plurality": "ahead", "majority": "chosen by more than half of all", "unanimous": "chosen by all"}
-# Without these nobody could vote any more, or be told.
+_RULE_TEXTS = {"plurality": "ahead", "majority": "chosen by more than half of all", "unanimous": "chosen by all"}
+# Agents need these tools to vote and to receive messages.
 _NEVER_GUARDED = ("proposal_", "inbox_", "channel_", "no_action", "team_list", "status_set")
 
 
@@ -79,35 +79,36 @@ def proposal_create(
     tie_break: TieBreak = "first",
     guards: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Put something to the vote of the team. Everybody is told and votes with proposal_vote; so do you.
+    """Open a vote. All agents are notified and vote with proposal_vote, including you.
 
     Args:
-        type: election (who has a role; the title names it), decision (which way), approval (may it be done),
-            assignment (who does it; the title is the task).
-        title: What is put to the vote, in a line.
-        options: What can be chosen. Left out: the agents of the team, or approve and reject. The first option of an
-            approval is the one that gives it.
+        type: election (who gets the role in the title), decision (which option), approval (whether it may be done),
+            assignment (who does the task in the title).
+        title: The question, the role or the task, in one line.
+        options: The options to choose from. Default: the agents of the team, or approve and reject. The first option of
+            an approval approves.
         resolution: plurality (most votes), majority (more than half of all agents), unanimous (all agents).
-        binding: Whether the room carries it out; false only records it.
-        quorum: How many votes are needed at least; left out: everybody's.
-        timeout: How long it is open, such as 10m or 600; left out: until all have voted or nobody can any more.
+        binding: true: the room carries out the result. false: the room only records it.
+        quorum: The minimum number of votes. Default: all agents.
+        timeout: The time to vote, such as 10m or 600 (seconds). Default: until all have voted or no agent can vote.
         tie_break: first (of the tied options), random, creator (your vote decides).
-        guards: For a binding approval: documents (notes.md, plan/) and tools that are closed until it passes.
+        guards: Only for a binding approval: documents (notes.md, plan/) and tools that stay closed until it passes.
     """
     title = check_line(title, "the title")
     _check_choices(type=(type, ProposalType), resolution=(resolution, Resolution), tie_break=(tie_break, TieBreak))
     _check_not_decided(turn, type, title, binding=binding)
-    seated = records.agents_of(turn.connection, turn.room.id)
-    chosen = _options(type, options or (), seated)
-    guarded = _guards(guards or (), guardable=type == "approval" and binding)
-    quorum = len(seated) if quorum is None else quorum
-    if not 1 <= quorum <= len(seated):
-        raise UsageError(f"a quorum of {quorum} is impossible with {len(seated)} agents", hint="Leave it out for all.")
+    agents = records.agent_names(turn.connection, turn.room.id)
+    chosen = _check_options(type, options or (), agents)
+    guarded = _check_guards(guards or (), guardable=type == "approval" and binding)
+    quorum = len(agents) if quorum is None else quorum
+    if not 1 <= quorum <= len(agents):
+        hint = "Leave it out to require all votes."
+        raise UsageError(f"invalid quorum: {quorum} (the team has {len(agents)} agents)", hint=hint)
     seconds = None if timeout is None else parse_duration(timeout)
     if seconds is not None and not 0 < seconds <= _MAX_TIMEOUT_S:
-        raise UsageError(f"a timeout of {seconds:g} seconds cannot be", hint="More than 0, at most 30 days.")
+        raise UsageError(f"invalid timeout: {seconds:g} s (must be more than 0 and at most 30 days)")
     proposal = Proposal(
-        number=records.count(turn.connection, turn.room.id) + 1,
+        number=records.count_proposals(turn.connection, turn.room.id) + 1,
         type=type,
         title=title,
         options=chosen,
@@ -116,35 +117,35 @@ def proposal_create(
         quorum=quorum,
         tie_break=tie_break,
         guards=guarded,
-        eligible=tuple(seated),
+        eligible=tuple(agents),
         creator=turn.actor.name,
-        hops=hops_of(turn),
+        hops=next_hops(turn),
         created_at=turn.at,
         expires_at=None if seconds is None else stamp(parse_stamp(turn.at) + timedelta(seconds=seconds)),
     )
-    records.add(turn.connection, turn.room.id, proposal)
-    voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
-    post(turn, Said.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
+    records.add_proposal(turn.connection, turn.room.id, proposal)
+    voters = [name for name in agents if name != turn.actor.name] if turn.actor.name != SYSTEM else []
+    post(turn, MessageText.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
     turn.add_event("proposal", **proposal.as_dict())
-    return {"text": f"{proposal.id} is open. Vote on it yourself, too.", "id": proposal.id}
+    return {"text": f"Opened {proposal.id}. Vote on it yourself, too.", "id": proposal.id}
 
 
 @operation(WRITES, changes_access=True)
 def proposal_vote(turn: Turn, proposal: str, choice: str, reason: str | None = None) -> dict[str, Any]:
-    """Vote on a proposal. While it is open you may vote otherwise.
+    """Vote on a proposal. You can change your vote while it is open.
 
     Args:
-        proposal: Its id, such as p-1.
+        proposal: The id of the proposal, such as p-1.
         choice: One of its options.
-        reason: Why, in a line.
+        reason: The reason, in one line.
     """
-    found = _open_one(turn, proposal)
+    found = _get_open(turn, proposal)
     if turn.actor.name not in found.eligible:
-        raise Refused(f"you have no vote on {found.id}", hint=f"Those who have: {', '.join(found.eligible)}.")
+        raise Refused(f"you cannot vote on {found.id}", hint=f"Eligible: {', '.join(found.eligible)}.")
     wanted = choice.strip()
     option = next((option for option in found.options if option.lower() == wanted.lower()), None)
     if option is None:
-        raise UsageError(f"{choice[:80]!a} is no option of {found.id}", hint=did_you_mean(wanted, found.options))
+        raise UsageError(f"unknown option {choice[:80]!a} of {found.id}", hint=did_you_mean(wanted, found.options))
     why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
     records.put_vote(turn.connection, turn.room.id, found.number, option, why, turn.actor, turn.at)
     turn.add_event("vote", id=found.id, choice=option, reason=why)
@@ -156,33 +157,33 @@ def proposal_status(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     """Show a proposal with its votes, or all proposals.
 
     Args:
-        proposal: Its id, such as p-1; left out: all of them.
+        proposal: The id of a proposal, such as p-1. Default: all proposals.
     """
     room = turn.room.id
     if proposal is not None:
-        found = [proposal_in(turn.connection, room, proposal)]
+        found = [get_proposal(turn.connection, room, proposal)]
     else:
-        found = records.all_of(turn.connection, room)
-    texts = [proposal_text(one, records.votes_of(turn.connection, room, one.number)) for one in found]
-    return {"text": "\n\n".join(texts) or "There are no proposals."}
+        found = records.list_proposals(turn.connection, room)
+    texts = [proposal_text(one, records.list_votes(turn.connection, room, one.number)) for one in found]
+    return {"text": "\n\n".join(texts) or "No proposals."}
 
 
 @operation(WRITES, changes_access=True)
 def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
-    """Take back a proposal that you made.
+    """Cancel a proposal that you created.
 
     Args:
-        proposal: Its id, such as p-1.
+        proposal: The id of the proposal, such as p-1.
     """
-    found = _open_one(turn, proposal)
+    found = _get_open(turn, proposal)
     if turn.actor.name not in (found.creator, PERSON, SYSTEM):
-        hint = f"Ask @{found.creator} to, or vote against it."
-        raise Refused(f"only {found.creator} can take {found.id} back", hint=hint)
+        hint = f"Ask @{found.creator}, or vote against it."
+        raise Refused(f"only {found.creator} can cancel {found.id}", hint=hint)
     values = {"status": "cancelled", "ended_at": turn.at}
-    records.change(turn.connection, turn.room.id, found.number, **values)
-    post(turn, Said.quote(f"{found.id} {found.title!r} was taken back."), kind="system", hops=found.hops)
+    records.change_proposal(turn.connection, turn.room.id, found.number, **values)
+    post(turn, MessageText.quote(f"{found.id} {found.title!r} was cancelled."), kind="system", hops=found.hops)
     turn.add_event("proposal", **{**found.as_dict(), **values})
-    return {"text": f"{found.id} was taken back."}
+    return {"text": f"Cancelled {found.id}."}
 
 
 # Operations of the hall
@@ -190,10 +191,7 @@ def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
 
 @operation(changes_access=True)
 def elect(turn: Turn, within: float | None) -> dict[str, Any]:
-    """Open the election of the document owner. It wakes nobody: the hall asks the agents for their votes.
-
-    `within` is the time to vote in seconds.
-    """
+    """Open the election of the document owner, with `within` seconds to vote. The hall asks the agents for votes."""
     return {"id": proposal_create(turn, "election", DOCUMENT_OWNER, timeout=within)["id"]}
 
 
@@ -201,30 +199,30 @@ def elect(turn: Turn, within: float | None) -> dict[str, Any]:
 def settle(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     """End an open proposal, or all of them, with the votes that there are."""
     if proposal is None:
-        ending = records.open_ones(turn.connection, turn.room.id)
+        ending = records.open_proposals(turn.connection, turn.room.id)
     else:
-        ending = [one for one in [proposal_in(turn.connection, turn.room.id, proposal)] if one.status == "open"]
-    return _end_all(turn, ending, "quiet")
+        ending = [one for one in [get_proposal(turn.connection, turn.room.id, proposal)] if one.status == "open"]
+    return _end_all(turn, ending, "idle")
 
 
 @operation(changes_access=True)
 def expire(turn: Turn) -> dict[str, Any]:
     """End every proposal whose time is up."""
-    due = [one for one in records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
+    due = [one for one in records.open_proposals(turn.connection, turn.room.id) if _is_due(one, turn.at)]
     return _end_all(turn, due, "timeout")
 
 
-# How proposals end
+# The end of proposals
 
 
-def next_end(connection: Connection, room: str) -> str | None:
-    """When the next open proposal runs out of time."""
-    return min((one.expires_at for one in records.open_ones(connection, room) if one.expires_at), default=None)
+def next_expiry(connection: Connection, room: str) -> str | None:
+    """Return the time at which the next open proposal expires, or None."""
+    return min((one.expires_at for one in records.open_proposals(connection, room) if one.expires_at), default=None)
 
 
-def decided_since(connection: Connection, room: str, at: str) -> bool:
-    """Whether a proposal has got its result since then."""
-    decided = (one for one in records.all_of(connection, room) if one.result is not None)
+def has_decision_since(connection: Connection, room: str, at: str) -> bool:
+    """Return True if a proposal got its result at this time or later."""
+    decided = (one for one in records.list_proposals(connection, room) if one.result is not None)
     return any((one.ended_at or "") >= at for one in decided)
 
 
@@ -239,23 +237,27 @@ def _end_all(turn: Turn, ending: Sequence[Proposal], how: Ending) -> dict[str, A
 
 
 def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
-    cast = records.votes_of(turn.connection, turn.room.id, proposal.number)
+    cast = records.list_votes(turn.connection, turn.room.id, proposal.number)
     votes = {vote.agent: vote.choice for vote in cast}
     outcome = decide(proposal, votes, how, turn.at)
     if outcome is None:
         return None
     values = {"status": outcome.status, "result": outcome.result, "reason": outcome.reason, "ended_at": turn.at}
-    records.change(turn.connection, turn.room.id, proposal.number, **values)
+    records.change_proposal(turn.connection, turn.room.id, proposal.number, **values)
     turn.add_event("proposal", **{**proposal.as_dict(), **values})
     mark = "EXPIRED" if outcome.status == "expired" else "RESOLVED"
-    told = [proposal.creator] if proposal.creator in proposal.eligible and proposal.creator != turn.actor.name else []
+    notified = (
+        [proposal.creator] if proposal.creator in proposal.eligible and proposal.creator != turn.actor.name else []
+    )
     post(
         turn,
-        Said.quote(f"[{mark}] {proposal.id} {proposal.title!r}: {outcome.result or 'no result'} ({outcome.reason})"),
+        MessageText.quote(
+            f"[{mark}] {proposal.id} {proposal.title!r}: {outcome.result or 'no result'} ({outcome.reason})"
+        ),
         kind="expired" if outcome.status == "expired" else "resolved",
-        to=_seated(turn, told),
+        to=_known_agents(turn, notified),
         sender=SYSTEM,
-        hops=_onward(turn, proposal),
+        hops=_result_hops(turn, proposal),
     )
     if proposal.binding and outcome.result is not None:
         _carry_out(turn, proposal, outcome.result)
@@ -264,55 +266,64 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
 
 def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
     if proposal.type == "election":
-        now = records.room(turn.connection, turn.room.id) or turn.room  # another may have ended in this very turn
-        roles = {**now.roles, _role(proposal.title): result}
+        now = (
+            records.find_room(turn.connection, turn.room.id) or turn.room
+        )  # the same turn may have decided another election
+        roles = {**now.roles, _normalise_title(proposal.title): result}
         records.change_room(turn.connection, turn.room.id, roles=roles)
-        if _role(proposal.title) in _OWNERS:
+        if _normalise_title(proposal.title) in _OWNER_TITLES:
             records.change_room(turn.connection, turn.room.id, owner=result)
-    elif proposal.type == "assignment" and _seated(turn, [result]):
-        records.change_seat(turn.connection, turn.room.id, result, turn.at, task=proposal.title)
+    elif proposal.type == "assignment" and _known_agents(turn, [result]):
+        records.change_agent(turn.connection, turn.room.id, result, turn.at, task=proposal.title)
         text = f"{proposal.title}\nThis task was assigned to you by {proposal.id}."
-        post(turn, Said.quote(text), kind="assignment", to=[result], sender=SYSTEM, hops=_onward(turn, proposal))
+        post(
+            turn,
+            MessageText.quote(text),
+            kind="assignment",
+            to=[result],
+            sender=SYSTEM,
+            hops=_result_hops(turn, proposal),
+        )
 
 
-def _onward(turn: Turn, proposal: Proposal) -> int:
-    """What follows from a proposal is further on than the proposal, and than whoever ended it."""
-    return max(proposal.hops + 1, hops_of(turn)) if proposal.creator not in (PERSON, SYSTEM) else hops_of(turn)
+def _result_hops(turn: Turn, proposal: Proposal) -> int:
+    """Return the hops of a message about the result: above those of the proposal and of the deciding turn."""
+    return max(proposal.hops + 1, next_hops(turn)) if proposal.creator not in (PERSON, SYSTEM) else next_hops(turn)
 
 
-# How votes decide
+# Decisions
 
 
 def decide(proposal: Proposal, votes: Mapping[str, str], ending: Ending, at: str) -> Outcome | None:
-    """What comes of a proposal with these votes; None: it stays open.
+    """Return the outcome of a proposal with these votes, or None if it stays open.
 
-    With every vote: decided once the quorum is there and the rule is met, rejected once it can be met no more. At the
-    end of its time it expires. When nobody can move any more the votes that there are decide. An election that would
-    end without a winner falls back to the most votes, then to the first name.
+    A vote decides as soon as the quorum is reached and the rule is met, or rejects as soon as the rule cannot be met.
+    At a timeout, the proposal expires. If no agent can move, the existing votes decide. An election without a winner
+    falls back to the option with the most votes, then to the first name.
     """
     counts = Counter(dict.fromkeys(proposal.options, 0))
     counts.update(choice for agent, choice in votes.items() if agent in proposal.eligible)
     cast = counts.total()
     everyone = len(proposal.eligible)
-    told = f"{cast} of {everyone} voted"
+    turnout = f"{cast} of {everyone} voted"
     complete = cast >= proposal.quorum
-    if complete or (ending == "quiet" and cast):
+    if complete or (ending == "idle" and cast):
         winner = _winner(proposal, counts, everyone, votes, at)
         if winner is not None:
-            return Outcome(status="resolved", result=winner, reason=told)
-        if complete and not _attainable(proposal, counts, everyone - cast, everyone):
+            return Outcome(status="resolved", result=winner, reason=turnout)
+        if complete and not _can_still_win(proposal, counts, everyone - cast, everyone):
             return Outcome(
-                status="rejected", result=None, reason=f"no option was {_RULES[proposal.resolution]}; {told}"
+                status="rejected", result=None, reason=f"no option was {_RULE_TEXTS[proposal.resolution]}; {turnout}"
             )
     if ending == "vote":
         return None
-    why = "its time was up" if ending == "timeout" else "nobody could vote any more"
+    why = "the time to vote was up" if ending == "timeout" else "no agent could vote any more"
     if proposal.type == "election":
         most = max(counts.values())
         fallback = next(option for option in proposal.options if counts[option] == most)
         how = "the most votes" if most else "the first name"
-        return Outcome(status="expired", result=fallback, reason=f"{why}, so {how} decided; {told}")
-    return Outcome(status="expired", result=None, reason=f"{why}; {told}")
+        return Outcome(status="expired", result=fallback, reason=f"{why}, so {how} decided; {turnout}")
+    return Outcome(status="expired", result=None, reason=f"{why}; {turnout}")
 
 
 def _winner(proposal: Proposal, counts: Counter[str], everyone: int, votes: Mapping[str, str], at: str) -> str | None:
@@ -327,12 +338,12 @@ def _winner(proposal: Proposal, counts: Counter[str], everyone: int, votes: Mapp
     if proposal.tie_break == "creator":
         wish = votes.get(proposal.creator)
         return wish if wish in leading else leading[0]
-    # By lot, and yet the same when it is replayed.
+    # Random, but equal in a replay.
     return random.Random(fingerprint([proposal.title, sorted(votes.items()), at])).choice(leading)
 
 
-def _attainable(proposal: Proposal, counts: Counter[str], left: int, everyone: int) -> bool:
-    """Whether those who have not voted yet could still make one of the options win."""
+def _can_still_win(proposal: Proposal, counts: Counter[str], left: int, everyone: int) -> bool:
+    """Return True if the missing votes can still make an option win."""
     best = max(counts.values()) + left
     return 2 * best > everyone if proposal.resolution == "majority" else best == everyone
 
@@ -340,17 +351,17 @@ def _attainable(proposal: Proposal, counts: Counter[str], left: int, everyone: i
 # Guards
 
 
-def guard_of(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
+def find_guard(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
     """Return the proposal that keeps a tool or a document closed, or None.
 
     A binding approval closes its guards until it passes. A rejected one keeps them closed.
     """
     closed: dict[str, Proposal] = {}
-    for proposal in records.all_of(connection, room):
+    for proposal in records.list_proposals(connection, room):
         if proposal.type != "approval" or not proposal.binding or proposal.status == "cancelled":
             continue
         for guard in proposal.guards:
-            if proposal.passed:
+            if proposal.has_passed:
                 closed.pop(guard, None)
             else:
                 closed[guard] = proposal
@@ -361,8 +372,8 @@ def guard_of(connection: Connection, room: str, tool: str, path: str | None = No
     return None
 
 
-def closed_by(proposal: Proposal, what: str) -> Refused:
-    """What whoever tries it all the same is told."""
+def closed_error(proposal: Proposal, what: str) -> Refused:
+    """Return the error for a call of a closed tool or a change of a closed document."""
     if proposal.status == "open":
         hint = f"Vote with proposal_vote, and wait for {proposal.id} to pass."
     else:
@@ -370,97 +381,102 @@ def closed_by(proposal: Proposal, what: str) -> Refused:
     return Refused(f"{what} is closed until {proposal.id} {proposal.title!r} passes", hint=hint)
 
 
-# Looking
+# Lookups and checks
 
 
-def proposal_in(connection: Connection, room: str, id: str) -> Proposal:
-    """A proposal by its id, `p-3`; `3` will do."""
+def get_proposal(connection: Connection, room: str, id: str) -> Proposal:
+    """Return a proposal by its id (`p-3` or `3`). Raise NotFound if it does not exist."""
     digits = id.strip().lower().removeprefix(f"{PROPOSAL}-")
     number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
-    found = records.find(connection, room, number)
+    found = records.find_proposal(connection, room, number)
     if found is None:
-        known = [proposal.id for proposal in records.all_of(connection, room)]
-        raise NotFound(f"there is no proposal {id[:80]!a}", hint=did_you_mean(id[:80], known))
+        known = [proposal.id for proposal in records.list_proposals(connection, room)]
+        raise NotFound(f"unknown proposal {id[:80]!a}", hint=did_you_mean(id[:80], known))
     return found
 
 
-def _open_one(turn: Turn, id: str) -> Proposal:
-    proposal = proposal_in(turn.connection, turn.room.id, id)
+def _get_open(turn: Turn, id: str) -> Proposal:
+    proposal = get_proposal(turn.connection, turn.room.id, id)
     if proposal.status == "open" and _is_due(proposal, turn.at):
-        raise Conflict(f"the time of {proposal.id} is up")
+        raise Conflict(f"{proposal.id} has expired")
     if proposal.status != "open":
         ended = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
-        raise Conflict(f"{proposal.id} is not open any more ({ended})")
+        raise Conflict(f"{proposal.id} is not open ({ended})")
     return proposal
 
 
-def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
-    seated = records.agents_of(turn.connection, turn.room.id)
-    return [name for name in names if name in seated]
+def _known_agents(turn: Turn, names: Sequence[str]) -> list[str]:
+    agents = records.agent_names(turn.connection, turn.room.id)
+    return [name for name in names if name in agents]
 
 
 def _check_choices(**given: tuple[str, Any]) -> None:
     """Raise UsageError for a value that is not one of its Literal type."""
     for name, (value, choices) in given.items():
         if value not in get_args(choices):
-            hint = f"One of: {', '.join(get_args(choices))}."
-            raise UsageError(f"{name}: {str(value)[:80]!a} is unknown", hint=hint)
+            hint = f"Use one of: {', '.join(get_args(choices))}."
+            raise UsageError(f"unknown {name} {str(value)[:80]!a}", hint=hint)
 
 
 def _check_not_decided(turn: Turn, type: ProposalType, title: str, *, binding: bool) -> None:
     """Raise if too many proposals are open, or if the question has a binding answer already."""
-    everything = records.all_of(turn.connection, turn.room.id)
+    everything = records.list_proposals(turn.connection, turn.room.id)
     if sum(one.status == "open" for one in everything) >= _MAX_OPEN:
-        hint = "Vote on them, or take some back with proposal_cancel."
-        raise Conflict(f"there are {_MAX_OPEN} open proposals already", hint=hint)
+        hint = "Vote on them, or cancel some with proposal_cancel."
+        raise Conflict(f"too many open proposals (limit: {_MAX_OPEN})", hint=hint)
     if type == "decision":
         for one in everything:
             decided = one.type == "decision" and one.binding and one.status == "resolved"
-            if decided and _role(one.title) == _role(title):
-                hint = "It stays decided. Put another question, if this is another."
+            if decided and _normalise_title(one.title) == _normalise_title(title):
+                hint = "A binding decision cannot be proposed again. Use another title for another question."
                 raise Refused(f"{one.id} has decided {one.title!r}: {one.result}", hint=hint)
-    if type == "election" and binding and turn.room.settings.get("owner_fixed") and _role(title) in _OWNERS:
-        raise Refused("the workflow's file names the owner of the documents", hint=f"It is {turn.room.owner}.")
+    if (
+        type == "election"
+        and binding
+        and turn.room.settings.get("owner_fixed")
+        and _normalise_title(title) in _OWNER_TITLES
+    ):
+        raise Refused(f"the workflow file sets the document owner: {turn.room.owner}")
 
 
-def _options(type: ProposalType, given: Sequence[str], seated: Sequence[str]) -> tuple[str, ...]:
+def _check_options(type: ProposalType, given: Sequence[str], agents: Sequence[str]) -> tuple[str, ...]:
     options = tuple(check_line(option, "an option") for option in given)
     people = type in ("election", "assignment")
     if not options:
         if type == "decision":
-            raise UsageError("a decision needs options to choose from", hint='Such as options=["yes", "no"].')
-        options = tuple(seated) if people else ("approve", "reject")
+            raise UsageError("a decision needs options", hint='For example options=["yes", "no"].')
+        options = tuple(agents) if people else ("approve", "reject")
     if len({option.lower() for option in options}) != len(options):
-        raise UsageError("two of the options are the same", hint="Name each once; capitals make no difference.")
+        raise UsageError("duplicate option", hint="Options are compared without case.")
     if people:
         for option in options:
-            if option not in seated:
-                raise NotFound(f"{option[:80]!a} is not an agent here", hint=did_you_mean(option, seated))
+            if option not in agents:
+                raise NotFound(f"unknown agent {option[:80]!a}", hint=did_you_mean(option, agents))
     elif len(options) < 2:
-        raise UsageError("there is nothing to choose with one option", hint="Name at least two.")
+        raise UsageError("too few options: 1", hint="Pass at least two.")
     if len(options) > _MAX_OPTIONS:
-        raise UsageError(f"there are {len(options)} options, and at most {_MAX_OPTIONS} are taken")
+        raise UsageError(f"too many options: {len(options)} (limit: {_MAX_OPTIONS})")
     return options
 
 
-def _guards(given: Sequence[str], *, guardable: bool) -> tuple[str, ...]:
+def _check_guards(given: Sequence[str], *, guardable: bool) -> tuple[str, ...]:
     if given and not guardable:
-        raise UsageError("only a binding approval guards something", hint="Leave the guards out, or make it one.")
+        raise UsageError("only a binding approval can have guards", hint="Leave the guards out.")
     if len(given) > _MAX_GUARDS:
-        raise UsageError(f"there are {len(given)} guards, and at most {_MAX_GUARDS} are taken")
-    return tuple(dict.fromkeys(map(_guard, given)))
+        raise UsageError(f"too many guards: {len(given)} (limit: {_MAX_GUARDS})")
+    return tuple(dict.fromkeys(map(_normalise_guard, given)))
 
 
-def _guard(text: str) -> str:
-    """A tool's name, a document's path (with a dot or a slash), or a folder of documents (a slash at its end)."""
+def _normalise_guard(text: str) -> str:
+    """Return the normal form of a guard: a tool name, a document path, or a folder of documents with a final slash."""
     guard = check_line(text, "a guard")
     if "/" in guard or "." in guard:
         folder = guard.endswith("/")
         return check_path(guard.rstrip("/")) + ("/" if folder else "")
     if guard.startswith(_NEVER_GUARDED):
-        raise UsageError(f"{guard!r} cannot be guarded", hint="Nobody could vote or be told any more.")
+        raise UsageError(f"invalid guard: {guard!r}", hint="Agents need this tool to vote or to receive messages.")
     return guard
 
 
-def _role(title: str) -> str:
+def _normalise_title(title: str) -> str:
     return " ".join(title.lower().replace("_", " ").replace("-", " ").split())

@@ -8,9 +8,11 @@ Invariant: no name, link or concurrent replacement leads out of the folders of t
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
+import time
 import unicodedata
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -30,13 +32,15 @@ from guildhall.sandbox.path_walk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from guildhall.sandbox.view import Folder, View
 
 _MAX_PATH_BYTES = 4096
 _MAX_VISITED_FILES = 100_000
 _CHUNK_BYTES = 1_048_576
+_LOCK_TIMEOUT_S = 10.0
+_LOCK_POLL_S = 0.005
 TEMPORARY_SUFFIX = ".guild-tmp"  # of a file that is being written
 
 
@@ -143,7 +147,23 @@ class SandboxFiles:
                 self._check_write(walk.folder_below(missing), name, len(data), location.display)
                 walk.make_directory(missing)
             self._check_write(walk.current.folder, name, len(data), location.display)
-            return _write(walk, name, data, location.display)
+            with _lock_folder(walk, location.display):
+                return _write(walk, name, data, location.display)
+
+    def edit(self, location: SandboxPath, change: Callable[[bytes], bytes]) -> None:
+        """Replace the content of a file with `change(content)`. No other run writes the file in between."""
+        with self.open_walk(location) as walk:
+            end = walk.advance(location.parts, follow_last=False)
+            if end.missing:
+                raise walk.not_found_error(end.missing[0])
+            if end.name is None:
+                raise Refused(f"{location.display} is a folder, not a file", hint="Name a file in it.")
+            folder = walk.current.folder
+            check_suffix(folder, end.name, location.display, is_text=True)
+            with _lock_folder(walk, location.display):
+                data = change(_read(walk, end.name, folder, location.display, None))
+                self._check_write(folder, end.name, len(data), location.display)
+                _write(walk, end.name, data, location.display)
 
     def _check_write(self, folder: Folder, name: str, size: int, display: str) -> None:
         if not folder.is_writable:
@@ -350,6 +370,34 @@ def _read(walk: PathWalk, name: str, folder: Folder, display: str, max_bytes: in
         if status.st_size > limit or len(data) > limit:
             raise Refused(f"{display} is larger than the {limit:,} bytes allowed here")
         return bytes(data)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _lock_folder(walk: PathWalk, display: str) -> Generator[None]:
+    """Lock the folder that a file is written in, against writes of other runs. Not all file systems have locks."""
+    try:
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=walk.current.fd)
+    except PermissionError:  # a folder that cannot be listed
+        yield
+        return
+    try:
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    hint = "Try again later."
+                    raise Refused(
+                        f"{display} was not written: another program has locked its folder", hint=hint
+                    ) from None
+                time.sleep(_LOCK_POLL_S)
+            except OSError:
+                break
+        yield
     finally:
         os.close(fd)
 

@@ -1,12 +1,12 @@
 """Gate: checks, records and executes every tool call of a run.
 
-declared? -> arguments valid? -> allowed? -> approved? -> record start -> execute -> record end
+declared? -> arguments valid? -> allowed? -> approved? -> its turn? -> record start -> execute -> record end
 
 Does not store anything or ask the user. The caller passes in a `CallLedger`. The ledger of a live run writes the
 journal and waits for the user. The ledger of a replay reads the journal and has no effects.
 
 Invariant: a finished call is never executed again for its key. If a call was interrupted and is not repeatable, the
-user decides.
+user decides. The calls of one model answer take effect in the order of the answer (see `tools.call_order`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from guildhall.core.errors import ServerGone
 from guildhall.core.text import did_you_mean
 from guildhall.policy.rules import Action, Mode, Rule, Verdict, judge
+from guildhall.tools.call_order import CallOrder, Place
 from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 Approval = Literal["approved", "denied", "timed_out"]
 CLOSED = "closed"  # the rule of a call that is blocked for now
@@ -36,6 +38,14 @@ class CallLedger(Protocol):
 
     def is_interrupted(self, call: ToolCall) -> bool:
         """Return True if the call was started and its end is not recorded."""
+        ...
+
+    def answer_calls(self, call: ToolCall) -> Sequence[ToolCall]:
+        """Return the open calls of the model answer that contains this call, in order. Empty if it is unknown."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Count a call as waiting, so that a run that can only wait is paused."""
         ...
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
@@ -73,9 +83,14 @@ class Gate:
         self._ledger = ledger
         self._execute = execute
         self._block_reason = block_reason
+        self._order = CallOrder(self._tools)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call. A call is executed once per key."""
+        with self._order.place(call, lambda: self._ledger.answer_calls(call)) as place:
+            return await self._call(call, place)
+
+    async def _call(self, call: ToolCall, place: Place) -> ToolResult:
         if (recorded := self._ledger.find_result(call)) is not None:
             return recorded
         tool = self._tools.get(call.tool)
@@ -88,8 +103,8 @@ class Gate:
         is_interrupted = self._ledger.is_interrupted(call) and not tool.repeatable
         if is_interrupted and (result := await self._resolve_interrupted(call, tool)) is not None:
             return result  # before the rules: they cannot undo an effect
-        if self._block_reason is not None and (why := self._block_reason(call)) is not None:
-            return await self._refuse(call, why, None, Verdict(decision="refuse", reason=why, rule=CLOSED))
+        if (refused := await self._refuse_blocked(call)) is not None:
+            return refused
         action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":
@@ -98,6 +113,9 @@ class Gate:
             approval, note = await self._ledger.request_approval(call, tool, verdict)
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
+        await self._order.wait(call, place, self._ledger.waiting())
+        if (refused := await self._refuse_blocked(call)) is not None:  # by a call before it
+            return refused
         await self._ledger.record_start(call, tool, verdict)
         try:
             result = await self._execute(tool, call)
@@ -106,6 +124,11 @@ class Gate:
             raise
         await self._ledger.record_end(call, result)
         return result
+
+    async def _refuse_blocked(self, call: ToolCall) -> ToolResult | None:
+        if self._block_reason is None or (reason := self._block_reason(call)) is None:
+            return None
+        return await self._refuse(call, reason, None, Verdict(decision="refuse", reason=reason, rule=CLOSED))
 
     async def _resolve_interrupted(self, call: ToolCall, tool: Tool) -> ToolResult | None:
         """Return the result of an interrupted call, or None if the user says to repeat it."""

@@ -27,6 +27,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.service import Workflows as Workflows
     from guildhall.workflow.target import Start as Start
     from guildhall.workflow.target import Target as Target
-    from guildhall.workflow.target import WorkflowShown as WorkflowShown
+    from guildhall.workflow.target import WorkflowSummary as WorkflowSummary
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

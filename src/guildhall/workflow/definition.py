@@ -17,24 +17,24 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, 
 from guildhall.core.config import Dollars, Duration, VariableName, parse_duration
 from guildhall.core.errors import UsageError
 from guildhall.core.yaml import format_value
-from guildhall.room.model import RESERVED as ROOM_WORDS
-from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, named_rules
+from guildhall.room.model import RESERVED as RESERVED_IN_ROOM
+from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, rules_by_name
 
-SHORTEST = 1.0  # seconds
-_HOW = 'Write 30s, 5m, 1h, or a cron line with five fields such as "0 9 * * 1-5".'
-_FIELDS = re.compile(r"\S+(\s+\S+){4,5}")
-_LONGEST = 200
+MIN_INTERVAL_S = 1.0
+_WAKEUP_SYNTAX = 'Write 30s, 5m, 1h, or a cron line with five fields such as "0 9 * * 1-5".'
+_CRON_LINE = re.compile(r"\S+(\s+\S+){4,5}")
+_MAX_CRON_CHARS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wakeup:
-    """One of the two is set."""
+    """An interval or a cron line. Exactly one of the two is set."""
 
     every: float | None = None  # seconds
     cron: str | None = None
 
     def after(self, moment: datetime) -> datetime:
-        """The next time that it is due. Cron lines are read in the time zone of the moment."""
+        """Return the next due time after a moment. Cron lines are read in the time zone of the moment."""
         if self.every is not None:
             return moment + timedelta(seconds=self.every)
         from cronsim import CronSim
@@ -42,25 +42,25 @@ class Wakeup:
         return next(CronSim(self.cron or "", moment))
 
     def __str__(self) -> str:
-        return f"cron {self.cron}" if self.cron is not None else f"every {in_words(self.every or 0)}"
+        return f"cron {self.cron}" if self.cron is not None else f"every {format_seconds(self.every or 0)}"
 
 
-def wakeup_of(value: object) -> Wakeup:
-    """A wake-up as people write it. ValueError: what is wrong, in a sentence."""
+def parse_wakeup(value: object) -> Wakeup:
+    """Return a wake-up from a file or a command line. Raise ValueError if it is not valid."""
     if isinstance(value, Wakeup):
         return value
-    if isinstance(value, str) and _FIELDS.fullmatch(value.strip()) and len(value) <= _LONGEST:
-        return Wakeup(cron=_checked(value.strip()))
+    if isinstance(value, str) and _CRON_LINE.fullmatch(value.strip()) and len(value) <= _MAX_CRON_CHARS:
+        return Wakeup(cron=_check_cron(value.strip()))
     try:
         seconds = parse_duration(value)
     except UsageError:
-        raise ValueError(f"{format_value(value)} is no time to wake at. {_HOW}") from None
-    if seconds < SHORTEST:
-        raise ValueError(f"{format_value(value)} is too often: at most once in a second")
+        raise ValueError(f"invalid wakeup {format_value(value)}. {_WAKEUP_SYNTAX}") from None
+    if seconds < MIN_INTERVAL_S:
+        raise ValueError(f"invalid wakeup {format_value(value)}: the minimum is 1 s")
     return Wakeup(every=seconds)
 
 
-def _checked(line: str) -> str:
+def _check_cron(line: str) -> str:
     from datetime import UTC, datetime
 
     from cronsim import CronSim, CronSimError
@@ -68,101 +68,101 @@ def _checked(line: str) -> str:
     try:
         next(CronSim(line, datetime(2024, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
-        raise ValueError(f"{format_value(line)} is not a cron line: {error}. {_HOW}") from None
+        raise ValueError(f"invalid cron line {format_value(line)}: {error}. {_WAKEUP_SYNTAX}") from None
     except StopIteration:
-        raise ValueError(f"{format_value(line)} is a cron line that is never due") from None
+        raise ValueError(f"invalid cron line {format_value(line)}: it is never due") from None
     return line
 
 
-def in_words(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= length and seconds % length == 0:
             return f"{seconds / length:g}{unit}"
     return f"{seconds:g}s"
 
 
-NOBODY = "none"  # as a document owner
-GLOBAL = "global"  # the workflow of agents that stand alone
-RESERVED = ROOM_WORDS | {NOBODY}  # no agent has one of these names
-HEADS = ("env", "params", "workflow")  # what stands before the dot in a placeholder
+NO_OWNER = "none"  # of `documentOwner`
+GLOBAL = "global"  # the workflow of agents without a workflow file
+RESERVED = RESERVED_IN_ROOM | {NO_OWNER}  # not allowed as agent names
+PREFIXES = ("env", "params", "workflow")  # of placeholders
 
 _AGENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_LONGEST_TEXT = 200_000
-_MOST_AGENTS = 100
+_MAX_TEXT_CHARS = 200_000
+_MAX_AGENTS = 100
 
 
 def _agent_name(value: object) -> object:
     if isinstance(value, str) and not _AGENT.fullmatch(value):
         raise ValueError(
-            f"{format_value(value)} cannot name an agent: a letter, then letters, digits, '_' or '-', up to 64"
+            f"invalid agent name {format_value(value)}: use a letter, then letters, digits, '_' or '-', up to 64"
         )
     if isinstance(value, str) and value.lower() in RESERVED:
-        raise ValueError(f"{format_value(value)} cannot name an agent: the word has a meaning of its own in a room")
+        raise ValueError(f"invalid agent name {format_value(value)}: the word is reserved")
     return value
 
 
 def _value_name(value: object) -> object:
     if isinstance(value, str) and not _VALUE.fullmatch(value):
-        raise ValueError(f"{format_value(value)} cannot be a name here: a letter, then letters, digits, '_' and '-'")
-    if isinstance(value, str) and value in HEADS:
-        raise ValueError(f"{format_value(value)} cannot be a name here: ${{{{ {value}.x }}}} means something else")
+        raise ValueError(f"invalid name {format_value(value)}: use a letter, then letters, digits, '_' and '-'")
+    if isinstance(value, str) and value in PREFIXES:
+        raise ValueError(f"invalid name {format_value(value)}: the word is reserved for ${{{{ {value}.x }}}}")
     return value
 
 
 def _workflow_name(value: object) -> object:
     if value == GLOBAL:
-        raise ValueError(f"no file can be named {GLOBAL!r}: that is where agents without a workflow are")
+        raise ValueError(f"invalid name {GLOBAL!r}: it is reserved for agents without a workflow file")
     return value
 
 
 def _text(value: object) -> object:
     if isinstance(value, str) and "\0" in value:
-        raise ValueError("there is a NUL character in the text")
+        raise ValueError("invalid text: contains a NUL character")
     return value
 
 
 def _wakeup(value: object) -> object:
-    return value if value is None else wakeup_of(value)
+    return value if value is None else parse_wakeup(value)
 
 
 AgentName = Annotated[StrictStr, BeforeValidator(_agent_name)]
 ValueName = Annotated[StrictStr, BeforeValidator(_value_name)]
-Text = Annotated[StrictStr, BeforeValidator(_text), Field(min_length=1, max_length=_LONGEST_TEXT)]
+Text = Annotated[StrictStr, BeforeValidator(_text), Field(min_length=1, max_length=_MAX_TEXT_CHARS)]
 
 
 class Prompt(Part):
-    """What an agent is told beyond the instructions of its worker."""
+    """Text that is added to the instructions of a worker."""
 
     append: Text = Field(description="Text, or the path of a file that ends in .md or .txt.")
 
 
 class AgentDefinition(Part):
-    """A seat in the room: defined here, or taken by a worker that has its own file."""
+    """An agent of the team, defined in this file or by the file of a worker."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-    worker: WorkerName | None = Field(
-        default=None, description="The worker that takes the seat; `ref` is another name."
-    )
-    prompt: Prompt | None = Field(default=None, description="With `worker`: what is added to its instructions.")
-    description: Line | None = Field(default=None, description="What the agent is for, in a line.")
+    worker: WorkerName | None = Field(default=None, description="The worker of the agent; `ref` is an alias.")
+    prompt: Prompt | None = Field(default=None, description="With `worker`: text to add to its instructions.")
+    description: Line | None = Field(default=None, description="The purpose of the agent, in one line.")
     system_prompt: Text | None = Field(
         default=None, description="Without `worker`: text, or the path of a file that ends in .md or .txt."
     )
-    model: Line | None = Field(default=None, description="provider:model, script:FILE, replay:RUN; null: the caller's.")
+    model: Line | None = Field(
+        default=None, description="provider:model, script:FILE or replay:RUN; null: the model of the caller."
+    )
     runtime: RuntimeName | None = Field(
-        default=None, description="What executes it. `backend` is another name for this field."
+        default=None, description="The program that executes the agent; `backend` is an alias."
     )
     tools: tuple[Name, ...] | None = Field(
-        default=None, description="Built-in tools. With `worker`: only these of the tools that it has."
+        default=None, description="Built-in tools. With `worker`: the only tools of the worker that stay available."
     )
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
-        default_factory=dict, description="Rules by capability or tool; those of a worker hold as well."
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(rules_by_name)] = Field(
+        default_factory=dict, description="Rules by capability or tool, in addition to those of the worker."
     )
     workdir: Line | None = Field(
         default=None,
-        description="Where it works and may write. Not set: this file's folder, or as its worker says.",
+        description="The writable working folder. Default: the folder of this file, or that of the worker.",
     )
     max_turns: Annotated[StrictInt, Field(gt=0)] | None = Field(default=None, description="Model calls of one run.")
     max_budget_usd: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
@@ -170,9 +170,10 @@ class AgentDefinition(Part):
     )
     timeout: Duration | None = Field(default=None, description="Running time of one run, such as 30m.")
     wakeup: Annotated[Wakeup | None, BeforeValidator(_wakeup, json_schema_input_type=StrictStr | float | None)] = Field(
-        default=None, description="Runs it without being mentioned: every 30s, 5m, 1h, or by a cron line."
+        default=None,
+        description="When it runs without being mentioned: an interval such as 30s, 5m, 1h, or a cron line.",
     )
-    wakeup_prompt: Text | None = Field(default=None, description="What it is told then.")
+    wakeup_prompt: Text | None = Field(default=None, description="The message of the wake-up.")
 
     @model_validator(mode="before")
     @classmethod
@@ -180,75 +181,73 @@ class AgentDefinition(Part):
         if not isinstance(value, dict):
             return value
         fields = dict(cast("dict[str, Any]", value))
-        for other, name in OTHER_NAMES.items():
+        for other, name in FIELD_ALIASES.items():
             if other in fields:
                 if name in fields:
-                    raise ValueError(f"`{name}` and `{other}` are the same field; keep one")
+                    raise ValueError(f"`{other}` is an alias of `{name}`: keep one of them")
                 fields[name] = fields.pop(other)
         return fields
 
     @model_validator(mode="after")
     def _one_kind(self) -> AgentDefinition:
         if self.worker is None and self.system_prompt is None:
-            raise ValueError("the agent has neither a `system_prompt` nor a `worker`")
+            raise ValueError("the agent needs a `system_prompt` or a `worker`")
         if self.worker is not None and self.system_prompt is not None:
-            raise ValueError("the worker has instructions of its own: add to them with `prompt: {append: ...}`")
+            raise ValueError("the worker has its own instructions: add to them with `prompt: {append: ...}`")
         if self.worker is None and self.prompt is not None:
-            raise ValueError(
-                "`prompt` adds to the instructions of a `worker`; here, all of it stands in `system_prompt`"
-            )
+            raise ValueError("`prompt` adds to the instructions of a `worker`: without one, use `system_prompt`")
         if self.wakeup_prompt is not None and self.wakeup is None:
-            raise ValueError("`wakeup_prompt` is told when `wakeup` is due, and there is no `wakeup`")
+            raise ValueError("`wakeup_prompt` needs a `wakeup`")
         return self
 
 
-OTHER_NAMES = {"backend": "runtime", "ref": "worker"}
+FIELD_ALIASES = {"backend": "runtime", "ref": "worker"}
 
 
 class ContextConfig(Part):
-    """Where the room keeps its things. Relative paths start at the folder of this file."""
+    """The paths of the room's data. Relative paths start at the folder of this file."""
 
-    db: Line | None = Field(default=None, description="A database of its own for all state of this workflow.")
-    dir: Line | None = Field(default=None, description="The folder of documents and of the channel as a file.")
-    bind: Line | None = Field(default=None, description="Another name for `dir`.")
+    db: Line | None = Field(default=None, description="A separate database for the state of this workflow.")
+    dir: Line | None = Field(default=None, description="The folder of the documents and of the exported channel.")
+    bind: Line | None = Field(default=None, description="An alias of `dir`.")
 
     @model_validator(mode="after")
     def _one_folder(self) -> ContextConfig:
         if self.dir is not None and self.bind is not None:
-            raise ValueError("`dir` and `bind` are the same folder; keep one")
+            raise ValueError("`bind` is an alias of `dir`: keep one of them")
         return self
 
 
 class Context(Part):
-    """What the agents share."""
+    """The room that the agents share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    enabled: StrictBool = Field(default=True, description="false, or `context: false`: no room, the agents are alone.")
+    enabled: StrictBool = Field(default=True, description="false, or `context: false`: the agents have no room.")
     provider: Literal["sqlite", "file", "memory"] = Field(
-        default="sqlite", description="file: the channel is also kept as channel.md; memory: documents leave no files."
+        default="sqlite", description="file: also export the channel as channel.md; memory: no document files."
     )
     documents: Literal["file", "sqlite"] | None = Field(
-        default=None, description="Where documents are: files below the folder, or the database. Not set: files."
+        default=None, description="The place of the documents: files in the folder, or the database. Default: file."
     )
     document_owner: StrictStr | None = Field(
         default=None,
         alias="documentOwner",
-        description="The agent that alone writes documents; none: all do. Not set: several agents elect one.",
+        description="The only agent that writes documents; none: all agents write. Default: the agents elect one.",
     )
-    config: ContextConfig = Field(default=ContextConfig(), description="Where things are kept.")
+    config: ContextConfig = Field(default=ContextConfig(), description="Paths.")
 
     @model_validator(mode="after")
     def _fits(self) -> Context:
         if self.config.db is not None and self.provider != "sqlite":
-            raise ValueError(f"`config.db` goes with `provider: sqlite`, not with {self.provider}")
+            raise ValueError(f"`config.db` needs `provider: sqlite`, not {self.provider}")
         if self.provider == "memory" and self.documents == "file":
-            raise ValueError("`documents: file` does not go with `provider: memory`")
+            raise ValueError("`documents: file` cannot be used with `provider: memory`")
         return self
 
     @property
     def stores_files(self) -> bool:
-        """Whether documents are files."""
+        """Return True if documents are files."""
         return self.enabled and self.provider != "memory" and self.documents != "sqlite"
 
 
@@ -258,12 +257,12 @@ def _context(value: object) -> object:
 
 
 class Param(Part):
-    """A value that whoever starts the workflow gives."""
+    """An input value of the workflow."""
 
-    name: ValueName | None = Field(default=None, description="Its name, where params are written as a list.")
-    default: StrictStr | None = Field(default=None, description="What it is where nobody says.")
-    required: StrictBool | None = Field(default=None, description="Not set: required where there is no default.")
-    description: Line | None = Field(default=None, description="What it is for, in a line.")
+    name: ValueName | None = Field(default=None, description="The name, if params are a list.")
+    default: StrictStr | None = Field(default=None, description="The value if none is passed.")
+    required: StrictBool | None = Field(default=None, description="Default: true without a `default`.")
+    description: Line | None = Field(default=None, description="The purpose, in one line.")
 
     @model_validator(mode="before")
     @classmethod
@@ -277,21 +276,21 @@ class Param(Part):
         return fields
 
     @property
-    def must_be_given(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is None if self.required is None else self.required
 
 
 def _params(value: object) -> object:
-    """Params by name: a list of names or of mappings with `name:`, or a mapping; a plain value is the default."""
+    """Return the params by name. The file has a list of names or of mappings with `name:`, or a mapping."""
     if isinstance(value, list):
         named: dict[str, object] = {}
         for param in cast("list[object]", value):
             fields: object = {"name": param} if isinstance(param, str) else param
             name = cast("dict[str, object]", fields).get("name") if isinstance(fields, dict) else None
             if not isinstance(name, str):
-                raise ValueError("in a list, each param is a name, or fields with a `name:`")
+                raise ValueError("each param of a list must be a name or a mapping with `name:`")
             if name in named:
-                raise ValueError(f"there are two params named {format_value(name)}")
+                raise ValueError(f"duplicate param {format_value(name)}")
             named[name] = fields
         return named
     if not isinstance(value, dict):
@@ -303,7 +302,7 @@ def _param(name: str, value: object) -> object:
     if value is None or isinstance(value, str | bool | int | float):
         return {"default": value}
     if isinstance(value, dict) and cast("dict[str, object]", value).get("name", name) != name:
-        raise ValueError(f"the param {format_value(name)} says inside that its name is another one")
+        raise ValueError(f"the param {format_value(name)} has another `name:` inside")
     return cast("object", value)
 
 
@@ -324,48 +323,51 @@ class TeamLimits(Part):
         default=20, description="How many messages may follow from one another without a person."
     )
     max_repeats: Annotated[StrictInt, Field(gt=0, le=10_000)] = Field(
-        default=3, description="How often an agent may say the same."
+        default=3, description="How often an agent may repeat a message."
     )
     max_rounds_without_progress: Annotated[StrictInt, Field(gt=0, le=10_000)] = Field(
-        default=5, description="How many rounds may pass in which nothing but talk happens."
+        default=5, description="The maximum number of rounds without progress."
     )
 
 
 class Definition(Part):
-    """What a workflow file says."""
+    """The content of a workflow file."""
 
-    name: Annotated[Name, BeforeValidator(_workflow_name)] = Field(description="Its name; not set: that of the file.")
-    description: Line | None = Field(default=None, description="What it is for, in a line.")
-    agents: Annotated[dict[AgentName, AgentDefinition], Field(min_length=1, max_length=_MOST_AGENTS)] = Field(
+    name: Annotated[Name, BeforeValidator(_workflow_name)] = Field(
+        description="The name. Default: the file name without its suffix."
+    )
+    description: Line | None = Field(default=None, description="The purpose, in one line.")
+    agents: Annotated[dict[AgentName, AgentDefinition], Field(min_length=1, max_length=_MAX_AGENTS)] = Field(
         description="The agents by name, in the order of the file."
     )
     context: Annotated[Context, BeforeValidator(_context, json_schema_input_type=bool | None | Context)] = Field(
-        default=Context(), description="What the agents share; false: nothing."
+        default=Context(), description="The room that the agents share; false: none."
     )
     params: Annotated[dict[ValueName, Param], BeforeValidator(_params)] = Field(
-        default_factory=dict, description="Values that whoever starts it gives: --param name=value."
+        default_factory=dict, description="Input values: --param name=value."
     )
     env: tuple[VariableName, ...] = Field(
-        default=(), description="Variables that setup may see and ${{ env.X }} may name, as far as your settings allow."
+        default=(), description="Environment variables for setup and ${{ env.X }}. Your settings must allow them."
     )
-    setup: tuple[Step, ...] = Field(default=(), max_length=100, description="Commands that run first, in this order.")
+    setup: tuple[Step, ...] = Field(
+        default=(), max_length=100, description="Commands that run before the agents, in this order."
+    )
     kickoff: Text | None = Field(
-        default=None, description="The first message in the channel. Its mentions wake agents."
+        default=None, description="The first message of the channel. The agents that it mentions start."
     )
     budget: Dollars | None = Field(
-        default=None, description="Dollars for all agents together; then you are asked. none: no limit of its own."
+        default=None,
+        description="Dollars for all agents together, then the user is asked; none: no limit in this file.",
     )
-    limits: TeamLimits = Field(default=TeamLimits(), description="When agents that only talk are stopped.")
+    limits: TeamLimits = Field(default=TeamLimits(), description="Limits of messages between agents without progress.")
 
     @model_validator(mode="after")
     def _agrees(self) -> Definition:
         owner = self.context.document_owner
-        if owner not in (None, NOBODY, *self.agents):
+        if owner not in (None, NO_OWNER, *self.agents):
             known = ", ".join(self.agents)
-            raise ValueError(
-                f"context.documentOwner: there is no agent {format_value(owner)} (there are: {known}; or none)"
-            )
+            raise ValueError(f"context.documentOwner: unknown agent {format_value(owner)} (use {known} or none)")
         names = [step.name for step in self.setup if step.name]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"setup: two steps keep their output as {format_value(twice[0])}")
+            raise ValueError(f"setup: duplicate output name {format_value(twice[0])}")
         return self

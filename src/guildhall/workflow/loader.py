@@ -25,11 +25,11 @@ from guildhall.runs.plan.model import ExecutedCode
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
-from guildhall.workers.loader import in_todays_words
+from guildhall.workers.loader import normalize_fields
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
-from guildhall.workers.registry import normal
-from guildhall.workflow.definition import OTHER_NAMES, AgentDefinition, Definition
-from guildhall.workflow.model import Agent, Names, Workflow, command, unfilled
+from guildhall.workers.registry import normalize_model
+from guildhall.workflow.definition import FIELD_ALIASES, AgentDefinition, Definition
+from guildhall.workflow.model import Agent, Names, Workflow, quote_placeholders, shell_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,53 +40,53 @@ if TYPE_CHECKING:
     Find = Callable[[str], Worker]  # a worker by its name or file, as the workflow's project sees it
 
 
-PROMPTS = (".md", ".txt")
+PROMPT_SUFFIXES = (".md", ".txt")
 
 
 def load(path: Path, find: Find) -> Workflow:
-    """The workflow in a file, with the workers that its agents are."""
+    """Load a workflow file, and resolve its agents to workers with `find`."""
     path = path.parent.resolve() / path.name
     source = yaml.read(path)
-    definition = check(source)
-    _refuse_nobody(source, definition)
-    reader = _Reader(source, definition, find)
+    definition = parse_definition(source)
+    _check_kickoff(source, definition)
+    reader = _AgentLoader(source, definition, find)
     agents = tuple(reader.agent(name, ordinal) for ordinal, name in enumerate(definition.agents))
     return Workflow(definition=definition, path=path, text=source.text, agents=agents)
 
 
-def _refuse_nobody(source: Source, definition: Definition) -> None:
-    """Raises where the kickoff mentions only who is no agent: what is on record may, for it cannot be corrected."""
-    found = mentions.find(unfilled(definition.kickoff or ""), definition.agents)
+def _check_kickoff(source: Source, definition: Definition) -> None:
+    """Raise InvalidFile if the kickoff mentions only unknown agents. Recorded workflows are not checked."""
+    found = mentions.find(quote_placeholders(definition.kickoff or ""), definition.agents)
     if found.missed and not found.reached and definition.context.enabled:
         names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
         hint = did_you_mean(found.missed[0], (*definition.agents, ALL))
-        raise source.error(f"it tells nobody: there is no agent {names}", ("kickoff",), hint)
+        raise source.error(f"the kickoff mentions {names}, but the workflow has no such agent", ("kickoff",), hint)
 
 
-def check(source: Source) -> Definition:
-    """What a source says, as far as it can be checked by itself."""
-    source = _in_todays_words(source)
+def parse_definition(source: Source) -> Definition:
+    """Return the checked definition of a source. It does not resolve agents."""
+    source = _resolve_aliases(source)
     data = cast("object", source.data)
     if isinstance(data, dict) and cast("dict[str, Any]", data).get("name") is None:
         stem = source.path.stem
         if not ids.is_name(stem):
-            hint = "Give it a name: `name: review`."
-            raise source.error(f"the file's name {stem!r} cannot name a workflow", hint=hint)
+            hint = "Set a name, such as `name: review`."
+            raise source.error(f"invalid workflow name {stem!r} (from the file name)", hint=hint)
         source = replace(source, data={**cast("dict[str, Any]", data), "name": stem})
     definition = yaml.validate(Definition, source)
     for name, agent in definition.agents.items():
         for index, tool in enumerate(agent.tools or ()):
             if tool not in BUILT_IN_TOOLS:
                 hint = did_you_mean(tool, BUILT_IN_TOOLS)
-                raise source.error(f"there is no built-in tool {tool!r}", ("agents", name, "tools", index), hint)
-    _variables(source, definition)
-    for text in texts(definition):
+                raise source.error(f"unknown built-in tool {tool!r}", ("agents", name, "tools", index), hint)
+    _check_variables(source, definition)
+    for text in placeholder_texts(definition):
         text.check(source)
     return definition
 
 
-def frozen(workflow: Workflow) -> dict[str, Any]:
-    """The workflow as the record keeps it beside the file's text: enough to go on whatever becomes of its files."""
+def to_record(workflow: Workflow) -> dict[str, Any]:
+    """Return the data that, with the text of the file, restores the workflow after its files have changed."""
     return {
         "name": workflow.name,
         "path": str(workflow.path),
@@ -94,29 +94,29 @@ def frozen(workflow: Workflow) -> dict[str, Any]:
             {
                 "name": agent.name,
                 "prompt": agent.prompt,
-                "inline": agent.inline,
+                "inline": agent.is_inline,
                 "worker": snapshot(agent.worker),
-                "place": str(agent.place) if agent.place else None,
+                "place": str(agent.cwd) if agent.cwd else None,
             }
             for agent in workflow.agents
         ],
     }
 
 
-def thawed(text: str, data: Mapping[str, Any]) -> Workflow:
-    """A workflow from the record."""
+def from_record(text: str, data: Mapping[str, Any]) -> Workflow:
+    """Return a workflow from its text and its record."""
     path = Path(data["path"])
-    definition = check(yaml.parse(path, text)).model_copy(update={"name": data["name"]})
+    definition = parse_definition(yaml.parse(path, text)).model_copy(update={"name": data["name"]})
     agents = tuple(
         Agent(
             name=kept["name"],
             ordinal=ordinal,
             worker=from_snapshot(kept["worker"]),
             prompt=kept["prompt"],
-            inline=kept["inline"],
+            is_inline=kept["inline"],
             wakeup=definition.agents[kept["name"]].wakeup,
             wakeup_prompt=definition.agents[kept["name"]].wakeup_prompt,
-            place=Path(kept["place"]) if kept["place"] else None,
+            cwd=Path(kept["place"]) if kept["place"] else None,
         )
         for ordinal, kept in enumerate(data["agents"])
     )
@@ -124,17 +124,17 @@ def thawed(text: str, data: Mapping[str, Any]) -> Workflow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
-    """A text of the file in which placeholders may stand."""
+class PlaceholderText:
+    """A text of the file that may contain placeholders."""
 
     location: Location
     text: str
     names: Names
     read_by_model: bool = True
-    prompt_of: str | None = None  # the agent whose prompt it is, or whose prompt's file it names
+    prompt_of: str | None = None  # the agent, if the text is its prompt or names the file of its prompt
 
     def check(self, source: Source, where: str | None = None) -> None:
-        """Raises where a placeholder of it names nothing."""
+        """Raise InvalidFile if a placeholder has an unknown name."""
         try:
             self.names.check(self.text)
         except InvalidFile as error:
@@ -143,66 +143,68 @@ class Text:
             raise source.error(error.message, self.location, error.hint) from None
 
 
-def texts(definition: Definition) -> Iterator[Text]:
-    """Every text of the file in which placeholders may stand, with what it may name. Prompts in files are not here."""
+def placeholder_texts(definition: Definition) -> Iterator[PlaceholderText]:
+    """Yield every text of the file that may contain placeholders, except prompts in separate files."""
     known = Names(params=definition.params, env=definition.env)
     outputs = tuple(step.name for step in definition.setup if step.name)
     before: tuple[str, ...] = ()
     for index, step in enumerate(definition.setup):
         later = tuple(name for name in outputs if name not in before)
         names = replace(known, outputs=before, later=later)
-        yield Text(location=("setup", index, "shell"), text=step.shell, names=names, read_by_model=False)
+        yield PlaceholderText(location=("setup", index, "shell"), text=step.shell, names=names, read_by_model=False)
         before = (*before, step.name) if step.name else before
     for field in ("db", "dir", "bind"):
         if (text := getattr(definition.context.config, field)) is not None:
-            yield Text(location=("context", "config", field), text=text, names=replace(known, later=outputs))
+            yield PlaceholderText(location=("context", "config", field), text=text, names=replace(known, later=outputs))
     known = names_after_setup(definition)
     if definition.kickoff is not None:
-        yield Text(location=("kickoff",), text=definition.kickoff, names=known)
+        yield PlaceholderText(location=("kickoff",), text=definition.kickoff, names=known)
     for name, agent in definition.agents.items():
         place: Location = ("agents", name)
         if agent.system_prompt is not None:
-            yield Text(location=(*place, "system_prompt"), text=agent.system_prompt, names=known, prompt_of=name)
+            yield PlaceholderText(
+                location=(*place, "system_prompt"), text=agent.system_prompt, names=known, prompt_of=name
+            )
         if agent.prompt is not None:
             added = agent.prompt.append
-            yield Text(location=(*place, "prompt", "append"), text=added, names=known, prompt_of=name)
+            yield PlaceholderText(location=(*place, "prompt", "append"), text=added, names=known, prompt_of=name)
         if agent.wakeup_prompt is not None:
-            yield Text(location=(*place, "wakeup_prompt"), text=agent.wakeup_prompt, names=known)
+            yield PlaceholderText(location=(*place, "wakeup_prompt"), text=agent.wakeup_prompt, names=known)
 
 
 def names_after_setup(definition: Definition) -> Names:
-    """What the texts may name that are used once all steps have run."""
+    """Return the names for texts that are used after the last setup step."""
     outputs = tuple(step.name for step in definition.setup if step.name)
     return Names(outputs=outputs, params=definition.params, env=definition.env)
 
 
-def _variables(source: Source, definition: Definition) -> None:
-    """In commands `a-b` and `a_b` would be one variable."""
+def _check_variables(source: Source, definition: Definition) -> None:
+    """Raise InvalidFile if two names, such as `a-b` and `a_b`, become the same variable of a command."""
     for field, names in (("params", [*definition.params]), ("setup", [step.name for step in definition.setup])):
         seen: dict[str, str] = {}
         for name in filter(None, names):
             if (other := seen.setdefault(name.replace("-", "_"), name)) != name:
-                message = f"{other!r} and {name!r} are the same variable in a command"
-                raise source.error(message, (field,), "Rename one.")
+                message = f"{other!r} and {name!r} become the same variable of a command"
+                raise source.error(message, (field,), "Rename one of them.")
 
 
-def _in_todays_words(source: Source) -> Source:
-    """The source with other names of fields as the usual ones; every line stays where it was."""
+def _resolve_aliases(source: Source) -> Source:
+    """Return the source with the usual names of fields in place of their aliases. Line numbers do not change."""
     data = cast("object", source.data)
     agents = cast("dict[str, Any]", data).get("agents") if isinstance(data, dict) else None
     if not isinstance(agents, dict):
         return source
     for name, fields in cast("dict[str, Any]", agents).items():
         if isinstance(fields, dict):
-            source = in_todays_words(source, ("agents", name), OTHER_NAMES)
+            source = normalize_fields(source, ("agents", name), FIELD_ALIASES)
     return source
 
 
-class _Reader:
-    """Makes the agents of one file."""
+class _AgentLoader:
+    """Builds the agents of one file."""
 
     def __init__(self, source: Source, definition: Definition, find: Find) -> None:
-        self._source = _in_todays_words(source)
+        self._source = _resolve_aliases(source)
         self._definition = definition
         self._find = find
         self._folder = source.path.parent
@@ -214,13 +216,13 @@ class _Reader:
             prompt = self._prompt(fields.system_prompt, ("agents", name, "system_prompt"))
         else:
             prompt = self._prompt(fields.prompt.append, ("agents", name, "prompt", "append")) if fields.prompt else ""
-        worker = self._inline(name, fields, prompt) if inline else self._referenced(name, fields)
+        worker = self._inline(name, fields, prompt) if inline else self._from_worker_file(name, fields)
         return Agent(
             name=name,
             ordinal=ordinal,
             worker=worker,
             prompt=prompt,
-            inline=inline,
+            is_inline=inline,
             wakeup=fields.wakeup,
             wakeup_prompt=fields.wakeup_prompt,
         )
@@ -233,7 +235,7 @@ class _Reader:
             runtime=fields.runtime or "pydantic",
             tools=fields.tools or (),
             tool_rules=fields.tool_rules,
-            limits=_limits(fields, Limits()),
+            limits=_merge_limits(fields, Limits()),
         )
         return Worker(
             definition=definition,
@@ -244,8 +246,8 @@ class _Reader:
             workdir=self._workdir(name, fields) or self._folder,
         )
 
-    def _referenced(self, name: str, fields: AgentDefinition) -> Worker:
-        """A worker with its own file: it keeps what it has, and the seat takes away or chooses."""
+    def _from_worker_file(self, name: str, fields: AgentDefinition) -> Worker:
+        """Return a worker with its own file. The workflow can restrict its tools and choose its model and limits."""
         place: Location = ("agents", name)
         try:
             worker = self._find(fields.worker or "")
@@ -255,7 +257,7 @@ class _Reader:
         own = worker.definition
         for index, tool in enumerate(fields.tools or ()):
             if tool not in own.tools:
-                message = f"the worker {fields.worker} has no tool {tool!r}, and a seat gives it none"
+                message = f"the worker {fields.worker} has no tool {tool!r}"
                 hint = did_you_mean(tool, own.tools) or f"Declare it in {worker.place}."
                 raise self._source.error(message, (*place, "tools", index), hint)
         changes: dict[str, Any] = {
@@ -264,14 +266,14 @@ class _Reader:
             "model": self._model(fields) or own.model,
             "runtime": fields.runtime or own.runtime,
             "tools": own.tools if fields.tools is None else fields.tools,
-            "tool_rules": _tighter(own.tool_rules, fields.tool_rules),
-            "limits": _limits(fields, own.limits),
+            "tool_rules": _merge_rules(own.tool_rules, fields.tool_rules),
+            "limits": _merge_limits(fields, own.limits),
         }
         return replace(worker, definition=own.model_copy(update=changes), workdir=self._workdir(name, fields))
 
     def _model(self, fields: AgentDefinition) -> str | None:
-        """The model, with a script looked for beside this file."""
-        return resolve_script_path(normal(fields.model), self._folder) if fields.model else None
+        """Return the model of an agent. The path of a script starts at the folder of this file."""
+        return resolve_script_path(normalize_model(fields.model), self._folder) if fields.model else None
 
     def _workdir(self, name: str, fields: AgentDefinition) -> Path | None:
         if fields.workdir is None:
@@ -280,42 +282,45 @@ class _Reader:
         try:
             path = (self._folder / Path(fields.workdir).expanduser()).resolve()
             is_folder = path.is_dir()
-        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name too long, ~nobody
-            raise self._source.error(f"{fields.workdir} cannot be used: {error}", location) from None
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a long name, an unknown ~user
+            raise self._source.error(f"invalid workdir {fields.workdir}: {error}", location) from None
         if not is_folder:
-            raise self._source.error(f"there is no folder {path}", location, "Make it, or correct the path.")
+            raise self._source.error(f"folder not found: {path}", location, "Create it, or correct the path.")
         return path
 
     def _prompt(self, text: str, location: Location) -> str:
-        """The text, or that of the file it names."""
+        """Return the text, or the content of the file that it names."""
         path = self._file(text)
         if path is None:
             if not text.strip():
-                raise self._source.error("there is nothing in it", location)
+                raise self._source.error("invalid prompt: empty", location)
             return text
         if not path.exists():
-            near = {other.name for other in path.parent.glob("*") if other.suffix in PROMPTS}
+            near = {other.name for other in path.parent.glob("*") if other.suffix in PROMPT_SUFFIXES}
             hint = (
-                did_you_mean(path.name, near) or "Make it, or correct the path: it starts at the folder of this file."
+                did_you_mean(path.name, near)
+                or "Create it, or correct the path, which starts at the folder of this file."
             )
-            raise self._source.error(f"there is no file {path}", location, hint)
+            raise self._source.error(f"file not found: {path}", location, hint)
         try:
             inside = path.resolve().is_relative_to(project_root(self._folder).resolve())
         except (OSError, RuntimeError) as error:
-            raise self._source.error(f"{path} cannot be read: {error}", location) from None
+            raise self._source.error(f"cannot read {path}: {error}", location) from None
         if not inside:
-            hint = "Put a copy into the project."
-            raise self._source.error(f"{path} lies outside the project, and is not read", location, hint)
+            hint = "Copy it into the project."
+            raise self._source.error(f"prompt file outside of the project: {path}", location, hint)
         said = yaml.read_text(path)
         if not said.strip() or "\0" in said:
-            raise InvalidFile("the prompt is empty, or not text", where=str(path))
-        Text(location=location, text=said, names=names_after_setup(self._definition)).check(self._source, str(path))
+            raise InvalidFile("invalid prompt: empty or not text", where=str(path))
+        PlaceholderText(location=location, text=said, names=names_after_setup(self._definition)).check(
+            self._source, str(path)
+        )
         return said
 
     def _file(self, text: str) -> Path | None:
-        """The file that a text names: one line that ends in .md or .txt, and no sentence that happens to."""
+        """Return the path of the prompt file that a text names, or None if the text is the prompt itself."""
         name = text.strip()
-        if "\n" in name or not name.endswith(PROMPTS) or len(name) > 1000:
+        if "\n" in name or not name.endswith(PROMPT_SUFFIXES) or len(name) > 1000:
             return None
         try:
             path = self._folder / Path(name).expanduser()
@@ -324,16 +329,16 @@ class _Reader:
             return None
 
 
-def _limits(fields: AgentDefinition, own: Limits) -> Limits:
-    """A seat's limits, where it has some."""
+def _merge_limits(fields: AgentDefinition, own: Limits) -> Limits:
+    """Return the limits of a worker with those that the workflow file sets."""
     named = ("max_turns", "max_budget_usd", "timeout")
     return own.model_copy(update={name: getattr(fields, name) for name in named if getattr(fields, name) is not None})
 
 
-def _tighter(own: Mapping[str, ToolRule], seat: Mapping[str, ToolRule]) -> dict[str, ToolRule]:
-    """Both sets of rules at once: where they speak of the same, what either forbids or asks for holds."""
+def _merge_rules(own: Mapping[str, ToolRule], added: Mapping[str, ToolRule]) -> dict[str, ToolRule]:
+    """Return both sets of rules. If they name the same tool or capability, the stricter value holds."""
     rules = dict(own)
-    for name, rule in seat.items():
+    for name, rule in added.items():
         mine = rules.get(name, rule)
         times = [one.timeout for one in (mine, rule) if one.timeout is not None]
         rules[name] = ToolRule(
@@ -346,9 +351,9 @@ def _tighter(own: Mapping[str, ToolRule], seat: Mapping[str, ToolRule]) -> dict[
     return rules
 
 
-def commands(definition: Definition) -> tuple[str, ...]:
-    """What its setup would run, as a shell would read it."""
-    return tuple(command(step.shell) for step in definition.setup)
+def setup_commands(definition: Definition) -> tuple[str, ...]:
+    """Return the setup commands as the shell reads them."""
+    return tuple(shell_command(step.shell) for step in definition.setup)
 
 
 def setup_code(workflow: Workflow, home: Home) -> Code | None:
@@ -357,34 +362,34 @@ def setup_code(workflow: Workflow, home: Home) -> Code | None:
         return None
     root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=workflow.text.encode())
-    return Code(kind="workflow", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+    file = CodeFile(path=path, display_path=shown, content=workflow.text.encode())
+    return Code(kind="workflow", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
-def executed(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode | None:
-    """The setup, and how the file stands; None: it has none."""
+def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode | None:
+    """Return the setup commands with the trust of the file, or None if it has no setup."""
     if (code := setup_code(workflow, home)) is None:
         return None
     return ExecutedCode(
         kind=code.kind,
         name=code.name,
-        own=code.own,
-        trusted=trust.holds(code),
-        files=trust.seen(code),
-        commands=commands(workflow.definition),
+        own=code.is_own,
+        trusted=trust.is_trusted(code),
+        files=trust.files(code),
+        commands=setup_commands(workflow.definition),
     )
 
 
-def demand_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
-    """Raises NotTrusted where the setup would run and the file is not trusted as it is."""
+def check_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
+    """Raise NotTrusted if the file has setup commands and is not trusted in its current version."""
     code = setup_code(workflow, home)
-    if code is None or trust.holds(code):
+    if code is None or trust.is_trusted(code):
         return
-    would = [one.strip().partition("\n")[0] for one in commands(workflow.definition)]
-    more = f" and {len(would) - 5} more" if len(would) > 5 else ""
-    lines = "".join(f"\n  {line[:100]!r}" for line in would[:5])
+    first_lines = [one.strip().partition("\n")[0] for one in setup_commands(workflow.definition)]
+    more = f" and {len(first_lines) - 5} more" if len(first_lines) > 5 else ""
+    lines = "".join(f"\n  {line[:100]!r}" for line in first_lines[:5])
     raise NotTrusted(
-        f"setup: its commands are not trusted as they are ({trust.seen(code)[0].said}):{lines}{more}",
+        f"setup has commands that you have not trusted ({trust.files(code)[0].state_text}):{lines}{more}",
         where=workflow.place,
-        hint=f"Look at it, then: guild trust {shlex.quote(workflow.place)}",
+        hint=f"Review them: guild trust {shlex.quote(workflow.place)}",
     )

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from guildhall.workflow.target import Instance
 
 
-_LOOKED_AT = 1_000  # messages
-_SHOWN = 10  # pairs, and messages that are held back
-_LONGEST = 200  # characters of each
-TALK = frozenset(
+_MAX_MESSAGES = 1_000
+_MAX_SHOWN = 10  # pairs of agents, and held messages
+_MAX_CHARS = 200
+TALK_TOOLS = frozenset(
     {
         *("channel_send", "channel_read", "inbox_read", "inbox_ack", "status_set", "team_list", "no_action"),
         *("document_read", "document_list", "document_suggest", "resource_read"),
@@ -43,88 +43,89 @@ TALK = frozenset(
 
 
 def count_turn(connection: Connection, instance: str, room: str, agent: str, run: str, most: int, at: str) -> None:
-    """Counts a turn that is over. After too many rounds of mere talk, what agents have said is held back.
+    """Count a finished turn. Hold the messages of agents after too many rounds without progress.
 
-    A round is over when each of those who talk has had a turn, on the average. Something that is said from outside, or
-    is done, begins the count anew.
+    A round is one turn per talking agent, on average. A message from outside, or progress, resets the count.
     """
-    asked_from_outside = room_records.seen(connection, room, run).hops == 0
-    if asked_from_outside or _progress(connection, room, run):
-        records.forget_talk(connection, instance)
-        perform_in(connection, room, "held_no_more", Actor.system(), at)
+    asked_from_outside = room_records.shown_inbox(connection, room, run).hops == 0
+    if asked_from_outside or _has_progress(connection, room, run):
+        records.reset_talk_turns(connection, instance)
+        perform_in(connection, room, "stop_holding", Actor.system(), at)
         return
-    talked = records.talk(connection, instance)
+    talked = records.talk_turns(connection, instance)
     talked[agent] = talked.get(agent, 0) + 1
-    records.note(connection, instance, agent, talked=talked[agent])
-    if _too_long(talked, most):
-        busy = [state.name for state in records.agents_of(connection, instance) if state.run is not None]
-        perform_in(connection, room, "held", Actor.system(), at, but=sorted(busy))
+    records.add_agent_note(connection, instance, agent, talked=talked[agent])
+    if _is_too_long(talked, most):
+        busy = [state.name for state in records.list_agents(connection, instance) if state.run is not None]
+        perform_in(connection, room, "hold", Actor.system(), at, but=sorted(busy))
 
 
-def _progress(connection: Connection, room: str, run: str) -> bool:
-    """Whether a run has done anything but talk: a document, a tool of its own, or a proposal that got decided."""
+def _has_progress(connection: Connection, room: str, run: str) -> bool:
+    """Return True if a run did more than talk: it used another tool, or a proposal was decided meanwhile."""
     began = run_records.find_run(connection, run)
-    if began is not None and voting.decided_since(connection, room, began.created_at):
+    if began is not None and voting.has_decision_since(connection, room, began.created_at):
         return True
     calls = entries_with(run_records.list_entries(connection, run), ToolStarted)
-    return any(call.data.tool not in TALK for call in calls)
+    return any(call.data.tool not in TALK_TOOLS for call in calls)
 
 
 def loop_question(connection: Connection, instance: Instance, limits: TeamLimits) -> Question:
-    """What the person is asked: who talks to whom how often, and what is held back."""
+    """Return the question for the user, with the number of messages by sender and recipient, and the held messages."""
     room = instance.room
-    held = room_records.in_status(connection, room, "held")
-    talk = (one for one in room_records.since_outside(connection, room, _LOOKED_AT) if one.kind == "message")
+    held = room_records.mail_by_status(connection, room, "held")
+    talk = (one for one in room_records.talk_since_input(connection, room, _MAX_MESSAGES) if one.kind == "message")
     pairs = Counter((one.sender, name) for one in talk for name in one.mentions)
     talkers = sorted({sender for sender, _ in pairs} or {mail.message.sender for _, mail in held})
-    lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_SHOWN)]
-    waiting = [_held_line(agent, mail.message) for agent, mail in held[:_SHOWN]]
-    more = [f"- ... {len(held) - _SHOWN} more"] if len(held) > _SHOWN else []
+    lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_MAX_SHOWN)]
+    waiting = [_held_line(agent, mail.message) for agent, mail in held[:_MAX_SHOWN]]
+    more = [f"- ... {len(held) - _MAX_SHOWN} more"] if len(held) > _MAX_SHOWN else []
     body = [
-        f"{_why(connection, instance, limits, held)} Messages since somebody from outside last spoke:",
+        f"{_hold_reason(connection, instance, limits, held)} Messages since the last message from outside:",
         *lines,
-        "Held back:",
+        "Held messages:",
         *waiting,
         *more,
-        "'yes' delivers it and allows as much again; 'no' does not deliver it.",
+        "yes: deliver them and reset the limits. no: drop them.",
     ]
-    title = f"{' and '.join(talkers)} go round in circles in {instance.target}"
-    return Question(title=title[:_LONGEST], body="\n".join(body), choices=("yes", "no"))
+    title = f"Possible loop in {instance.target}: {' and '.join(talkers)}"
+    return Question(title=title[:_MAX_CHARS], body="\n".join(body), choices=("yes", "no"))
 
 
 def release(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Deliver the held messages and count rounds from 0. Return the turn to announce."""
-    records.forget_talk(connection, instance.id)
-    return perform_in(connection, instance.room, "released", Actor.person(), at).turn
+    records.reset_talk_turns(connection, instance.id)
+    return perform_in(connection, instance.room, "release", Actor.person(), at).turn
 
 
 def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Drop the held messages. Return the turn to announce, or None if no message was held."""
-    records.forget_talk(connection, instance.id)
-    mail = perform_in(connection, instance.room, "dropped", Actor.person(), at).result.get("mail")
+    records.reset_talk_turns(connection, instance.id)
+    mail = perform_in(connection, instance.room, "drop_held", Actor.person(), at).result.get("mail")
     if not mail:
         return None
     numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in mail}))
-    said = f"A person has ended this exchange; not delivered: {numbers}"
+    said = f"The user ended this exchange. Not delivered: {numbers}"
     actor = Actor.system(run=instance.id)
     return perform_in(connection, instance.room, "tell", actor, at, text=said, to=[], hops=0).turn
 
 
 def _held_line(agent: str, message: Message) -> str:
     text = " ".join(message.content.split())
-    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    shown = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."
     return f"- #{message.id} from {message.sender} to {agent}: {shown}"
 
 
-def _why(connection: Connection, instance: Instance, limits: TeamLimits, held: Sequence[tuple[str, Mail]]) -> str:
+def _hold_reason(
+    connection: Connection, instance: Instance, limits: TeamLimits, held: Sequence[tuple[str, Mail]]
+) -> str:
     if any(mail.message.hops > limits.max_hops for _, mail in held):
-        return f"More than {limits.max_hops} messages have followed from one another (max_hops)."
-    talked = records.talk(connection, instance.id)
-    if _too_long(talked, limits.max_rounds_without_progress):
+        return f"A chain of replies has more than {limits.max_hops} messages (max_hops)."
+    talked = records.talk_turns(connection, instance.id)
+    if _is_too_long(talked, limits.max_rounds_without_progress):
         rounds = limits.max_rounds_without_progress
-        return f"In {rounds} rounds nothing happened but talk (max_rounds_without_progress)."
-    return f"The same was said more than {limits.max_repeats} times (max_repeats)."
+        return f"The agents only talked for {rounds} rounds (max_rounds_without_progress)."
+    return f"An agent repeated a message more than {limits.max_repeats} times (max_repeats)."
 
 
-def _too_long(talked: Mapping[str, int], most: int) -> bool:
+def _is_too_long(talked: Mapping[str, int], most: int) -> bool:
     return len(talked) > 1 and sum(talked.values()) >= most * len(talked)

@@ -4,7 +4,7 @@ A placeholder is `${{ name }}` (the output of a setup step), `${{ params.x }}`, 
 `$${{` is the escape. A command receives values only as environment variables, never as shell text.
 Does not read files (`loader.py`) and does not compute the values of a start (`start.py`).
 
-Invariant: the value of a placeholder does not put a secret into a text for a model. `refuse_secrets` raises Refused.
+Invariant: the value of a placeholder does not put a secret into a text for a model. `check_secrets` raises Refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from guildhall.core.ids import digest
 from guildhall.core.paths import project_root
 from guildhall.core.redaction import MIN_GUESSED_CHARS, looks_secret
 from guildhall.core.text import did_you_mean
-from guildhall.room.model import Piece, Said
+from guildhall.room.model import MessageText, TextPart
 from guildhall.runs.assembly.callees import declared_capabilities
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["output", "env", "params", "workflow"]
-OF_WORKFLOW = ("name", "tag")
+WORKFLOW_FIELDS = ("name", "tag")
 
 _OPENING = re.compile(r"\$?\$\{\{")
 _INSIDE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)(?:\.([A-Za-z_][A-Za-z0-9_-]*))?\s*")
-_LONGEST = 200
-_VARIABLE = "GUILD_"
+_MAX_PLACEHOLDER_CHARS = 200
+_VARIABLE_PREFIX = "GUILD_"
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a placeholder names: the output of a setup step, or something with a dot."""
+    """The name in a placeholder: the output of a setup step, or a name with a prefix such as `params.`."""
 
     kind: Kind
     name: str
@@ -54,13 +54,13 @@ class Reference:
 
     @property
     def variable(self) -> str:
-        """The variable that holds its value in a command."""
-        return self.name if self.kind == "env" else _VARIABLE + str(self).replace(".", "_").replace("-", "_")
+        """The environment variable that has the value in a command."""
+        return self.name if self.kind == "env" else _VARIABLE_PREFIX + str(self).replace(".", "_").replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What placeholders stand for."""
+    """The values of placeholders."""
 
     workflow: str
     tag: str
@@ -68,104 +68,105 @@ class Values:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def of(self, reference: Reference) -> str:
+    def get(self, reference: Reference) -> str:
         if reference.kind == "workflow":
             return self.workflow if reference.name == "name" else self.tag
         values = {"output": self.outputs, "env": self.env, "params": self.params}[reference.kind]
         if reference.name not in values:
             what = "is not set" if reference.kind == "env" else "has no value"
-            raise InvalidFile(f"${{{{ {reference} }}}}: {reference.name} {what}", hint=_unset(reference))
+            raise InvalidFile(f"${{{{ {reference} }}}}: {reference.name} {what}", hint=_unset_hint(reference))
         return values[reference.name]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What a text may name."""
+    """The names that the placeholders of a text may use."""
 
-    outputs: tuple[str, ...] = ()  # of the steps before it
-    later: tuple[str, ...] = ()  # of steps whose output is not there yet
+    outputs: tuple[str, ...] = ()  # of earlier setup steps
+    later: tuple[str, ...] = ()  # outputs of later setup steps
     params: Collection[str] = ()
     env: Collection[str] = ()
 
     def check(self, text: str) -> None:
-        """Raises InvalidFile for the first placeholder that stands for nothing."""
+        """Raise InvalidFile for the first placeholder with an unknown name."""
         for reference in references(text):
-            known = {"output": self.outputs, "env": self.env, "params": self.params, "workflow": OF_WORKFLOW}
+            known = {"output": self.outputs, "env": self.env, "params": self.params, "workflow": WORKFLOW_FIELDS}
             if reference.name not in known[reference.kind]:
-                raise self._unknown(reference)
+                raise self._unknown_name(reference)
 
-    def _unknown(self, reference: Reference) -> InvalidFile:
+    def _unknown_name(self, reference: Reference) -> InvalidFile:
         said, name = f"${{{{ {reference} }}}}", reference.name
         if reference.kind == "env":
-            hint = f"Name it in this file: `env: [{name}]`. Your settings must allow it too."
-            return InvalidFile(f"{said}: the variable {name} is not among those of `env:`", hint=hint)
+            hint = f"Add it to this file: `env: [{name}]`. Your settings must allow it, too."
+            return InvalidFile(f"{said}: the variable {name} is not listed in `env:`", hint=hint)
         if reference.kind == "params":
-            message = f"{said}: there is no param {name!r}"
-            return InvalidFile(message, hint=did_you_mean(name, self.params) or "Name it under `params:`.")
+            message = f"{said}: unknown param {name!r}"
+            return InvalidFile(message, hint=did_you_mean(name, self.params) or "Add it to `params:`.")
         if name in self.later:
-            return InvalidFile(f"{said}: the output of that setup step is not known here yet")
-        heads = {"workflow": OF_WORKFLOW, "params": self.params, "env": self.env}
+            return InvalidFile(f"{said}: the setup step runs later, so its output is not available here")
+        heads = {"workflow": WORKFLOW_FIELDS, "params": self.params, "env": self.env}
         known = [*self.outputs, *(f"{head}.{one}" for head, names in heads.items() for one in names)]
         hint = did_you_mean(str(reference), known)
-        return InvalidFile(f"{said}: there is nothing of this name", hint=hint)
+        return InvalidFile(f"{said}: unknown name", hint=hint)
 
 
 def references(text: str) -> tuple[Reference, ...]:
-    """What the placeholders of a text name, each once."""
+    """Return the names in the placeholders of a text, without duplicates."""
     return tuple(dict.fromkeys(part for part in _parts(text) if isinstance(part, Reference)))
 
 
-def fill(text: str, values: Values) -> Said:
-    """The text with its placeholders filled in."""
+def fill(text: str, values: Values) -> MessageText:
+    """Return the text with the values of its placeholders, as quoted parts."""
     pieces = (
-        Piece(values.of(part), quoted=True) if isinstance(part, Reference) else Piece(part) for part in _parts(text)
+        TextPart(values.get(part), is_quoted=True) if isinstance(part, Reference) else TextPart(part)
+        for part in _parts(text)
     )
-    return Said(tuple(piece for piece in pieces if piece.text))
+    return MessageText(tuple(piece for piece in pieces if piece.text))
 
 
-def unfilled(text: str) -> Said:
-    """The text before its placeholders have values: whatever they will stand for is a quotation."""
-    return Said(tuple(Piece(str(part), quoted=isinstance(part, Reference)) for part in _parts(text)))
+def quote_placeholders(text: str) -> MessageText:
+    """Return the text with its placeholders as quoted parts, before they have values."""
+    return MessageText(tuple(TextPart(str(part), is_quoted=isinstance(part, Reference)) for part in _parts(text)))
 
 
-def filled(text: str, values: Values) -> str:
-    """The same as one text, for where nobody looks for mentions."""
+def fill_text(text: str, values: Values) -> str:
+    """Return the filled text as a string."""
     return fill(text, values).text
 
 
-def command(text: str) -> str:
-    """A command in which each placeholder has become the variable that will hold its value."""
+def shell_command(text: str) -> str:
+    """Return a command with a reference to an environment variable in place of each placeholder."""
     return "".join(f"${{{part.variable}}}" if isinstance(part, Reference) else part for part in _parts(text))
 
 
-def refuse_secrets(text: str, values: Values) -> None:
-    """Raises Refused where a text that a model reads would have a secret in it."""
+def check_secrets(text: str, values: Values) -> None:
+    """Raise Refused if a text for a model would contain a secret."""
     secrets = [value for name, value in values.env.items() if looks_secret(name, value)]
     for reference in references(text):
-        said, how = f"${{{{ {reference} }}}}", "Models and records must not see it."
+        said, how = f"${{{{ {reference} }}}}", "Models and journals must not contain it."
         if reference.kind == "env" and looks_secret(reference.name, values.env.get(reference.name, "")):
-            hint = f"{how} Use it in a command of `setup:` as ${reference.name}, and keep only what comes out."
+            hint = f"{how} Use it in a command of `setup:` as ${reference.name}, and use only its output."
             raise Refused(f"{said}: the variable {reference.name} looks like a secret", hint=hint)
-        value = _known(values, reference)
+        value = _value_or_empty(values, reference)
         if looks_secret("", value) or any(one in value for one in secrets if len(one) >= MIN_GUESSED_CHARS):
-            raise Refused(f"{said}: there is something that looks like a secret in it", hint=f"{how} Leave it out.")
+            raise Refused(f"{said}: the value seems to contain a secret", hint=f"{how} Leave it out.")
 
 
-def _known(values: Values, reference: Reference) -> str:
+def _value_or_empty(values: Values, reference: Reference) -> str:
     try:
-        return values.of(reference)
+        return values.get(reference)
     except InvalidFile:  # not yet
         return ""
 
 
-def _unset(reference: Reference) -> str | None:
+def _unset_hint(reference: Reference) -> str | None:
     if reference.kind == "env":
         return f"Set {reference.name}, and allow it: `env: [{reference.name}]` in config.yaml of your home."
-    return f"Give one: --param {reference.name}=VALUE." if reference.kind == "params" else None
+    return f"Add --param {reference.name}=VALUE." if reference.kind == "params" else None
 
 
 def _parts(text: str) -> Iterator[str | Reference]:
-    """The text, cut at its placeholders. One pass."""
+    """Yield the text between placeholders, and the placeholders, in one pass."""
     at = 0
     while (opening := _OPENING.search(text, at)) is not None:
         yield text[at : opening.start()]
@@ -173,51 +174,51 @@ def _parts(text: str) -> Iterator[str | Reference]:
             yield opening[0][1:]
             at = opening.end()
             continue
-        end = text.find("}}", opening.end(), opening.end() + _LONGEST)
+        end = text.find("}}", opening.end(), opening.end() + _MAX_PLACEHOLDER_CHARS)
         inside = _INSIDE.fullmatch(text, opening.end(), end) if end >= 0 else None
         if inside is None:
             shown = text[opening.start() : opening.start() + 40].partition("\n")[0]
             raise InvalidFile(
-                f"{shown!r} is not a placeholder",
-                hint="Write ${{ name }}, ${{ params.x }}, ${{ env.X }}, ${{ workflow.tag }}; for the text itself $${{.",
+                f"invalid placeholder {shown!r}",
+                hint="Write ${{ name }}, ${{ params.x }}, ${{ env.X }}, ${{ workflow.tag }}; $${{ for a literal ${{.",
             )
-        yield _reference(inside[1], inside[2])
+        yield _make_reference(inside[1], inside[2])
         at = end + 2
     yield text[at:]
 
 
-def _reference(head: str, name: str | None) -> Reference:
+def _make_reference(head: str, name: str | None) -> Reference:
     if name is None:
         return Reference("output", head)
     if head in ("env", "params", "workflow"):
         return Reference(head, name)
     hint = did_you_mean(head, ("env", "params", "workflow"))
-    raise InvalidFile(f"${{{{ {head}.{name} }}}}: there is nothing of this name", hint=hint)
+    raise InvalidFile(f"${{{{ {head}.{name} }}}}: unknown name", hint=hint)
 
 
-ROOMS = ".workflow"  # beside the workflow file: what people see of its rooms
-DOCUMENTS = "documents"
-_BESIDE = ("-wal", "-shm", ".lock")  # what SQLite and the hall have beside a database
-SHOWN = ("channel.md", "_state")  # what `provider: file` writes there
+ROOMS_FOLDER = ".workflow"  # beside the workflow file
+DOCUMENTS_FOLDER = "documents"
+_DATABASE_SUFFIXES = ("-wal", "-shm", ".lock")
+EXPORTED_FILES = ("channel.md", "_state")  # by `provider: file`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agent:
-    """A seat, and the worker that takes it. Its prompt is not filled in yet."""
+    """An agent of the team and its worker. Placeholders in its prompts are not filled in."""
 
     name: str
     ordinal: int  # in the order of the file
-    worker: Worker  # under the agent's name
-    prompt: str  # with placeholders: all instructions of an agent of the file's own, or what a worker's get added
-    inline: bool  # the file defines it; else it is a worker with a file of its own
+    worker: Worker  # has the name of the agent
+    prompt: str  # with placeholders; of an inline agent all instructions, else text to append
+    is_inline: bool  # defined in the workflow file, not in a worker file
     wakeup: Wakeup | None = None
     wakeup_prompt: str | None = None  # with placeholders
-    place: Path | None = None  # where it works from; None: where its workflow does
+    cwd: Path | None = None  # None: the folder of the workflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workflow:
-    """A workflow file, with all that it names."""
+    """A workflow file with its agents."""
 
     definition: Definition
     path: Path  # absolute
@@ -230,7 +231,7 @@ class Workflow:
 
     @property
     def folder(self) -> Path:
-        """Where its relative paths start and its commands run."""
+        """The folder in which relative paths start and commands run."""
         return self.path.parent
 
     @property
@@ -243,7 +244,7 @@ class Workflow:
 
     @property
     def budget(self) -> float | None:
-        """Dollars that the file sets for the team; None: it sets none."""
+        """The budget in dollars that the file sets, or None."""
         return None if self.definition.budget is None or math.isinf(self.definition.budget) else self.definition.budget
 
     def agent(self, name: str) -> Agent:
@@ -251,47 +252,54 @@ class Workflow:
             if agent.name == name:
                 return agent
         hint = did_you_mean(name, [agent.name for agent in self.agents])
-        raise NotFound(f"the workflow {self.name} has no agent {name!r}", hint=hint)
+        raise NotFound(f"unknown agent {name!r} of the workflow {self.name}", hint=hint)
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame in which its commands and agents work: in the folder of its file, wherever it was started from."""
+        """Return the frame of its commands and agents: the folder of the file, wherever the start came from."""
         model = resolve_script_path(frame.model, frame.cwd) if frame.model else None
         return replace(frame, cwd=self.folder, root=project_root(self.folder), model=model)
 
-    def seated(self, agent: Agent, values: Values) -> Worker:
-        """The agent's worker as it runs in the room."""
-        said = filled(agent.prompt, values)
-        if not agent.inline:
+    def worker_of(self, agent: Agent, values: Values) -> Worker:
+        """Return the worker of an agent with its filled instructions."""
+        said = fill_text(agent.prompt, values)
+        if not agent.is_inline:
             own = agent.worker.instructions
             said = f"{own.rstrip()}\n\n{said}" if said else own
-        return replace(agent.worker, instructions=said, keeps=self.keeps(values))
+        return replace(agent.worker, instructions=said, workflow_paths=self.protected_paths(values))
 
-    def keeps(self, values: Values) -> tuple[Path, ...]:
-        """What it has on disk, which agents change through the room or not at all."""
-        room, database = self.room_folder(values), self.database(values)
-        beside = [database.with_name(database.name + ending) for ending in ("", *_BESIDE)] if database else []
-        return (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *SHOWN)), *beside)
+    def protected_paths(self, values: Values) -> tuple[Path, ...]:
+        """Return the paths that agents must not write: the file, the room's data and the database."""
+        room, database = self.room_folder(values), self.database_path(values)
+        beside = (
+            [database.with_name(database.name + ending) for ending in ("", *_DATABASE_SUFFIXES)] if database else []
+        )
+        return (
+            self.path,
+            self.folder / ROOMS_FOLDER,
+            *(room / name for name in (DOCUMENTS_FOLDER, *EXPORTED_FILES)),
+            *beside,
+        )
 
-    def around(self, agent: Agent) -> frozenset[str]:
-        """What the others at the table can do to the world: what one of them has read, another can be told."""
+    def other_capabilities(self, agent: Agent) -> frozenset[str]:
+        """Return the capabilities of the other agents. Data that an agent reads can reach them through the room."""
         if not self.definition.context.enabled:
             return frozenset()
         others = (declared_capabilities(one.worker) for one in self.agents if one.name != agent.name)
         return frozenset[str]().union(*others)
 
     def room_folder(self, values: Values) -> Path:
-        """Where people see its room: documents, and with `provider: file` the channel."""
+        """Return the folder of the documents and, with `provider: file`, of the exported channel."""
         config = self.definition.context.config
         named = config.dir or config.bind
         if named is None:
-            return self.folder / ROOMS / values.workflow / values.tag
-        return self.folder / filled(named, values)
+            return self.folder / ROOMS_FOLDER / values.workflow / values.tag
+        return self.folder / fill_text(named, values)
 
-    def documents(self, values: Values) -> Path | None:
-        """The folder of its documents; None: they are in the database, or it has none."""
-        return self.room_folder(values) / DOCUMENTS if self.definition.context.stores_files else None
+    def documents_folder(self, values: Values) -> Path | None:
+        """Return the folder of the documents, or None if they are in the database or the workflow has no room."""
+        return self.room_folder(values) / DOCUMENTS_FOLDER if self.definition.context.stores_files else None
 
-    def database(self, values: Values) -> Path | None:
-        """The database that its state is in, where it is one of its own."""
+    def database_path(self, values: Values) -> Path | None:
+        """Return the path of the workflow's own database, or None."""
         db = self.definition.context.config.db
-        return self.folder / filled(db, values) if db is not None else None
+        return self.folder / fill_text(db, values) if db is not None else None

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared_capabilities
 from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
-from guildhall.workflow.definition import NOBODY, in_words
-from guildhall.workflow.loader import executed
-from guildhall.workflow.model import Values, Workflow, command
-from guildhall.workflow.setup import environment
-from guildhall.workflow.start import budget_of, check_places, values_of, wakes_nobody
+from guildhall.workflow.definition import NO_OWNER, format_seconds
+from guildhall.workflow.loader import setup_status
+from guildhall.workflow.model import Values, Workflow, shell_command
+from guildhall.workflow.setup import command_environment
+from guildhall.workflow.start import check_paths, no_agent_warning, start_values, team_budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,69 +29,77 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code import Trust
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 
 _INDENT = "  "
-_DOING = {"fs.read": "reads files", "fs.write": "writes files", "proc.exec": "runs programs", "net": "uses the network"}
+_CAPABILITY_TEXTS = {
+    "fs.read": "reads files",
+    "fs.write": "writes files",
+    "proc.exec": "runs programs",
+    "net": "uses the network",
+}
 
 
-def titled(agent: str, runtime: Row) -> str:
-    """An agent, and the program of others that executes it, where it is one."""
+def agent_title(agent: str, runtime: RuntimeInfo) -> str:
+    """Return the name of an agent with the title of the external program that executes it, if any."""
     return agent if runtime.program is None else f"{agent} ({runtime.title})"
 
 
-def opening(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:
-    """The line that is said at the start: the agents with their models, and what they can do to the world."""
+def summary_line(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:
+    """Return the line that a start prints: agents, models, capabilities and the budget."""
     parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(escape, models.values())))}"]
-    parts += [f"runs {'a command' if commands == 1 else f'{commands} commands'} of its own first"] if commands else []
-    parts += [said for capability, said in _DOING.items() if capability in reach]
-    return "; ".join([*parts, _worst(budget)])
+    parts += [f"setup: {commands} command{'' if commands == 1 else 's'}"] if commands else []
+    parts += [said for capability, said in _CAPABILITY_TEXTS.items() if capability in reach]
+    return "; ".join([*parts, _budget_text(budget)])
 
 
 def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     yield "workflow", [f"{plan.workflow}:{plan.tag} ({escape(plan.place)})"]
     if plan.params:
-        given = {name: "(to be given)" if value is None else escape(value) for name, value in plan.params.items()}
+        given = {name: "(required)" if value is None else escape(value) for name, value in plan.params.items()}
         yield "params", [f"{name} = {value}" for name, value in given.items()]
     yield "setup", [escape(one) for one in _setup(plan)] or ["none"]
     if plan.setup:
         yield "runs in", [escape(plan.folder)]
         yield "variables", [", ".join(plan.env) or "none"]
-    yield "room", [_room(plan)]
+    yield "room", [_room_text(plan)]
     if plan.documents is not None:
         yield "documents", [escape(plan.documents)]
     if plan.database is not None:
         yield "database", [escape(plan.database)]
     yield "kickoff", [escape(one) for one in (plan.kickoff or "none").strip().splitlines()]
-    yield "limits", [_worst(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
+    yield "limits", [_budget_text(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
     if plan.untrusted_files:
         yield (
             "not trusted",
-            [f"{escape(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted_files],
+            [
+                f"{escape(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+                for s in plan.untrusted_files
+            ],
         )
-    if plan.doubts:
-        yield "warning", [escape(doubt) for doubt in plan.doubts]
+    if plan.warnings:
+        yield "warning", [escape(doubt) for doubt in plan.warnings]
     if plan.problems:
         yield "cannot start", [escape(problem) for problem in plan.problems]
 
 
 def _setup(plan: WorkflowPlan) -> Iterator[str]:
-    """Every line of every command, and what becomes of it."""
+    """Yield the lines of every setup command, with its timeout and the name of its output."""
     for number, step in enumerate(plan.setup, 1):
-        kept = f", kept as {step.keeps}" if step.keeps else ""
-        yield f"{number}. at most {in_words(step.timeout)}{kept}, outside every sandbox:"
+        output = f", output {step.keeps}" if step.keeps else ""
+        yield f"{number}. timeout {format_seconds(step.timeout)}{output}, not sandboxed:"
         yield from (f"   $ {one}" for one in step.command.strip("\n").splitlines())
 
 
-def _room(plan: WorkflowPlan) -> str:
+def _room_text(plan: WorkflowPlan) -> str:
     if plan.room is None:
-        return "none: the agents share nothing"
-    owner = {None: "everyone writes documents", "elected": "the agents elect who writes documents"}
+        return "none (the agents share nothing)"
+    owner = {None: "all agents write documents", "elected": "the agents elect the document owner"}
     return f"{plan.room}; {owner.get(plan.owner, f'only {plan.owner} writes documents')}"
 
 
-def _worst(budget: float | None) -> str:
+def _budget_text(budget: float | None) -> str:
     if budget is None:
         return "no budget"
     return f"at most {format_usd(budget)} USD for the workflow; then asks you"
@@ -108,7 +116,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedAgent:
-    """An agent, and what each of its runs could do."""
+    """An agent with the plan of each of its runs."""
 
     name: str
     wakeup: str | None  # when it runs without being mentioned
@@ -120,7 +128,7 @@ class PlannedAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPlan:
-    """What could happen."""
+    """The possible effects and costs of a start."""
 
     workflow: str
     tag: str
@@ -139,22 +147,22 @@ class WorkflowPlan:
     budget: float | None  # dollars that can be spent before the user is asked; None: no limit
     limits: Mapping[str, int]
     problems: tuple[str, ...] = ()  # why it cannot start as it is
-    doubts: tuple[str, ...] = ()  # what may not be meant
+    warnings: tuple[str, ...] = ()  # what may not be meant
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
-        """The files that would be executed and are not trusted as they are, each once."""
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
+        """The files that would be executed and are not trusted in their current version."""
         own = self.code.files if self.code and not self.code.trusted else ()
         files = {
             seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted_files))
         }
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def line(self) -> str:
         """Return the plan in one line."""
         reach = frozenset[str]().union(*(agent.plan.reach for agent in self.agents))
-        models = {titled(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in self.agents}
-        return opening(models, commands=len(self.setup), reach=reach, budget=self.budget)
+        models = {agent_title(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in self.agents}
+        return summary_line(models, commands=len(self.setup), reach=reach, budget=self.budget)
 
     def text(self) -> str:
         """Return the whole plan: the workflow, then each of its agents."""
@@ -166,7 +174,7 @@ class WorkflowPlan:
         return "\n\n".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as `--json` prints it."""
+        """Return the plan for `--json`."""
         return {
             "workflow": self.workflow,
             "tag": self.tag,
@@ -188,32 +196,32 @@ class WorkflowPlan:
             "worst_case_usd": self.budget,
             "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "problems": list(self.problems),
-            "warnings": list(self.doubts),
+            "warnings": list(self.warnings),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Starting:
-    """What a workflow is to be started with, as far as that is known."""
+class PlannedStart:
+    """The values of a planned start, and the problems that prevent it."""
 
     values: Values
     given: Mapping[str, str]  # the params
     problems: tuple[str, ...] = ()  # why it cannot be started with them
 
 
-def plan(
+def make_plan(
     workflow: Workflow,
     agents: Mapping[str, Plan],
-    starting: Starting,
+    starting: PlannedStart,
     *,
     frame: Frame,
     home: Home,
     trust: Trust,
     budget: float | None,
 ) -> WorkflowPlan:
-    """What could happen if this workflow were started like that, its agents as these plans say."""
+    """Return the plan of a workflow. `agents` has the plan of each agent."""
     definition, values = workflow.definition, starting.values
-    documents, database = workflow.documents(values), workflow.database(values)
+    documents, database = workflow.documents_folder(values), workflow.database_path(values)
     of_agents = (f"{name}: {problem.text}" for name, plan in agents.items() for problem in plan.problems)
     return WorkflowPlan(
         workflow=workflow.name,
@@ -221,10 +229,11 @@ def plan(
         place=workflow.place,
         folder=str(workflow.folder),
         setup=tuple(
-            PlannedStep(command=command(step.shell), keeps=step.name, timeout=step.timeout) for step in definition.setup
+            PlannedStep(command=shell_command(step.shell), keeps=step.name, timeout=step.timeout)
+            for step in definition.setup
         ),
-        code=executed(workflow, trust, home),
-        env=tuple(sorted(environment(workflow, frame))) if definition.setup else (),
+        code=setup_status(workflow, trust, home),
+        env=tuple(sorted(command_environment(workflow, frame))) if definition.setup else (),
         params={name: starting.given.get(name, param.default) for name, param in definition.params.items()},
         agents=tuple(
             PlannedAgent(name=one.name, wakeup=str(one.wakeup) if one.wakeup else None, plan=agents[one.name])
@@ -238,32 +247,32 @@ def plan(
         budget=budget,
         limits=definition.limits.model_dump(),
         problems=(*starting.problems, *of_agents),
-        doubts=(doubt,) if (doubt := wakes_nobody(workflow)) else (),
+        warnings=(doubt,) if (doubt := no_agent_warning(workflow)) else (),
     )
 
 
-def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> str:
-    """What could happen, in a line, by the files of its agents alone. `frame` is the workflow's own."""
+def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> str:
+    """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
-        name = titled(agent.name, ROWS[agent.worker.definition.runtime])
+        name = agent_title(agent.name, RUNTIMES[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             models[name] = choice.model
         except GuildError:
             models[name] = "not named"
     reach = frozenset[str]().union(*(declared_capabilities(agent.worker) for agent in workflow.agents))
-    budget = budget_of(workflow, settings, request.budget)
-    return opening(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
+    budget = team_budget(workflow, settings, request.budget)
+    return summary_line(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
 
 
-def as_far_as_known(
+def planned_start(
     workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, home: Home, settings: Settings
-) -> Starting:
-    """What it would be started with."""
+) -> PlannedStart:
+    """Return the values that a start would have. Missing values become placeholders and are reported as problems."""
     problems: list[str] = []
     try:
-        values = values_of(workflow, tag=tag, params=params, frame=frame, allowed=settings.env)
+        values = start_values(workflow, tag=tag, params=params, frame=frame, allowed=settings.env)
     except GuildError as error:
         problems.append(error.message)
         defaults = {name: param.default or name.upper() for name, param in workflow.definition.params.items()}
@@ -271,15 +280,15 @@ def as_far_as_known(
         env = {name: frame.env.get(name, name) for name in workflow.definition.env}
         values = Values(workflow=workflow.name, tag=tag, params=known, env=env)
     try:
-        check_places(workflow, values, home, frame)
+        check_paths(workflow, values, home, frame)
     except GuildError as error:
         problems.append(error.message)
-    return Starting(values=values, given=params, problems=tuple(problems))
+    return PlannedStart(values=values, given=params, problems=tuple(problems))
 
 
 def _owner(workflow: Workflow) -> str | None:
-    """Who alone writes documents, as far as the file says it."""
+    """Return the document owner by the file: an agent, `elected`, or None if every agent may write."""
     context = workflow.definition.context
-    if not context.enabled or len(workflow.agents) == 1 or context.document_owner == NOBODY:
+    if not context.enabled or len(workflow.agents) == 1 or context.document_owner == NO_OWNER:
         return None
     return context.document_owner or "elected"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from guildhall.room import records as room_records
 from guildhall.runs.record.records import find_run
 from guildhall.workflow import records, target
-from guildhall.workflow.target import AgentShown, Instance, Target, WorkflowShown
+from guildhall.workflow.target import AgentSummary, Instance, Target, WorkflowSummary
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -19,67 +19,67 @@ if TYPE_CHECKING:
     from guildhall.room.model import Message
 
 
-_MOST = 10_000  # messages that are shown
+_MAX_MESSAGES = 10_000  # messages that are shown
 _COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 
 
-def named(connection: Connection, wanted: Target) -> Instance:
-    """Return the workflow that a target names, and that has the agent that it names, if any."""
+def find_instance(connection: Connection, wanted: Target) -> Instance:
+    """Return the workflow instance of a target. Raise NotFound if it or the agent of the target does not exist."""
     target.check_names(wanted)
-    found = records.newest(connection, wanted.workflow, wanted.tag)
-    agents = [agent.name for agent in records.agents_of(connection, found.id)] if found else []
+    found = records.newest_instance(connection, wanted.workflow, wanted.tag)
+    agents = [agent.name for agent in records.list_agents(connection, found.id)] if found else []
     if found is not None and wanted.agent in (None, *agents):
         return found
-    known = records.listed(connection)
+    known = records.list_instances(connection)
     if wanted.agent is not None and wanted.workflow == target.GLOBAL:  # it may be the agent of another workflow
         every = [
-            replace(one.target, agent=each.name) for one in known for each in records.agents_of(connection, one.id)
+            replace(one.target, agent=each.name) for one in known for each in records.list_agents(connection, one.id)
         ]
         same = [str(one) for one in every if one.agent == wanted.agent]
-        raise target.missing(wanted, every, hint=f"Did you mean {', '.join(same[:5])}?" if same else None)
+        raise target.unknown_target(wanted, every, hint=f"Did you mean {', '.join(same[:5])}?" if same else None)
     if found is None:
-        raise target.missing(wanted.team, [one.target for one in known])
-    raise target.missing(wanted, [replace(wanted, agent=name) for name in agents])
+        raise target.unknown_target(wanted.workflow_target, [one.target for one in known])
+    raise target.unknown_target(wanted, [replace(wanted, agent=name) for name in agents])
 
 
-def shown(connection: Connection, instance: Instance) -> WorkflowShown:
-    """Return a workflow as listings show it."""
+def describe(connection: Connection, instance: Instance) -> WorkflowSummary:
+    """Return the summary of a workflow for listings."""
     run = find_run(connection, instance.id)
-    return WorkflowShown(
+    return WorkflowSummary(
         run=instance.id,
         file=instance.path,
         **{name: getattr(instance, name) for name in _COPIED},
         cost_usd=run.cost_usd if run else None,
         messages=room_records.count_messages(connection, instance.room),
-        agents=_agents(connection, instance),
+        agents=_agent_summaries(connection, instance),
     )
 
 
-def _agents(connection: Connection, instance: Instance) -> tuple[AgentShown, ...]:
-    seats = {seat.agent: seat for seat in room_records.seats_of(connection, instance.room)}
+def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentSummary, ...]:
+    statuses = {one.agent: one for one in room_records.list_agents(connection, instance.room)}
     unread = room_records.count_unread(connection, instance.room)
-    spent = records.spent(connection, instance.id)
-    schedules = {one.agent: one for one in records.schedules_of(connection, instance.room)}
+    spent = records.cost_by_agent(connection, instance.id)
+    schedules = {one.agent: one for one in records.list_schedules(connection, instance.room)}
     return tuple(
-        AgentShown(
+        AgentSummary(
             target=replace(instance.target, agent=agent.name),
             status=agent.status,
             run=agent.run,
             attempts=agent.attempts,
             due_at=agent.due_at,
-            task=seats[agent.name].task if agent.name in seats else None,
-            state=seats[agent.name].state if agent.name in seats else None,
+            task=statuses[agent.name].task if agent.name in statuses else None,
+            state=statuses[agent.name].state if agent.name in statuses else None,
             unread=unread.get(agent.name, 0),
             runs=spent.get(agent.name, (0, None))[0],
             cost_usd=spent.get(agent.name, (0, None))[1],
             schedule=schedules.get(agent.name) or schedules.get(None),
         )
-        for agent in records.agents_of(connection, instance.id)
+        for agent in records.list_agents(connection, instance.id)
     )
 
 
-def said(connection: Connection, instance: Instance, *, since: int = 0) -> list[Message]:
-    """Return the messages of one generation of a workflow, after a message."""
-    until = records.next_began(connection, instance)
-    found = room_records.channel(connection, instance.room, since=since, limit=_MOST, newest=True)
+def list_messages(connection: Connection, instance: Instance, *, since: int = 0) -> list[Message]:
+    """Return the messages of one generation of a workflow after a message."""
+    until = records.next_generation_start(connection, instance)
+    found = room_records.list_messages(connection, instance.room, since=since, limit=_MAX_MESSAGES, newest=True)
     return [one for one in found if one.at >= instance.created_at and (until is None or one.at < until)]

@@ -14,56 +14,56 @@ from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, 
 
 from guildhall.runs.record.records import find_call_run
 from guildhall.store.tables import agents, databases, runs, schedules, workflows
-from guildhall.workflow.target import OVER, AgentState, Instance, Schedule
+from guildhall.workflow.target import FINAL_PHASES, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.runs.model import Run
 
-# What every turn of an agent needs is put together once: making a statement costs more than executing it.
+# Statements of every turn are built once, because building one costs more than executing it.
 _AGENT = select(agents).where(agents.c.workflow == bindparam("instance"), agents.c.name == bindparam("name"))
 _CHANGE_AGENT = update(agents).where(agents.c.workflow == bindparam("instance"), agents.c.name == bindparam("who"))
 _RUNS_OF_AGENT = select(func.count()).where(runs.c.workflow == bindparam("instance"), runs.c.agent == bindparam("name"))
 
 
-def add(connection: Connection, instance: Instance, names: Sequence[str]) -> None:
-    """A new instance with its agents."""
+def add_instance(connection: Connection, instance: Instance, names: Sequence[str]) -> None:
+    """Add an instance with its agents."""
     connection.execute(insert(workflows).values(**vars(instance), frame={}))
     for ordinal, name in enumerate(names):
         add_agent(connection, instance.id, name, ordinal)
     connection.execute(update(runs).where(runs.c.id == instance.id).values(workflow=instance.id))
 
 
-def change(connection: Connection, instance: str, **columns: Any) -> None:
+def change_instance(connection: Connection, instance: str, **columns: Any) -> None:
     connection.execute(update(workflows).where(workflows.c.id == instance).values(**columns))
 
 
-def find(connection: Connection, instance: str) -> Instance | None:
+def find_instance(connection: Connection, instance: str) -> Instance | None:
     row = connection.execute(select(workflows).where(workflows.c.id == instance)).mappings().first()
     return _instance(row) if row else None
 
 
-def newest(connection: Connection, name: str, tag: str) -> Instance | None:
-    """The last generation of a workflow under a tag."""
+def newest_instance(connection: Connection, name: str, tag: str) -> Instance | None:
+    """Return the last generation of a workflow and tag, or None."""
     query = select(workflows).where(workflows.c.name == name, workflows.c.tag == tag)
     row = connection.execute(query.order_by(workflows.c.generation.desc()).limit(1)).mappings().first()
     return _instance(row) if row else None
 
 
-def next_began(connection: Connection, instance: Instance) -> str | None:
-    """When the generation after this one began in the same room."""
+def next_generation_start(connection: Connection, instance: Instance) -> str | None:
+    """Return the start time of the next generation in the same room, or None."""
     later = (workflows.c.room == instance.room) & (workflows.c.generation > instance.generation)
     return connection.execute(select(func.min(workflows.c.created_at)).where(later)).scalar_one()
 
 
-def listed(connection: Connection, *, over: bool = True) -> list[Instance]:
-    """The last generation of each workflow and tag, newest first; without those that are over, if not wanted."""
+def list_instances(connection: Connection, *, include_ended: bool = True) -> list[Instance]:
+    """Return the last generation of each workflow and tag, newest first."""
     alike = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
     last = select(func.max(workflows.c.generation)).where(alike).scalar_subquery()
     query = select(_other).where(_other.c.generation == last).order_by(_other.c.created_at.desc())
-    if not over:
-        query = query.where(_other.c.status.not_in(OVER))
+    if not include_ended:
+        query = query.where(_other.c.status.not_in(FINAL_PHASES))
     return [_instance(row) for row in connection.execute(query).mappings()]
 
 
@@ -82,12 +82,12 @@ def add_agent(connection: Connection, instance: str, name: str, ordinal: int) ->
     connection.execute(insert(agents).values(workflow=instance, **values))
 
 
-def agent(connection: Connection, instance: str, name: str) -> AgentState:
+def get_agent(connection: Connection, instance: str, name: str) -> AgentState:
     return _agent(connection.execute(_AGENT, {"instance": instance, "name": name}).mappings().one())
 
 
-def agents_of(connection: Connection, instance: str) -> list[AgentState]:
-    """In the order of the file."""
+def list_agents(connection: Connection, instance: str) -> list[AgentState]:
+    """Return the agents in the order of the file."""
     query = select(agents).where(agents.c.workflow == instance).order_by(agents.c.ordinal)
     return [_agent(row) for row in connection.execute(query).mappings()]
 
@@ -96,51 +96,51 @@ def change_agent(connection: Connection, instance: str, name: str, **columns: An
     connection.execute(_CHANGE_AGENT, {"instance": instance, "who": name, **columns})
 
 
-def seat_run(connection: Connection, instance: str, name: str, run: str) -> None:
-    """A run has taken the seat of an agent."""
+def assign_run(connection: Connection, instance: str, name: str, run: str) -> None:
+    """Record a run as the current run of an agent."""
     change_agent(connection, instance, name, status="running", run=run, due_at=None)
     connection.execute(update(runs).where(runs.c.id == run).values(workflow=instance, agent=name))
 
 
-def notes(connection: Connection, instance: str, name: str) -> dict[str, Any]:
-    """What else is kept of an agent: why it has given up, how many turns it has only talked."""
+def agent_notes(connection: Connection, instance: str, name: str) -> dict[str, Any]:
+    """Return further data about an agent: its last error, and its number of turns without progress."""
     query = select(agents.c.definition).where(agents.c.workflow == instance, agents.c.name == name)
     return dict(connection.execute(query).scalar_one())
 
 
-def note(connection: Connection, instance: str, name: str, **noted: Any) -> None:
-    change_agent(connection, instance, name, definition={**notes(connection, instance, name), **noted})
+def add_agent_note(connection: Connection, instance: str, name: str, **noted: Any) -> None:
+    change_agent(connection, instance, name, definition={**agent_notes(connection, instance, name), **noted})
 
 
-def talk(connection: Connection, instance: str) -> dict[str, int]:
-    """The agents that have only talked since something last happened, and in how many turns."""
+def talk_turns(connection: Connection, instance: str) -> dict[str, int]:
+    """Return the number of turns since the last progress, by agent."""
     query = select(agents.c.name, agents.c.definition).where(agents.c.workflow == instance)
     counted = ((row.name, row.definition.get("talked", 0)) for row in connection.execute(query))
     return {name: turns for name, turns in counted if turns}
 
 
-def forget_talk(connection: Connection, instance: str) -> None:
-    """Something has happened: turns of mere talk are counted anew."""
-    for name in talk(connection, instance):
-        note(connection, instance, name, talked=0)
+def reset_talk_turns(connection: Connection, instance: str) -> None:
+    """Set the turn counts of all agents to 0."""
+    for name in talk_turns(connection, instance):
+        add_agent_note(connection, instance, name, talked=0)
 
 
-def runs_of_agent(connection: Connection, instance: str, name: str) -> int:
-    """How many runs an agent has had."""
+def count_runs(connection: Connection, instance: str, name: str) -> int:
+    """Return the number of runs that an agent has had."""
     return connection.execute(_RUNS_OF_AGENT, {"instance": instance, "name": name}).scalar_one()
 
 
 def last_run(connection: Connection, instance: str, name: str) -> Run | None:
-    """The newest run of an agent."""
-    return find_call_run(connection, instance, f"{name}/{runs_of_agent(connection, instance, name)}")
+    """Return the newest run of an agent, or None."""
+    return find_call_run(connection, instance, f"{name}/{count_runs(connection, instance, name)}")
 
 
 def _agent(row: RowMapping) -> AgentState:
     return AgentState(**{field.name: row[field.name] for field in fields(AgentState)})
 
 
-def spent(connection: Connection, instance: str) -> dict[str, tuple[int, float | None]]:
-    """How many runs each agent has had, and what they and those that they have called cost; None: no price."""
+def cost_by_agent(connection: Connection, instance: str) -> dict[str, tuple[int, float | None]]:
+    """Return the number of runs of each agent, and their cost with child runs (None if no model has a price)."""
     columns = (runs.c.id, runs.c.parent, runs.c.agent, runs.c.cost_usd)
     whose: dict[str, str] = {}
     found: dict[str, tuple[int, float | None]] = {}
@@ -159,34 +159,34 @@ def spent(connection: Connection, instance: str) -> dict[str, tuple[int, float |
 
 
 def put_schedule(connection: Connection, room: str, schedule: Schedule, at: str) -> None:
-    """Sets when an agent, or all of a room, wake; in the place of what was set before."""
+    """Set the schedule of an agent, or of the whole workflow. It replaces an existing one."""
     drop_schedule(connection, room, schedule.agent)
     values = {name: getattr(schedule, name) for name in ("every", "cron", "prompt", "due_at")}
     connection.execute(insert(schedules).values(room=room, agent=schedule.agent or "", created_at=at, **values))
 
 
 def drop_schedule(connection: Connection, room: str, agent: str | None) -> bool:
-    """Forgets when an agent wakes; whether something was set."""
+    """Delete a schedule. Return True if it existed."""
     mine = (schedules.c.room == room) & (schedules.c.agent == (agent or ""))
     return connection.execute(delete(schedules).where(mine)).rowcount > 0
 
 
-def schedules_of(connection: Connection, room: str) -> list[Schedule]:
-    """What is set for a room; that for all of it first."""
+def list_schedules(connection: Connection, room: str) -> list[Schedule]:
+    """Return the schedules of a room, the one for the whole workflow first."""
     query = select(schedules).where(schedules.c.room == room).order_by(schedules.c.agent)
     names = ("every", "cron", "prompt", "due_at")
     found = connection.execute(query).mappings()
     return [Schedule(agent=row["agent"] or None, **{name: row[name] for name in names}) for row in found]
 
 
-# databases of their own
+# databases
 
 
 def add_database(connection: Connection, path: str, at: str) -> None:
-    """From now on what is in this database belongs to the home too."""
+    """Register the database of a workflow in the home."""
     connection.execute(insert(databases).values(path=path, added_at=at).prefix_with("OR IGNORE"))
 
 
-def databases_known(connection: Connection) -> list[str]:
-    """In the order in which they came."""
+def list_databases(connection: Connection) -> list[str]:
+    """Return the paths of the registered databases, oldest first."""
     return list(connection.execute(select(databases.c.path).order_by(databases.c.added_at)).scalars())

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotFound, ReplayDiffers
-from guildhall.models.model import VOTER
+from guildhall.models.model import VOTER_PREFIX
 from guildhall.room import records as room_records
 from guildhall.room.model import PERSON, LogEntry
-from guildhall.room.replay import Repeated, RoomReplay, mail_shown
+from guildhall.room.replay import RepeatedOperation, RoomReplay, shown_mail
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
 from guildhall.runs.execution.prepare import recorded_frame
@@ -25,11 +25,18 @@ from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election, records
-from guildhall.workflow.agent_turn import effects_before, result_of, run_input
-from guildhall.workflow.loader import load, thawed
-from guildhall.workflow.ordering import begins, call_place, ends, who
+from guildhall.workflow.agent_turn import earlier_effects, run_input, team_result
+from guildhall.workflow.loader import from_record, load
+from guildhall.workflow.recorded_order import begin_label, call_label, end_label, run_label
 from guildhall.workflow.setup import TOOLS, run_steps
-from guildhall.workflow.start import after_setup, asked_of, conducting, furnished, kickoff, values_of
+from guildhall.workflow.start import (
+    after_setup,
+    kickoff_message,
+    recorded_input,
+    room_settings,
+    start_values,
+    workflow_worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,12 +57,12 @@ if TYPE_CHECKING:
     Tree = Sequence[tuple[Run, Journal]]
 
 
-KICKOFF = "kickoff"
+KICKOFF_KEY = "kickoff"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """Something that is not as it was, and when that was."""
+class FoundDifference:
+    """A difference between the recording and the replay, with its time."""
 
     at: str
     run: str
@@ -63,7 +70,7 @@ class Found:
 
 
 @dataclass(kw_only=True)
-class TeamAgain:
+class ReplayedTeam:
     """Replaces the team of a workflow in a replay: takes its setup and its room from the recording."""
 
     instance: Instance
@@ -72,39 +79,39 @@ class TeamAgain:
     room: RoomReplay
     store: Store  # of the recording, as is `history`
     history: History
-    found: list[Found] = field(default_factory=list[Found])
+    found: list[FoundDifference] = field(default_factory=list[FoundDifference])
     _journals: dict[str, Journal] = field(default_factory=dict[str, "Journal"])
 
     def __post_init__(self) -> None:
         self._tree = {run.id: run for run in self.history.tree(self.instance.id)}
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         await self._play_room()
         end = self._journal(self.instance.id).entries[-1].data
         if self.found or not isinstance(end, Ended) or end.status != "completed":
             raise Over
-        output = result_of(self.workflow, self.instance, self.room.room, self.store)
+        output = team_result(self.workflow, self.instance, self.room.room, self.store)
         return Outcome(output=output, messages=[])
 
     # The agents
 
-    def seated(self, run: Run) -> tuple[Worker, RunHooks] | None:
-        """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
-        name = run.worker.removeprefix(VOTER)
+    def worker_and_hooks(self, run: Run) -> tuple[Worker, RunHooks] | None:
+        """Return the current worker and the hooks of an agent's run, or None if the workflow has no such agent."""
+        name = run.worker.removeprefix(VOTER_PREFIX)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
             return None
-        if run.worker.startswith(VOTER):
-            return election.voter(agent), replay_hooks(room_tools(election.TOOLS))
+        if run.worker.startswith(VOTER_PREFIX):
+            return election.voter_worker(agent), replay_hooks(room_tools(election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
-        return self.workflow.seated(agent, self.values), replay_hooks(tools)
+        return self.workflow.worker_of(agent, self.values), replay_hooks(tools)
 
     # The room
 
     async def _play_room(self) -> None:
-        """Does all that was done in the room up to the end of this workflow, until something is not as it was."""
+        """Repeat the operations of the room up to the end of this workflow, or up to the first difference."""
         operations = self.room.operations()
         own = [one.place for one in operations if one.actor.run in self._tree]
         until = max(own, default=0)
@@ -120,17 +127,19 @@ class TeamAgain:
             except ReplayDiffers:
                 return
             except GuildError as error:
-                self._differs(then, f"now it fails: {error}")
+                self._add_difference(then, f"the operation fails now: {error}")
                 return
 
     def _compare_beginning(self, then: LogEntry, opened: int | None) -> None:
-        """What comes of the file of today, and of the mail: what the room is opened with and is told."""
+        """Compare the inputs that the current file and the mail determine: room settings, kickoff, first messages."""
         if then.place == opened:
-            now = furnished(self.workflow, self.values).as_opened([agent.name for agent in self.workflow.agents])
-            self._equal(then, "how the room is set up", then.arguments, now)
-        if then.actor.run == self.instance.id and then.actor.key == KICKOFF:
-            now = kickoff(self.workflow, self.values)
-            self._equal(then, "the kickoff", then.arguments["said"], now.as_list())
+            now = room_settings(self.workflow, self.values).open_arguments(
+                [agent.name for agent in self.workflow.agents]
+            )
+            self._check_equal(then, "the settings of the room", then.arguments, now)
+        if then.actor.run == self.instance.id and then.actor.key == KICKOFF_KEY:
+            now = kickoff_message(self.workflow, self.values)
+            self._check_equal(then, "the kickoff", then.arguments["said"], now.as_list())
         if then.op == "inbox_shown" and then.actor.run in self._tree:
             self._compare_first_message(then, self._tree[then.actor.run])
 
@@ -138,15 +147,15 @@ class TeamAgain:
         said: str = run.request.input
         possible = list(self.room.read(lambda connection: self._first_messages(connection, then, run)))
         if said not in possible:
-            self._equal(then, "the first message", said, possible[0])
+            self._check_equal(then, "the first message", said, possible[0])
 
     def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
         """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
         room = self.room.room.id
-        batch = mail_shown(connection, room, then)
+        batch = shown_mail(connection, room, then)
         more = then.arguments.get("left", 0)
         instance, number = self.instance.id, run.ordinal + 1
-        effects = self.store.read(lambda record: effects_before(record, instance, run.worker, number))
+        effects = self.store.read(lambda record: earlier_effects(record, instance, run.worker, number))
         for before in ("", effects):
             yield run_input(connection, self.workflow, room, then.actor.name, batch, more=more, before=before)
 
@@ -160,36 +169,38 @@ class TeamAgain:
             return None
         return ToolCall(key=key, tool=entry.data.tool, arguments=entry.data.arguments)
 
-    def _compare(self, then: LogEntry, made: Repeated) -> None:
-        self._equal(then, f"what {then.op} was asked", then.arguments, made.arguments)
-        self._equal(then, f"what came of {then.op}", then.result, made.result)
+    def _compare(self, then: LogEntry, made: RepeatedOperation) -> None:
+        self._check_equal(then, f"the arguments of {then.op}", then.arguments, made.arguments)
+        self._check_equal(then, f"the effect of {then.op}", then.result, made.result)
         run, key = then.actor.run, then.actor.key
-        if made.given is not None and run is not None and key is not None:
+        if made.tool_result is not None and run is not None and key is not None:
             ended = self._journal(run).last(key, ToolEnded)
             if ended is not None:
                 given = ToolResult.from_dict(ended.data.result)
-                self._equal(then, f"the result of {then.op}", given.text, made.given.text)
+                self._check_equal(then, f"the result of {then.op}", given.text, made.tool_result.text)
         if then.op == "elect":
             self._compare_ballots(then, made)
 
-    def _compare_ballots(self, then: LogEntry, made: Repeated) -> None:
+    def _compare_ballots(self, then: LogEntry, made: RepeatedOperation) -> None:
         room = self.room.room
-        proposal = next(one for one in room.proposals() if one.id == made.result["id"])
+        proposal = next(one for one in room.list_proposals() if one.id == made.result["id"])
         for run in self._tree.values():
-            if run.worker.startswith(VOTER):
-                self._equal(then, "the ballot", run.request.input, election.ballot(self.workflow, proposal))
+            if run.worker.startswith(VOTER_PREFIX):
+                self._check_equal(then, "the ballot", run.request.input, election.ballot_text(self.workflow, proposal))
 
-    def _equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
+    def _check_equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
-            raise self._differs(then, describe_difference(label, recorded, now))
+            raise self._add_difference(then, describe_difference(label, recorded, now))
 
-    def _differs(self, then: LogEntry, text: str) -> ReplayDiffers:
+    def _add_difference(self, then: LogEntry, text: str) -> ReplayDiffers:
         run = then.actor.run if then.actor.run and self._is_run(then.actor.run) else self.instance.id
-        self.found.append(Found(at=then.at, run=run, difference=Difference(step=self._step(run, then), text=text)))
+        self.found.append(
+            FoundDifference(at=then.at, run=run, difference=Difference(step=self._step(run, then), text=text))
+        )
         return ReplayDiffers(text)
 
     def _step(self, run: str, then: LogEntry) -> int:
-        """Where in the journal of its run an operation stands: at its call, else behind what came before it."""
+        """Return the step of an operation in its run's journal: its call, or the last entry before it."""
         journal = self._journal(run)
         if then.actor.key and (entries := journal.of(then.actor.key)):
             return entries[-1].seq
@@ -212,7 +223,7 @@ class TeamAgain:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowReplays:
-    """Plays the workflows of a hall again."""
+    """Replays recorded workflows."""
 
     store: Store
     history: History
@@ -221,37 +232,34 @@ class WorkflowReplays:
     settings: Callable[[Frame], Settings]
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
-        """Plays a workflow again, with all below it; of a run inside it shows only what is about that run."""
+        """Replay a workflow with its runs. Given a child run, report only its differences."""
         root = self.history.get(self.history.get(run).root)
-        instance = self.store.read(lambda connection: records.find(connection, root.id))
+        instance = self.store.read(lambda connection: records.find_instance(connection, root.id))
         if instance is None:
             raise NotFound(f"the run {root.id} is not a workflow")
         tree = self.history.tree(root.id)
         wanted = {one.id for one in self.history.tree(run)}
         steps = sum(len(self.history.entries(one)) for one in wanted)
         there = recorded_frame(root.frame, frame)
-        workflow, gone = self._of_today(instance, there)
+        workflow, gone = self._current_workflow(instance, there)
         try:
             params = self.history.purpose(root.id, WorkflowPurpose).params
             allowed = self.settings(there).env
-            values = values_of(workflow, tag=instance.tag, params=params, frame=there, allowed=allowed)
+            values = start_values(workflow, tag=instance.tag, params=params, frame=there, allowed=allowed)
         except GuildError as error:
-            difference = Difference(step=0, text=f"now it cannot start: {error}")
+            difference = Difference(step=0, text=f"the workflow cannot start now: {error}")
             return ReplayResult(run=root.id, steps=steps, difference=difference, worker_gone=gone)
         with scratch() as empty:
             room = RoomReplay(instance.room, self.store, empty)
-            team = TeamAgain(
-                instance=instance,
-                workflow=workflow,
-                values=values,
-                room=room,
-                store=self.store,
-                history=self.history,
+            team = ReplayedTeam(
+                instance=instance, workflow=workflow, values=values, room=room, store=self.store, history=self.history
             )
-            again = replace(root, request=replace(root.request, input=asked_of(workflow)))
+            again = replace(root, request=replace(root.request, input=recorded_input(workflow)))
             hooks = replay_hooks(TOOLS)
             played = [
-                await self.recordings.replay_one(again, frame, worker=conducting(workflow), hooks=hooks, runtime=team)
+                await self.recordings.replay_one(
+                    again, frame, worker=workflow_worker(workflow), hooks=hooks, runtime=team
+                )
             ]
             if played[0].matches:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
@@ -262,19 +270,19 @@ class WorkflowReplays:
             return ReplayResult(run=run, steps=steps, worker_gone=gone)
         return ReplayResult(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
-    async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> ReplayResult:
-        worker, hooks = team.seated(run) or (None, None)
+    async def _play(self, run: Run, team: ReplayedTeam, frame: Frame) -> ReplayResult:
+        worker, hooks = team.worker_and_hooks(run) or (None, None)
         return await self.recordings.replay_one(run, frame, worker=worker, hooks=hooks)
 
-    def _found(self, played: ReplayResult) -> Found:
+    def _found(self, played: ReplayResult) -> FoundDifference:
         assert played.difference is not None
         entries = self.history.entries(played.run)
         step = min(played.difference.step, len(entries) - 1)
-        return Found(at=entries[step].at, run=played.run, difference=played.difference)
+        return FoundDifference(at=entries[step].at, run=played.run, difference=played.difference)
 
-    def _of_today(self, instance: Instance, frame: Frame) -> tuple[Workflow, bool]:
-        """The workflow as its file is today, with workers on record in the place of those that are gone."""
-        then = thawed(instance.source, instance.definition)
+    def _current_workflow(self, instance: Instance, frame: Frame) -> tuple[Workflow, bool]:
+        """Return the workflow from its current file. Recorded workers replace those that no longer exist."""
+        then = from_record(instance.source, instance.definition)
         path = Path(instance.path)
         if not path.exists():
             return then, True
@@ -294,27 +302,27 @@ class WorkflowReplays:
 
 
 def team_part(tree: Tree, store: Store) -> WorkflowPart | None:
-    """What the script of a workflow has beyond the runs of its agents; None: the run is no workflow's."""
+    """Return the part of a script that describes the workflow itself, or None if the run is not a workflow."""
     root, journal = tree[0]
-    instance = store.read(lambda connection: records.find(connection, root.id))
+    instance = store.read(lambda connection: records.find_instance(connection, root.id))
     if instance is None:
         return None
-    operations = store.read(lambda connection: room_records.history(connection, instance.room))
-    writer = _Writer(tree, operations)
+    operations = store.read(lambda connection: room_records.log_entries(connection, instance.room))
+    writer = _TestWriter(tree, operations)
     path, top = Path(instance.path), root.frame.root
     shown = path.relative_to(top) if path.is_relative_to(top) else path
     fields: dict[str, Any] = {"workflow": str(shown), "tag": instance.tag}
     purpose = root.purpose_as(WorkflowPurpose)
     if purpose is not None and purpose.params:
         fields["params"] = dict(purpose.params)
-    if setup := list(_setup(journal)):
+    if setup := list(_setup_steps(journal)):
         fields["setup"] = setup
     fields["order"] = list(writer.order())
     files, tools = writer.files(), frozenset(ROOM_TOOLS)
     return WorkflowPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable)
 
 
-def _setup(journal: Journal) -> Iterator[dict[str, Any]]:
+def _setup_steps(journal: Journal) -> Iterator[dict[str, Any]]:
     for started in journal.all(ToolStarted):
         end = journal.last(started.key or "", ToolEnded)
         if end is None:
@@ -330,15 +338,15 @@ def _setup(journal: Journal) -> Iterator[dict[str, Any]]:
             yield {**step, "prints": ToolResult(content=result.content[:1]).text}
 
 
-class _Writer:
-    """Reads what a test needs to know from the log of a room."""
+class _TestWriter:
+    """Derives the data of a test from the log of a room."""
 
     def __init__(self, tree: Tree, operations: Sequence[LogEntry]) -> None:
         self._runs = {run.id: (run, journal) for run, journal in tree}
         own = [one.place for one in operations if one.actor.run in self._runs]
         first, last = min(own, default=0), max(own, default=0)
         is_used = any(one.place < first and one.op != "open" for one in operations)
-        self.untestable = "its room was in use before: begin with an empty one (--fresh)" if is_used else None
+        self.untestable = "its room has earlier messages (start with --fresh)" if is_used else None
         self._own = [one for one in operations if first <= one.place <= last]
         self._opened = [one for one in operations if one.op == "open" and one.place < max(first, 2)]
         self.notes: list[str] = []
@@ -349,9 +357,9 @@ class _Writer:
                 said = "".join(text for text, _ in one.arguments["said"])
                 yield {"person": said, **({"to": one.arguments["to"]} if one.arguments["to"] else {})}
             elif one.op == "send" and (one.actor.key or "").startswith("schedule/"):
-                self.notes.append("what a schedule said: a test is over before it is due")
+                self.notes.append("messages of schedules (a test ends before they are due)")
             elif one.op == "expire" and one.result.get("ended"):
-                self.notes.append("that the time of a proposal was up: a test is faster")
+                self.notes.append("expired proposals (a test is faster than their timeout)")
             elif (place := self._place(one)) is not None:
                 yield place
 
@@ -360,17 +368,17 @@ class _Writer:
         if found is None:
             return None
         run, journal = found
-        mine = who(run.worker, run.ordinal + 1)
+        mine = run_label(run.worker, run.ordinal + 1)
         if one.op == "inbox_shown":
-            return f"{begins(mine)} {one.result.get('until', 0)}"
-        if one.op in ("acknowledged", "buried"):
-            return ends(mine)
+            return f"{begin_label(mine)} {one.result.get('until', 0)}"
+        if one.op in ("acknowledge", "bury"):
+            return end_label(mine)
         if one.op in ROOM_TOOLS and one.actor.key is not None:
-            return f"{mine} {call_place(one.actor.key, _index(journal, one.actor.key))} {one.op}"
+            return f"{mine} {call_label(one.actor.key, _call_index(journal, one.actor.key))} {one.op}"
         return None
 
     def files(self) -> dict[str, str | None]:
-        """Documents that were there before, as files, as far as somebody read them first."""
+        """Return the content of document files that existed before, as far as a run read it before changing it."""
         folder = self._opened[-1].arguments["documents"].partition("file:")[2] if self._opened else ""
         held: dict[str, str | None] = {}
         seen: set[str] = set()
@@ -382,12 +390,12 @@ class _Writer:
             if "content" in one.result:
                 held[str(Path(folder) / path)] = one.result["content"]
             elif one.result.get("new") is False:
-                self.notes.append(f"what the document {path} said before it was changed")
+                self.notes.append(f"the content of the document {path} before its first change")
         return held
 
 
-def _index(journal: Journal, key: str) -> int:
-    """The how-manieth call of its answer it is."""
+def _call_index(journal: Journal, key: str) -> int:
+    """Return the index of a tool call among the calls of its model answer."""
     answer, _, id = key.partition("/")
     entry = journal.last(answer, ModelAnswered)
     parts: list[dict[str, Any]] = entry.data.response["parts"] if entry else []

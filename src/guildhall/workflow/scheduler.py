@@ -1,7 +1,7 @@
-"""The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is quiet.
+"""The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is idle.
 
 `Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
-from the database and takes a turn. A quiet workflow ends in mode `run`, and waits for a message in mode `start`.
+from the database and takes a turn. An idle workflow ends in mode `run`, and waits for a message in mode `start`.
 Does not decide the next step (`agent_turn.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
 
 Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.
@@ -29,14 +29,14 @@ from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.workflow import election, records
-from guildhall.workflow.agent_turn import AgentTurn, Step, grant_for, next_step, result_of, try_again
+from guildhall.workflow.agent_turn import AgentTurn, Step, grant_for, next_step, retry_failed, team_result
 from guildhall.workflow.loop_guard import drop, loop_question, release
-from guildhall.workflow.ordering import who
-from guildhall.workflow.quiescence import Standing, look, movable, who_waits_for
-from guildhall.workflow.schedules import Alarms
+from guildhall.workflow.quiescence import TeamState, agents_blocked_by, agents_with_work, team_state
+from guildhall.workflow.recorded_order import run_label
+from guildhall.workflow.schedules import WakeupTimer
 from guildhall.workflow.setup import run_steps
-from guildhall.workflow.start import after_setup, kickoff, wakes_nobody
-from guildhall.workflow.target import OVER, Instance, Phase
+from guildhall.workflow.start import after_setup, kickoff_message, no_agent_warning
+from guildhall.workflow.target import FINAL_PHASES, Instance, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute, ToolCall
     from guildhall.workflow.model import Agent, Values, Workflow
-    from guildhall.workflow.ordering import RecordedOrder, TakeTurn
+    from guildhall.workflow.recorded_order import RecordedOrder, TakeTurn
 
-POLL = 30.0  # seconds: how often is looked whether a wake-up got lost
-_LOOP = "loop/"  # before the number of an ask about one
-DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
+POLL_S = 30.0  # between repetitions of lost wake-ups
+_LOOP = "loop/"  # prefix of the keys of asks about loops
+DEBOUNCE_S = 0.2  # an idle team waits for messages of the user before it ends
 
 
 @dataclass(kw_only=True)
@@ -69,36 +69,38 @@ class Team:
     store: Store
     clock: Clock
     runs: Runs
-    request: RunRequest  # of the whole workflow: models and modes are handed down from it
+    request: RunRequest  # of the workflow; agents inherit models and modes
     zone: tzinfo
-    first_pause: float  # seconds before an agent is tried again that was disturbed
-    debounce: float
-    order: RecordedOrder | None = None  # of a test
-    granted: Mapping[str, Any] | None = None  # a person goes on with what has failed, and grants these bounds
-    _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
-    _at: Phase = "setup"
+    first_pause_s: float  # before a transient failure is retried
+    debounce_s: float
+    order: RecordedOrder | None = None  # only in a test
+    granted: Mapping[str, Any] | None = None  # the raised limits, if the user resumes a failed workflow
+    _agent_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _phase: Phase = "setup"
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
-    _rests: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has nothing to do
-    _looped: asyncio.Event = field(default_factory=asyncio.Event)  # something may have been held back
-    _proposed: asyncio.Event = field(default_factory=asyncio.Event)
+    _check_idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _check_loops: asyncio.Event = field(default_factory=asyncio.Event)
+    _proposals_changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._take_turn: TakeTurn = self._take if self.order is None else self.order.turns(self._take, self._step)
-        self.alarms = Alarms(
+        self._take_turn: TakeTurn = (
+            self._execute_turn if self.order is None else self.order.delay_turns(self._execute_turn, self._step)
+        )
+        self.wakeups = WakeupTimer(
             run=self.instance.id,
             room=self.room,
             store=self.store,
             clock=self.clock,
             zone=self.zone,
-            seats=lambda: (self.workflow, self.values),
+            team=lambda: (self.workflow, self.values),
         )
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        if self.instance.status != "setup":  # it was cut off
-            await self.room.mend()
-        if not self._goes_on():
-            await self._phase("setup")
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        if self.instance.status != "setup":  # the workflow is resumed
+            await self.room.recover()
+        if not self._is_resumed():
+            await self._enter_phase("setup")
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         elected = election.Election(
             instance=self.instance.id,
@@ -110,101 +112,100 @@ class Team:
             request=self.request,
             order=self.order,
         )
-        if election.is_needed(self.workflow, self.room.record()) or elected.cut_off():
-            await self._phase("election")
-            await elected.hold()
-        await self._phase("kickoff")
-        await self._kick_off()
+        if election.is_needed(self.workflow, self.room.read_record()) or elected.interrupted_voters():
+            await self._enter_phase("election")
+            await elected.run()
+        await self._enter_phase("kickoff")
+        await self._post_kickoff()
         if self.granted is not None:
             at = stamp(self.clock.now())
-            await self.store.write(lambda connection: try_again(connection, self.instance, at))
-            await self.room.project()
-        await self._phase("live")
+            await self.store.write(lambda connection: retry_failed(connection, self.instance, at))
+            await self.room.export_files()
+        await self._enter_phase("live")
         for agent in self.workflow.agents:
-            self._begin(agent)
-        minding = (self._mind_loops(), self._mind_proposals(), self._mind_wakes(), self.alarms.keep())
+            self._start_agent(agent)
+        minding = (self._watch_loops(), self._watch_proposals(), self._repeat_wakeups(), self.wakeups.run_forever())
         beside = [asyncio.create_task(one) for one in minding]
         try:
-            await self._until_quiet(beside)
+            await self._wait_idle(beside)
         finally:
-            tasks = [*self._serving.values(), *beside]
-            self._serving.clear()
+            tasks = [*self._agent_tasks.values(), *beside]
+            self._agent_tasks.clear()
             for task in tasks:
                 task.cancel()
             for task in tasks:
                 with suppress(asyncio.CancelledError, Exception):
                     await task
-        output = result_of(self.workflow, self.instance, self.room, self.store)
+        output = team_result(self.workflow, self.instance, self.room, self.store)
         return Outcome(output=output, messages=[])
 
-    # Hearing
+    # Notifications
 
     def wake(self, agents: frozenset[str]) -> None:
-        """Agents have mail, or may go on: they look at once, or when their turn ends."""
+        """Let agents read their next step, now or after their turn."""
         for agent in agents:
             if agent in self._wakes:
                 self._wakes[agent].set()
 
-    def answered(self, ask: Ask) -> None:
-        """Something that was asked is open no more: whoever waits for it goes on."""
-        self.wake(self.store.read(lambda connection: who_waits_for(connection, self.instance.id, ask)))
+    def on_answer(self, ask: Ask) -> None:
+        """Wake the agents that an answered or withdrawn ask has blocked."""
+        self.wake(self.store.read(lambda connection: agents_blocked_by(connection, self.instance.id, ask)))
 
-    def happened(self, type: RoomEventType) -> None:
-        """Something has happened in the room."""
+    def on_room_event(self, type: RoomEventType) -> None:
         if type == "proposal":
-            self._proposed.set()
+            self._proposals_changed.set()
         elif type == "held":
-            self._looped.set()
+            self._check_loops.set()
 
-    # Coming and going
+    # Changes of the team
 
-    def sit(self, workflow: Workflow, name: str) -> None:
-        """An agent has a seat now, or works again; `workflow` has all that are seated."""
+    def add_agent(self, workflow: Workflow, name: str) -> None:
+        """Start serving an agent that was added or started again. `workflow` has all current agents."""
         self.workflow = workflow
-        if self._at in ("live", "quiet"):
-            self._begin(workflow.agent(name))
+        if self._phase in ("live", "idle"):
+            self._start_agent(workflow.agent(name))
 
-    async def leave(self, name: str) -> None:
-        """An agent works no more: what it is at is cut off. The rest go on."""
-        if (task := self._serving.pop(name, None)) is not None:
+    async def remove_agent(self, name: str) -> None:
+        """Stop serving an agent, and cancel its turn."""
+        if (task := self._agent_tasks.pop(name, None)) is not None:
             task.cancel()
             await asyncio.wait({task})
-        self._rests.set()
+        self._check_idle.set()
 
-    def _begin(self, agent: Agent) -> None:
-        if agent.name not in self._serving:
-            self._serving[agent.name] = asyncio.create_task(self._serve(agent))
+    def _start_agent(self, agent: Agent) -> None:
+        if agent.name not in self._agent_tasks:
+            self._agent_tasks[agent.name] = asyncio.create_task(self._serve(agent))
 
-    # Beginning
+    # Start
 
-    def _goes_on(self) -> bool:
-        """Whether it was past its beginning already, which is then gone through again but not done again."""
+    def _is_resumed(self) -> bool:
+        """Return True if the workflow was started before, so that the recorded steps of its start are only repeated."""
         if not self.workflow.definition.kickoff:
             return self.instance.status != "setup"
-        kicked = partial(room_records.recorded, room=self.room.id, run=self.instance.id, key="kickoff")
+        kicked = partial(room_records.find_call, room=self.room.id, run=self.instance.id, key="kickoff")
         return self.store.read(kicked) is not None
 
-    async def _kick_off(self) -> None:
-        if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):
+    async def _post_kickoff(self) -> None:
+        if self.instance.mode == "run" and (doubt := no_agent_warning(self.workflow)):
             self.runs.ledger(self.instance.id).publish(TroubleData, {"message": doubt})
-        said = kickoff(self.workflow, self.values)
+        said = kickoff_message(self.workflow, self.values)
         if not said.text.strip():
             return
         names = [agent.name for agent in self.workflow.agents]
-        everyone = self.alone and not mentions.find(said, names).reached
+        everyone = self.shares_nothing and not mentions.find(said, names).reached
         actor = Actor.system(run=self.instance.id, key="kickoff")
         try:
             await self.room.send(said, actor, to=names if everyone else ())
-        except NotFound as error:  # going on would say the same again
+        except NotFound as error:  # a resumed run would post the same text
             path = self.workflow.place
-            hint = f"Correct the kickoff, then begin anew: guild run {shlex.quote(path)}"
+            hint = f"Correct the kickoff, then start again: guild run {shlex.quote(path)}"
             raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
 
-    async def _phase(self, phase: Phase) -> None:
+    async def _enter_phase(self, phase: Phase) -> None:
         """Record and publish the phase that the team enters."""
         values: dict[str, Any] = {"status": phase, "reason": None, "ended_at": None}
-        await self.store.write(lambda connection: records.change(connection, self.instance.id, **values))
-        self._at = phase
+        await self.store.write(lambda connection: records.change_instance(connection, self.instance.id, **values))
+        self._phase = phase
         data = {"phase": phase, "reason": None, "steps": len(self.workflow.definition.setup)}
         self.runs.ledger(self.instance.id).publish(WorkflowData, data)
 
@@ -215,17 +216,17 @@ class Team:
         while True:
             wake.clear()
             step = self._step(agent.name)
-            if step.something:
-                if self._at == "quiet":
-                    await self._phase("live")
+            if step.has_work:
+                if self._phase == "idle":
+                    await self._enter_phase("live")
                 run = await self._take_turn(agent, step)
-                if run is not None and run.status == "paused":  # so is the whole team, in a moment
+                if run is not None and run.status == "paused":  # the whole team is about to be paused, too
                     await asyncio.get_running_loop().create_future()
-                self._looped.set()
+                self._check_loops.set()
                 continue
-            self._rests.set()
+            self._check_idle.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_until(step.until)):
+                async with asyncio.timeout(self._seconds_until(step.due_at)):
                     await wake.wait()
 
     def _step(self, name: str, until: int | None = None) -> Step:
@@ -236,62 +237,60 @@ class Team:
             )
         )
 
-    async def _take(self, agent: Agent, step: Step) -> Run | None:
-        """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
-        told: list[Turn] = []
+    async def _execute_turn(self, agent: Agent, step: Step) -> Run | None:
+        """Execute a turn of an agent, and return its run, or None if the run could not be started."""
+        turns: list[Turn] = []
         turn = AgentTurn(
             instance=self.instance.id,
             room=self.room.id,
             agent=agent.name,
             step=step,
             clock=self.clock,
-            most_rounds=self.workflow.definition.limits.max_rounds_without_progress,
-            first_pause=self.first_pause,
-            told=told,
+            max_rounds=self.workflow.definition.limits.max_rounds_without_progress,
+            first_pause_s=self.first_pause_s,
+            turns=turns,
         )
         hooks = self._hooks(agent, turn, step.number)
         try:
             if step.run is not None:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
                 return await self.runs.resume_child(self.instance.id, step.run, hooks, grant)
-            worker = self.workflow.seated(agent, self.values)
+            worker = self.workflow.worker_of(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
             key = f"{agent.name}/{step.number}"
-            return await self.runs.run_child(
-                self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.place
-            )
+            return await self.runs.run_child(self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.cwd)
         except GuildError as error:
             failure = error.as_dict()
-            await self.store.write(lambda connection: turn.could_not_begin(connection, failure))
+            await self.store.write(lambda connection: turn.record_start_failure(connection, failure))
             return None
         finally:
-            for one in told:
-                await self.room.follow(one)
-            await self.room.project()  # the end of a run changes the state of its mail
+            for one in turns:
+                await self.room.announce(one)
+            await self.room.export_files()  # the end of a run changes the state of its mail
 
     def _hooks(self, agent: Agent, turn: AgentTurn, number: int) -> RunHooks:
         return RunHooks(
-            tools=() if self.alone else room_tools(),
+            tools=() if self.shares_nothing else room_tools(),
             executor=partial(self._executor, agent.name, number),
-            record_start=turn.began,
-            record_stop=turn.ended,
-            block_reason=None if self.alone else self._closed,
-            other_capabilities=self.workflow.around(agent),
+            record_start=turn.record_start,
+            record_stop=turn.record_end,
+            block_reason=None if self.shares_nothing else self._closed_reason,
+            other_capabilities=self.workflow.other_capabilities(agent),
         )
 
     def _executor(self, agent: str, number: int, run: str) -> Execute:
         """Return the function that executes the room tools of a run."""
         call = RoomTools(self.room, agent, run).call
-        return call if self.order is None else self.order.calls(who(agent, number), call)
+        return call if self.order is None else self.order.delay_calls(run_label(agent, number), call)
 
-    def _closed(self, call: ToolCall) -> str | None:
-        """Why the team keeps a tool closed for now."""
-        guard = self.room.guard_of(call.tool)
-        return None if guard is None else str(voting.closed_by(guard, call.tool))
+    def _closed_reason(self, call: ToolCall) -> str | None:
+        """Return why a proposal keeps a tool closed, or None."""
+        guard = self.room.find_guard(call.tool)
+        return None if guard is None else str(voting.closed_error(guard, call.tool))
 
     @property
-    def alone(self) -> bool:
-        """Whether the agents share nothing: each works by itself on what the kickoff says."""
+    def shares_nothing(self) -> bool:
+        """Return True if the agents have no room: each one works alone on the kickoff."""
         return not self.workflow.definition.context.enabled
 
     @property
@@ -302,14 +301,14 @@ class Team:
 
     # Tasks beside the turns of agents
 
-    async def _mind_loops(self) -> None:
+    async def _watch_loops(self) -> None:
         """Ask the user about held messages, one question at a time."""
         while True:
-            self._looped.clear()
-            if self.store.read(lambda connection: bool(room_records.in_status(connection, self.room.id, "held"))):
+            self._check_loops.clear()
+            if self.store.read(lambda connection: bool(room_records.mail_by_status(connection, self.room.id, "held"))):
                 await self._ask_about_loop()
             else:
-                await self._looped.wait()
+                await self._check_loops.wait()
 
     async def _ask_about_loop(self) -> None:
         ledger = self.runs.ledger(self.instance.id)
@@ -318,7 +317,7 @@ class Team:
         limits = self.workflow.definition.limits
         question = self.store.read(lambda connection: loop_question(connection, self.instance, limits))
         ask = await ledger.open("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
-        self._rests.set()
+        self._check_idle.set()
         ask = await ledger.wait_closed(ask)
         if (answer := ask.answer) is None:  # withdrawn: the workflow was stopped
             await asyncio.get_running_loop().create_future()
@@ -331,81 +330,81 @@ class Team:
 
         await ledger.apply(ask, key, then=then)
         for turn in filter(None, turns):
-            await self.room.follow(turn)
-        self._rests.set()
+            await self.room.announce(turn)
+        self._check_idle.set()
 
-    async def _mind_proposals(self) -> None:
+    async def _watch_proposals(self) -> None:
         """End proposals when their time is up."""
         while True:
-            self._proposed.clear()
-            due = self.store.read(lambda connection: voting.next_end(connection, self.room.id))
+            self._proposals_changed.clear()
+            due = self.store.read(lambda connection: voting.next_expiry(connection, self.room.id))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_until(due)):
-                    await self._proposed.wait()
+                    await self._proposals_changed.wait()
                 continue
             if due is not None and due <= stamp(self.clock.now()):
                 await self.room.perform("expire", Actor.system())
-                self._rests.set()
+                self._check_idle.set()
 
     def _seconds_until(self, due: str | None) -> float | None:
         """Return the time to wait for a moment, at most `POLL`, or None if there is no such moment."""
-        return None if due is None else max(0.0, min(POLL, (parse_stamp(due) - self.clock.now()).total_seconds()))
+        return None if due is None else max(0.0, min(POLL_S, (parse_stamp(due) - self.clock.now()).total_seconds()))
 
-    async def _mind_wakes(self) -> None:
+    async def _repeat_wakeups(self) -> None:
         """Repeat lost wake-ups. One query for all agents: many agents cost no more."""
         while True:
-            await self.clock.sleep(POLL)
+            await self.clock.sleep(POLL_S)
             at, attended = stamp(self.clock.now()), self._attended
-            can_move = partial(movable, instance=self.instance, at=at, attended=attended)
+            can_move = partial(agents_with_work, instance=self.instance, at=at, attended=attended)
             self.wake(self.store.read(can_move))
-            self._rests.set()
+            self._check_idle.set()
 
     # The end
 
-    async def _until_quiet(self, beside: Sequence[asyncio.Task[None]]) -> None:
-        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands.
+    async def _wait_idle(self, beside: Sequence[asyncio.Task[None]]) -> None:
+        """Return when no agent can move. Raise Stops if the team is not completed.
 
-        One that was started, and not only run, never is done: it is quiet until somebody says something.
+        In mode `start`, a team never completes. It is idle until a message arrives.
         """
         while True:
-            resting = asyncio.ensure_future(self._rests.wait())
-            others = {*beside, *self._serving.values()}
+            resting = asyncio.ensure_future(self._check_idle.wait())
+            others = {*beside, *self._agent_tasks.values()}
             done, _ = await asyncio.wait({resting, *others}, return_when=asyncio.FIRST_COMPLETED)
             resting.cancel()
             for task in done - {resting}:
                 if task.cancelled():
-                    continue  # the agent has left
-                task.result()  # an agent's own loop broke: that is not to be kept quiet
-            self._rests.clear()
-            if self._look().busy:
+                    continue  # the agent was removed
+                task.result()  # raises the error of an agent's loop
+            self._check_idle.clear()
+            if self._state().busy:
                 continue
-            await self.clock.sleep(self.debounce)
-            standing = await self.store.write(self._end_if_quiet)
+            await self.clock.sleep(self.debounce_s)
+            standing = await self.store.write(self._end_if_idle)
             if standing.turn is not None:
-                self._rests.set()  # it may have woken nobody
-                await self.room.follow(standing.turn)
+                self._check_idle.set()  # the turn may have woken no agent
+                await self.room.announce(standing.turn)
             if not standing.busy and self.instance.mode == "start":
-                await self._rest()
+                await self._enter_idle()
             elif not standing.busy:
                 if standing.end_of_segment is not None:
                     raise StopSegment(standing.end_of_segment)
                 return
 
-    async def _rest(self) -> None:
-        """Nobody has anything to do for now; whoever was woken meanwhile has."""
-        if self._at == "live":
-            await self._phase("quiet")
-            if self._look().busy:
-                await self._phase("live")
+    async def _enter_idle(self) -> None:
+        """Enter the phase `idle`, and leave it if an agent was woken meanwhile."""
+        if self._phase == "live":
+            await self._enter_phase("idle")
+            if self._state().busy:
+                await self._enter_phase("live")
 
-    def _look(self) -> Standing:
+    def _state(self) -> TeamState:
         at, attended = stamp(self.clock.now()), self._attended
-        return self.store.read(lambda connection: look(connection, self.instance, at, attended=attended))
+        return self.store.read(lambda connection: team_state(connection, self.instance, at, attended=attended))
 
-    def _end_if_quiet(self, connection: Connection) -> Standing:
+    def _end_if_idle(self, connection: Connection) -> TeamState:
         at = stamp(self.clock.now())
-        standing = look(connection, self.instance, at, attended=self._attended, settle=True)
+        standing = team_state(connection, self.instance, at, attended=self._attended, settle=True)
         if not standing.busy and self.instance.mode == "run":
-            ended = at if standing.phase in OVER else None
-            records.change(connection, self.instance.id, status=standing.phase, ended_at=ended)
+            ended = at if standing.phase in FINAL_PHASES else None
+            records.change_instance(connection, self.instance.id, status=standing.phase, ended_at=ended)
         return standing

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import GuildError
 from guildhall.room import records as room_records
-from guildhall.room.model import Actor, Said
+from guildhall.room.model import Actor, MessageText
 from guildhall.workflow import records
-from guildhall.workflow.start import wakeup_prompt
+from guildhall.workflow.start import wakeup_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,43 +32,43 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Values, Workflow
     from guildhall.workflow.target import Schedule
 
-_LONGEST = 3600.0  # seconds between two looks: the machine may have slept meanwhile
+_MAX_WAIT_S = 3600.0  # the machine may have slept meanwhile
 
 
 @dataclass(kw_only=True)
-class Alarms:
-    """Rings for the agents of one workflow."""
+class WakeupTimer:
+    """Posts the wake-up messages of one workflow."""
 
     run: str  # of the workflow
     room: Room
     store: Store
     clock: Clock
-    zone: tzinfo  # cron lines are read in it
-    seats: Callable[[], tuple[Workflow, Values]]  # as they are now
+    zone: tzinfo  # of cron lines
+    team: Callable[[], tuple[Workflow, Values]]  # the current ones
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def look_again(self) -> None:
-        """A schedule was set or cleared."""
+    def reload(self) -> None:
+        """Read the schedules again after a change."""
         self._changed.set()
 
-    async def keep(self) -> None:
-        """Rings for as long as it is not cancelled."""
+    async def run_forever(self) -> None:
+        """Post wake-ups when they are due, until cancelled."""
         while True:
             self._changed.clear()
-            schedules = self.store.read(lambda connection: records.schedules_of(connection, self.room.id))
+            schedules = self.store.read(lambda connection: records.list_schedules(connection, self.room.id))
             due = [one for one in schedules if one.due_at is not None]
             first = min((one.due_at or "" for one in due), default=None)
             wait = None if first is None else (parse_stamp(first) - self.clock.now()).total_seconds()
             if wait is not None and wait <= 0:
                 for schedule in due:
                     if parse_stamp(schedule.due_at or "") <= self.clock.now():
-                        await self._ring(schedule)
+                        await self._post(schedule)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if wait is None else min(wait, _LONGEST)):
+                async with asyncio.timeout(None if wait is None else min(wait, _MAX_WAIT_S)):
                     await self._changed.wait()
 
-    async def _ring(self, schedule: Schedule) -> None:
+    async def _post(self, schedule: Schedule) -> None:
         """Post the wake-up, one message for each prompt. The transaction of the last one sets the next due time."""
         due = stamp(next_due(schedule, self.clock.now(), self.zone))
         prompts = list(self.store.read(lambda connection: self._prompts(connection, schedule)).items())
@@ -76,46 +76,46 @@ class Alarms:
             await self.store.write(lambda connection: self._advance(connection, schedule, due))
         for number, (said, agents) in enumerate(prompts):
             also = partial(self._advance, schedule=schedule, due=due) if number == len(prompts) - 1 else None
-            actor = Actor.system(run=self.run, key=f"{_key(schedule)}{schedule.due_at}/{number}")
+            actor = Actor.system(run=self.run, key=f"{_key_prefix(schedule)}{schedule.due_at}/{number}")
             try:
-                await self.room.perform("send", actor, also=also, said=said.as_list(), to=agents)
+                await self.room.perform("send", actor, extra=also, said=said.as_list(), to=agents)
             except GuildError as error:  # a message that cannot be posted, such as a prompt too long, ends no team
                 if also is not None:
                     await self.store.write(also)
-                self.room.trouble(f"{', '.join(agents)} could not be woken: {error}")
+                self.room.report_problem(f"cannot wake {', '.join(agents)}: {error}")
 
     def _advance(self, connection: Connection, schedule: Schedule, due: str) -> None:
         """Set the next due time, unless the schedule was replaced meanwhile."""
-        if schedule in records.schedules_of(connection, self.room.id):
+        if schedule in records.list_schedules(connection, self.room.id):
             records.put_schedule(connection, self.room.id, replace(schedule, due_at=due), stamp(self.clock.now()))
 
-    def _prompts(self, connection: Connection, schedule: Schedule) -> dict[Said, list[str]]:
+    def _prompts(self, connection: Connection, schedule: Schedule) -> dict[MessageText, list[str]]:
         """Return the agents to wake by the text that they get.
 
         Leaves out stopped agents, and agents that have not read the last wake-up. The schedule of a workflow leaves out
         agents with a schedule of their own.
         """
-        workflow, values = self.seats()
-        own = {one.agent for one in records.schedules_of(connection, self.room.id)}
-        working = {one.name for one in records.agents_of(connection, self.run) if one.status != "stopped"}
-        found: dict[Said, list[str]] = {}
+        workflow, values = self.team()
+        own = {one.agent for one in records.list_schedules(connection, self.room.id)}
+        working = {one.name for one in records.list_agents(connection, self.run) if one.status != "stopped"}
+        found: dict[MessageText, list[str]] = {}
         for agent in workflow.agents:
             mine = schedule.agent == agent.name or (schedule.agent is None and agent.name not in own)
             if not mine or agent.name not in working:
                 continue
-            if not room_records.has_unread_call(connection, self.room.id, agent.name, _key(schedule)):
-                said = Said.own(schedule.prompt) if schedule.prompt else wakeup_prompt(agent, values)
+            if not room_records.has_unread_from_call(connection, self.room.id, agent.name, _key_prefix(schedule)):
+                said = MessageText.own(schedule.prompt) if schedule.prompt else wakeup_message(agent, values)
                 found.setdefault(said, []).append(agent.name)
         return found
 
 
-def _key(schedule: Schedule) -> str:
+def _key_prefix(schedule: Schedule) -> str:
     """Return the prefix of the keys of a schedule's messages. A room has one schedule per agent, and one for all."""
     return f"schedule/{schedule.agent or '*'}/"
 
 
 def next_due(schedule: Schedule, now: datetime, zone: tzinfo) -> datetime:
-    """When it is due after now. An interval keeps its rhythm, unless it has fallen behind."""
+    """Return the next due time after now. An interval keeps its rhythm, unless it has fallen behind."""
     if schedule.every is not None and schedule.due_at is not None:
         following = parse_stamp(schedule.due_at) + timedelta(seconds=schedule.every)
         if following > now:

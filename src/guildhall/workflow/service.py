@@ -1,7 +1,7 @@
 """The workflow service of a hall: starts, resumes, stops and steers workflows, and routes events to their teams.
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
-a seat in the workflow `global:main`.
+a place in the workflow `global:main`.
 Does not execute the team (`scheduler.py`) or deliver scheduled messages (`schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.
@@ -17,7 +17,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound, UsageError
 from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room import mentions
-from guildhall.room.model import ALL, Actor, RoomEvent, Said
+from guildhall.room.model import ALL, Actor, MessageText, RoomEvent
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.hooks import RunHooks
@@ -28,27 +28,37 @@ from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
-from guildhall.workflow.agent_turn import FIRST_PAUSE
-from guildhall.workflow.loader import frozen, thawed
-from guildhall.workflow.plan import opening_of
-from guildhall.workflow.scheduler import DEBOUNCE, Team
+from guildhall.workflow.agent_turn import FIRST_PAUSE_S
+from guildhall.workflow.loader import from_record, to_record
+from guildhall.workflow.plan import plan_summary
+from guildhall.workflow.scheduler import DEBOUNCE_S, Team
 from guildhall.workflow.schedules import next_due
-from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
+from guildhall.workflow.setup import TOOLS, Commands, command_environment, shell_tool
 from guildhall.workflow.start import (
-    asked_of,
-    budget_of,
-    check_places,
-    conducting,
-    from_here,
-    furnished,
-    recorded_hooks,
-    refuse_alive,
-    refuse_replaced,
-    set_aside,
-    values_of,
-    workflow_of,
+    anchor_models,
+    check_not_replaced,
+    check_paths,
+    check_tag_free,
+    move_documents_aside,
+    recorded_input,
+    room_settings,
+    standalone_agent,
+    standalone_workflow,
+    start_values,
+    team_budget,
+    workflow_worker,
 )
-from guildhall.workflow.target import GLOBAL, MAIN, OVER, AgentState, Instance, Schedule, Sent, Start, Target
+from guildhall.workflow.target import (
+    FINAL_PHASES,
+    GLOBAL,
+    MAIN,
+    AgentState,
+    Instance,
+    Schedule,
+    SendResult,
+    Start,
+    Target,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,17 +77,17 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
     from guildhall.workflow.definition import Wakeup
     from guildhall.workflow.model import Workflow
-    from guildhall.workflow.ordering import RecordedOrder
+    from guildhall.workflow.recorded_order import RecordedOrder
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPolicy:
     """The timing and order of agents, and what executes setup commands."""
 
-    first_pause: float = FIRST_PAUSE  # seconds before a disturbed agent is retried; doubled each time
-    debounce: float = DEBOUNCE  # seconds without activity before a team counts as quiet
-    order: RecordedOrder | None = None  # makes agents move in the order of a recording
-    commands: Callable[..., Execute] | None = None  # replaces `Commands`, with the same arguments; None: run them
+    first_pause_s: float = FIRST_PAUSE_S  # before the first retry after a transient failure; doubled each time
+    debounce_s: float = DEBOUNCE_S  # without activity before a team counts as idle
+    order: RecordedOrder | None = None  # of a recording
+    commands: Callable[..., Execute] | None = None  # replaces `Commands`
 
 
 @dataclass(kw_only=True, eq=False)
@@ -95,31 +105,31 @@ class Workflows:
     zone: tzinfo
     policy: WorkflowPolicy
     _teams: dict[str, Team] = field(default_factory=dict[str, Team])  # by room
-    _beginning: asyncio.Lock = field(default_factory=asyncio.Lock)  # two starts of one tag: one start and one refusal
+    _start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # of two starts of one tag, one is refused
 
-    # Starting
+    # Start
 
-    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
-        """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        async with self._beginning:
-            return await self._begin(workflow, start, request, frame)
+    async def prepare(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
+        """Return a new generation of a workflow, ready to be launched."""
+        async with self._start_lock:
+            return await self._prepare(workflow, start, request, frame)
 
-    async def _begin(self, workflow: Workflow, start: Start, request: RunRequest, frame: Frame) -> Prepared:
-        request = from_here(request, frame)
+    async def _prepare(self, workflow: Workflow, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+        request = anchor_models(request, frame)
         frame = workflow.frame(frame)
         settings = self.settings(frame)
         explicit = request.budget is not None or workflow.budget is not None
-        request = replace(request, budget=budget_of(workflow, settings, request.budget) if explicit else None)
+        request = replace(request, budget=team_budget(workflow, settings, request.budget) if explicit else None)
         self._check_prices(workflow, request, frame, settings)
-        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
-        check_places(workflow, values, self.home, frame)
-        before = self.store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
-        refuse_alive(before, workflow, fresh=start.fresh)
+        values = start_values(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
+        check_paths(workflow, values, self.home, frame)
+        before = self.store.read(lambda connection: records.newest_instance(connection, workflow.name, start.tag))
+        check_tag_free(before, workflow, fresh=start.fresh)
         if start.fresh and (room := self.rooms.find(workflow.name, start.tag)) is not None:
             own = before is not None and before.path == str(workflow.path)
-            await self.rooms.close(room.id, documents=set_aside(room.record()) if own else None)
+            await self.rooms.close(room.id, documents=move_documents_aside(room.read_record()) if own else None)
         seats = [agent.name for agent in workflow.agents]
-        room = await self.rooms.open(workflow.name, start.tag, seats, furnished(workflow, values))
+        room = await self.rooms.open(workflow.name, start.tag, seats, room_settings(workflow, values))
         at = self.clock.now()
 
         def began(connection: Connection, run: str) -> None:
@@ -134,51 +144,51 @@ class Workflows:
                 reason=None,
                 path=str(workflow.path),
                 source=workflow.text,
-                definition=frozen(workflow),
+                definition=to_record(workflow),
                 created_at=stamp(at),
                 ended_at=None,
             )
-            records.add(connection, instance, seats)
+            records.add_instance(connection, instance, seats)
             # The user was asked about the held messages of the last generation, which is over.
-            perform_in(connection, room.id, "dropped", Actor.person(), stamp(at))
-            self._set_alarms(connection, room.id, workflow)
+            perform_in(connection, room.id, "drop_held", Actor.person(), stamp(at))
+            self._set_schedules(connection, room.id, workflow)
 
         asked = replace(
             request,
             worker=str(workflow.path),
-            input=asked_of(workflow),
+            input=recorded_input(workflow),
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
-        hooks = replace(self._conductor(workflow, frame, began), plan_line=opening_of(workflow, asked, frame, settings))
-        return await self.runs.prepare(asked, frame, worker=conducting(workflow), hooks=hooks)
+        hooks = replace(self._hooks(workflow, frame, began), plan_line=plan_summary(workflow, asked, frame, settings))
+        return await self.runs.prepare(asked, frame, worker=workflow_worker(workflow), hooks=hooks)
 
-    async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
-        """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
-        agent = recorded_hooks(worker, request, frame)
-        async with self._beginning:
-            before = self.store.read(lambda connection: records.newest(connection, GLOBAL, "main"))
-            if before is None or before.status in OVER:
+    async def start_worker(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
+        """Add a worker to `global:main`. Return the running workflow, or the workflow ready to be launched."""
+        agent = standalone_agent(worker, request, frame)
+        async with self._start_lock:
+            before = self.store.read(lambda connection: records.newest_instance(connection, GLOBAL, "main"))
+            if before is None or before.status in FINAL_PHASES:
                 start = Start(file="", params={}, mode="start")
-                workflow = workflow_of(self.home, [agent])
-                return await self._begin(workflow, start, RunRequest(worker="", input=""), frame)
-            there = {state.name: state.status for state in self.agents(before.id)}
+                workflow = standalone_workflow(self.home, [agent])
+                return await self._prepare(workflow, start, RunRequest(worker="", input=""), frame)
+            there = {state.name: state.status for state in self.list_agents(before.id)}
             if there.get(agent.name, "stopped") != "stopped":
-                hint = f"Speak to it with `guild send {agent.name} ...`, or end it with `guild stop {agent.name}`."
-                raise Conflict(f"{agent.name} is there already: {there[agent.name]}", hint=hint)
-            seated = [one for one in thawed(before.source, before.definition).agents if one.name != agent.name]
-            workflow = workflow_of(self.home, [*seated, agent])
-            await self._seat_again(before, workflow)
+                hint = f"Send it a message: guild send {agent.name} ... Stop it: guild stop {agent.name}"
+                raise Conflict(f"{agent.name} is already running: {there[agent.name]}", hint=hint)
+            seated = [one for one in from_record(before.source, before.definition).agents if one.name != agent.name]
+            workflow = standalone_workflow(self.home, [*seated, agent])
+            await self._set_agents(before, workflow)
             if (team := self.team(before.room)) is None:
-                return await self.again(before.id, frame)
-            team.sit(workflow, agent.name)
+                return await self.prepare_resume(before.id, frame)
+            team.add_agent(workflow, agent.name)
             return before
 
-    async def _seat_again(self, instance: Instance, workflow: Workflow) -> None:
-        """Exactly these agents are seated from now on."""
+    async def _set_agents(self, instance: Instance, workflow: Workflow) -> None:
+        """Set the agents of a running workflow to those of `workflow`."""
 
         def write(connection: Connection) -> None:
-            records.change(connection, instance.id, source=workflow.text, definition=frozen(workflow))
-            known = {state.name: state.status for state in records.agents_of(connection, instance.id)}
+            records.change_instance(connection, instance.id, source=workflow.text, definition=to_record(workflow))
+            known = {state.name: state.status for state in records.list_agents(connection, instance.id)}
             for agent in workflow.agents:
                 if agent.name not in known:
                     records.add_agent(connection, instance.id, agent.name, len(known))
@@ -190,48 +200,47 @@ class Workflows:
         await self.rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
 
     def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
-        """Raises where an agent's model has no price, so that the team's budget could not be kept."""
+        """Raise ModelUnusable if a model has no known price, because the budget of the team could not be enforced."""
         for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             source = self.runs.source_of(choice.model, frame, False)
             if not has_price(source):
                 raise ModelUnusable(
-                    f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
-                    "cannot be kept",
+                    f"agent {agent.name}: the model {source.name} has no known price, so the budget cannot be enforced",
                     where=workflow.place,
-                    hint="Use a model with a price for it, or leave the budget out and limit its max_turns.",
+                    hint="Use a model with a price, or remove the budget and set max_turns.",
                 )
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """A workflow that stopped, ready to go on where it was."""
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """Return a stopped workflow, ready to be launched."""
         instance = self.instance(run)
-        refuse_replaced(instance, self.store.read(lambda c: records.newest(c, instance.name, instance.tag)))
-        workflow = thawed(instance.source, instance.definition)
+        check_not_replaced(instance, self.store.read(lambda c: records.newest_instance(c, instance.name, instance.tag)))
+        workflow = from_record(instance.source, instance.definition)
         if grant is not None:
-            self._refuse_too_little(run, grant)
+            self._check_grant(run, grant)
         there = workflow.frame(frame)
-        hooks = self._conductor(workflow, there, lambda connection, run: None)
+        hooks = self._hooks(workflow, there, lambda connection, run: None)
         granted = grant.budget if grant is not None else None
         budget = granted if granted is not None else current_bounds(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
-        hooks = replace(hooks, plan_line=opening_of(workflow, request, there, self.settings(there)))
+        hooks = replace(hooks, plan_line=plan_summary(workflow, request, there, self.settings(there)))
         return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
 
-    def _refuse_too_little(self, run: str, grant: Grant) -> None:
-        """Raises where agents that stopped at a limit have used up already what they are to have."""
-        for agent in self.agents(run):
+    def _check_grant(self, run: str, grant: Grant) -> None:
+        """Raise if a grant does not exceed what a stopped agent has used already."""
+        for agent in self.list_agents(run):
             if agent.status == "failed" and agent.run is not None:
                 below = (self.history.journal(one.id) for one in self.history.descendants(agent.run))
                 grant.check_above_usage(self.history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
-        """Lets a workflow live that was made ready."""
+        """Start the team of a prepared workflow."""
         instance = self.instance(prepared.run)
-        workflow = thawed(instance.source, instance.definition)
+        workflow = from_record(instance.source, instance.definition)
         request = self.history.get(prepared.run).request
         params = self.history.purpose(prepared.run, WorkflowPurpose).params
         allowed = self.settings(prepared.frame).env
-        values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
+        values = start_values(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
         last = prepared.journal.entries[-1].data
         team = Team(
             instance=instance,
@@ -243,74 +252,73 @@ class Workflows:
             runs=self.runs,
             request=request,
             zone=self.zone,
-            first_pause=self.policy.first_pause,
-            debounce=self.policy.debounce,
+            first_pause_s=self.policy.first_pause_s,
+            debounce_s=self.policy.debounce_s,
             order=self.policy.order,
             granted=last.bounds if isinstance(last, Resumed) and last.was == "failed" else None,
         )
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> RunHooks:
-        """The seat of the workflow's own run: the commands of its setup, and what its end means."""
-        env = environment(workflow, frame)
+    def _hooks(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> RunHooks:
+        """Return the hooks of the workflow's own run: its setup commands, and its start and end."""
+        env = command_environment(workflow, frame)
 
         def commands(run: str) -> Execute:
-            def told(key: str, text: str) -> None:
+            def publish_output(key: str, text: str) -> None:
                 self.runs.ledger(run).publish(ToolOutputData, {"id": key, "tool": shell_tool.name, "text": text})
 
-            return (self.policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
+            return (self.policy.commands or Commands)(folder=workflow.folder, env=env, on_output=publish_output)
 
-        return RunHooks(tools=TOOLS, executor=commands, record_start=began, record_stop=self._ended)
+        return RunHooks(tools=TOOLS, executor=commands, record_start=began, record_stop=self._record_end)
 
-    def _ended(self, connection: Connection, run: str, end: SegmentEnd) -> None:
+    def _record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")
-        ended = stamp(self.clock.now()) if phase in OVER else None
-        records.change(connection, run, status=phase, reason=end.reason, ended_at=ended)
+        ended = stamp(self.clock.now()) if phase in FINAL_PHASES else None
+        records.change_instance(connection, run, status=phase, reason=end.reason, ended_at=ended)
 
-    # Looking
+    # Queries
 
     def instance(self, run: str) -> Instance:
-        found = self.store.read(lambda connection: records.find(connection, run))
+        found = self.store.read(lambda connection: records.find_instance(connection, run))
         if found is None:
-            raise NotFound(f"the run {run} is not a workflow")
+            raise NotFound(f"run {run} is not a workflow")
         return found
 
-    def named(self, wanted: Target) -> Instance:
-        """The workflow that a target names."""
-        return self.store.read(lambda connection: queries.named(connection, wanted))
+    def find_instance(self, wanted: Target) -> Instance:
+        return self.store.read(lambda connection: queries.find_instance(connection, wanted))
 
-    def agents(self, run: str) -> list[AgentState]:
-        return self.store.read(lambda connection: records.agents_of(connection, run))
+    def list_agents(self, run: str) -> list[AgentState]:
+        return self.store.read(lambda connection: records.list_agents(connection, run))
 
     def team(self, room: str) -> Team | None:
-        """The team of a room, if it is alive here."""
+        """Return the live team of a room, or None."""
         team = self._teams.get(room)
         return team if team is not None and self.runs.is_alive(team.instance.id) else None
 
-    def rooms_alive(self) -> list[Room]:
-        """The rooms in which a team is at work."""
+    def active_rooms(self) -> list[Room]:
+        """Return the rooms of the teams in this hall."""
         return [team.room for team in self._teams.values()]
 
-    # The seats of those who stand alone
+    # Agents without a workflow file
 
-    async def _give_up_seat(self, instance: Instance, name: str) -> list[str]:
-        """An agent that stands alone has left; the last one takes the workflow with it."""
-        async with self._beginning:
+    async def _remove_agent(self, instance: Instance, name: str) -> list[str]:
+        """Remove a stopped agent from `global:main`. Stop the workflow if it was the last agent."""
+        async with self._start_lock:
             now = self.instance(instance.id)
-            seated = [agent for agent in thawed(now.source, now.definition).agents if agent.name != name]
+            seated = [agent for agent in from_record(now.source, now.definition).agents if agent.name != name]
             if not seated:
                 return await self.stop(instance.id)
-            workflow = workflow_of(self.home, seated)
-            await self._seat_again(instance, workflow)
+            workflow = standalone_workflow(self.home, seated)
+            await self._set_agents(instance, workflow)
             if (team := self.team(instance.room)) is not None:
                 team.workflow = workflow
             return []
 
-    def _set_alarms(self, connection: Connection, room: str, workflow: Workflow) -> None:
-        """A generation begins: what the file says is set, and what a person has set is due anew."""
+    def _set_schedules(self, connection: Connection, room: str, workflow: Workflow) -> None:
+        """Set the schedules of the file at the start of a generation, and restart those that the user has set."""
         now = self.clock.now()
-        kept = {schedule.agent: schedule for schedule in records.schedules_of(connection, room)}
+        kept = {schedule.agent: schedule for schedule in records.list_schedules(connection, room)}
         for agent in workflow.agents:
             if (wakeup := agent.wakeup) is not None:
                 kept[agent.name] = Schedule(
@@ -320,23 +328,23 @@ class Workflows:
             due = stamp(next_due(replace(schedule, due_at=None), now, self.zone))
             records.put_schedule(connection, room, replace(schedule, due_at=due), stamp(now))
 
-    # Speaking
+    # Messages
 
-    async def send(self, text: str, to: Target) -> Sent:
-        """A person says something to an agent, or to the room: to those whom it mentions there, else to all."""
-        instance = _alive(self.named(to), to)
+    async def send(self, text: str, to: Target) -> SendResult:
+        """Send a message of the user to an agent, or to a room: to the mentioned agents, else to all."""
+        instance = _check_alive(self.find_instance(to), to)
         room = self.rooms.room(instance.room)
         addressed = [to.agent] if to.agent else []
         if not addressed:
-            found = mentions.find(Said.own(text), [seat.agent for seat in room.seats()])
+            found = mentions.find(MessageText.own(text), [one.agent for one in room.list_agents()])
             addressed = [] if found.reached or found.missed else [ALL]
 
         def check(connection: Connection) -> None:
-            _alive(records.find(connection, instance.id) or instance, to)  # it may just have come to its end
+            _check_alive(records.find_instance(connection, instance.id) or instance, to)  # it may have ended meanwhile
 
         posted = await room.send(text, Actor.person(), to=addressed, check=check)
-        stopped = {agent.name for agent in self.agents(instance.id) if agent.status == "stopped"}
-        return Sent(
+        stopped = {agent.name for agent in self.list_agents(instance.id) if agent.status == "stopped"}
+        return SendResult(
             run=instance.id,
             target=to,
             status=self.instance(instance.id).status,
@@ -344,113 +352,113 @@ class Workflows:
             stopped=tuple(name for name in posted.reached if name in stopped),
         )
 
-    # Ending
+    # Stop and restart of agents
 
     async def stop(self, run: str) -> list[str]:
-        """Ends a workflow for good, with all that its agents are at; the ids of the runs that were ended."""
+        """Stop a workflow and cancel the runs of its agents. Return the ids of the cancelled runs."""
         at = stamp(self.clock.now())
 
         def also(connection: Connection) -> None:
-            records.change(connection, run, status="stopped", reason="by the user", ended_at=at)
-            for agent in records.agents_of(connection, run):
+            records.change_instance(connection, run, status="stopped", reason="by the user", ended_at=at)
+            for agent in records.list_agents(connection, run):
                 records.change_agent(connection, run, agent.name, status="stopped", run=None, due_at=None)
 
         return await self.runs.cancel(run, also)
 
     async def stop_agent(self, wanted: Target) -> list[str]:
-        """Ends what one agent is at, and lets it do no more; the others go on. The ids of the runs that were ended."""
-        instance, name = _alive(self.named(wanted), wanted), _agent(wanted)
-        if next(one.status for one in self.agents(instance.id) if one.name == name) == "stopped":
-            raise Conflict(f"{wanted} is stopped", hint=f"To let it work again: guild start {wanted}")
+        """Stop one agent and cancel its run. Return the ids of the cancelled runs."""
+        instance, name = _check_alive(self.find_instance(wanted), wanted), _agent_name(wanted)
+        if next(one.status for one in self.list_agents(instance.id) if one.name == name) == "stopped":
+            raise Conflict(f"{wanted} is already stopped", hint=f"Start it again: guild start {wanted}")
         if (team := self.team(instance.room)) is not None:
-            await team.leave(name)
+            await team.remove_agent(name)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> list[str]:
-            run = records.agent(connection, instance.id, name).run
+            run = records.get_agent(connection, instance.id, name).run
             found = run_records.find_run(connection, run) if run else None
             records.change_agent(connection, instance.id, name, status="stopped", run=None, due_at=None)
             unfinished = found is not None and found.status not in ENDED
             return run_records.cancel_tree(connection, found.id, now) if found and unfinished else []
 
         ended = await self.store.write(write)
-        return [*ended, *(await self._give_up_seat(instance, name) if instance.name == GLOBAL else [])]
+        return [*ended, *(await self._remove_agent(instance, name) if instance.name == GLOBAL else [])]
 
     async def start_agent(self, wanted: Target) -> Instance:
-        """Lets an agent work again that was stopped alone, or that has failed: its dead letters are unread again."""
-        instance, name = _alive(self.named(wanted), wanted), _agent(wanted)
+        """Start a stopped or failed agent again, and deliver its dead letters."""
+        instance, name = _check_alive(self.find_instance(wanted), wanted), _agent_name(wanted)
         at = stamp(self.clock.now())
 
         def write(connection: Connection) -> None:
-            if records.agent(connection, instance.id, name).status not in ("stopped", "failed"):
-                raise Conflict(f"{wanted} works already", hint=f"Speak to it: guild send {wanted} ...")
+            if records.get_agent(connection, instance.id, name).status not in ("stopped", "failed"):
+                raise Conflict(f"{wanted} is already running", hint=f"Send it a message: guild send {wanted} ...")
             records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
-            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=name)
+            perform_in(connection, instance.room, "redeliver", Actor.person(), at, agent=name)
 
         await self.store.write(write)
-        await self.rooms.room(instance.room).project()
+        await self.rooms.room(instance.room).export_files()
         if (team := self.team(instance.room)) is not None:
-            team.sit(team.workflow, name)
+            team.add_agent(team.workflow, name)
             team.wake(frozenset({name}))
         return instance
 
     # Schedules
 
     async def schedule(self, wanted: Target, wakeup: Wakeup, prompt: str | None) -> Schedule:
-        """Sets when an agent wakes by itself; without an agent, when all do that have no schedule of their own."""
-        instance, now = _alive(self.named(wanted), wanted), self.clock.now()
+        """Set the schedule of an agent or, without an agent, of all agents without a schedule of their own."""
+        instance, now = _check_alive(self.find_instance(wanted), wanted), self.clock.now()
         new = Schedule(agent=wanted.agent, every=wakeup.every, cron=wakeup.cron, prompt=prompt, due_at=None)
         new = replace(new, due_at=stamp(next_due(new, now, self.zone)))
         await self.store.write(lambda c: records.put_schedule(c, instance.room, new, stamp(now)))
-        self._rescheduled(instance)
+        self._reload_schedules(instance)
         return new
 
     async def unschedule(self, wanted: Target) -> bool:
-        """Forgets when an agent, or all, wake; whether something was set."""
-        instance = self.named(wanted)
+        """Delete a schedule. Return True if it existed."""
+        instance = self.find_instance(wanted)
         dropped = await self.store.write(lambda c: records.drop_schedule(c, instance.room, wanted.agent))
-        self._rescheduled(instance)
+        self._reload_schedules(instance)
         return dropped
 
-    def _rescheduled(self, instance: Instance) -> None:
+    def _reload_schedules(self, instance: Instance) -> None:
         if (team := self.team(instance.room)) is not None:
-            team.alarms.look_again()
+            team.wakeups.reload()
 
-    # Hearing
+    # Notifications
 
     def wake(self, room: str, agents: frozenset[str]) -> None:
-        """Agents of a room have mail."""
         if (team := self.team(room)) is not None:
             team.wake(agents)
 
-    def happened(self, happened: RoomEvent) -> None:
-        """Something happened in a room: whoever follows the workflow sees it."""
+    def on_room_event(self, happened: RoomEvent) -> None:
+        """Pass an event of a room to its team, and publish it as an event of the workflow's run."""
         if (team := self._teams.get(happened.room)) is not None:
-            team.happened(happened.type)
+            team.on_room_event(happened.type)
             root = team.instance.id
-            told = {"proposal": happened.data} if happened.type == "proposal" else happened.data  # it has a type too
-            data = {"actor": happened.actor, **told}
+            fields = (
+                {"proposal": happened.data} if happened.type == "proposal" else happened.data
+            )  # its own `type` would hide the type of the event
+            data = {"actor": happened.actor, **fields}
             self.bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 
-    def answered(self, ask: Ask) -> None:
-        """Something that a workflow, or a run below it, asks is open no more."""
+    def on_answer(self, ask: Ask) -> None:
         for team in self._teams.values():
             if team.instance.id == ask.root:
-                team.answered(ask)
+                team.on_answer(ask)
 
 
-def _alive(instance: Instance, wanted: Target) -> Instance:
-    """The instance, unless it is over."""
-    if instance.status not in OVER:
+def _check_alive(instance: Instance, wanted: Target) -> Instance:
+    """Return the instance. Raise Conflict if it has ended."""
+    if instance.status not in FINAL_PHASES:
         return instance
     if instance.name == GLOBAL:
-        raise Conflict(f"{wanted} is not there", hint=f"To seat it: guild start {wanted.agent or 'WORKER'}")
+        raise Conflict(f"{wanted} is not running", hint=f"Start it: guild start {wanted.agent or 'WORKER'}")
     tag = "" if instance.tag == MAIN else f" --tag {instance.tag}"
-    hint = f"To begin again: guild {instance.mode} {instance.path}{tag}"
-    raise Conflict(f"{instance.target} is {instance.status}: nobody is there", hint=hint)
+    hint = f"Start it again: guild {instance.mode} {instance.path}{tag}"
+    raise Conflict(f"{instance.target} has ended ({instance.status})", hint=hint)
 
 
-def _agent(wanted: Target) -> str:
+def _agent_name(wanted: Target) -> str:
     if wanted.agent is None:
-        raise UsageError(f"{wanted} names no agent", hint="Write agent@workflow:tag.")
+        raise UsageError(f"missing agent in {wanted}", hint="Write agent@workflow:tag.")
     return wanted.agent

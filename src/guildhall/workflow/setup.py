@@ -2,7 +2,7 @@
 
 Each command is a tool call of the workflow's run and passes the gate, so an ended command is not repeated after a
 crash, and the user is asked about an interrupted one. Commands run without a sandbox: the file must be trusted.
-Does not check trust (`loader.py`, `demand_trust`).
+Does not check trust (`loader.py`, `check_trust`).
 
 Invariant: no process of a command survives the end of the command.
 """
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import RuntimeFailed, ToolUnavailable
-from guildhall.room.model import MAX_TEXT
+from guildhall.room.model import MAX_TEXT_BYTES
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
-from guildhall.workflow.model import Values, Workflow, command, references
+from guildhall.workflow.model import Values, Workflow, references, shell_command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -33,68 +33,68 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import Step
 
     Call = Callable[[ToolCall], Awaitable[ToolResult]]
-    Told = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
+    OnOutput = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
 
 
-TOO_LONG = None  # instead of an exit code
+TIMED_OUT = None  # instead of an exit code
 
-# A watcher in the same group waits for the end of the hall, which holds the other end of its input, and ends the group.
-_WATCHED = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$@" 3<&-'
+# A watchdog in the process group reads a pipe from the hall. When the hall exits, the watchdog kills the group.
+_WATCHDOG = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$@" 3<&-'
 _CHUNK = 65_536
-_DRAIN_SECONDS = 1.0
-_END_SECONDS = 10.0
-_LONGEST_LINE = 10_000  # characters that are held back until there is a whole line
-_LAST_WORDS = 100_000  # bytes that are held of what is only shown
-_USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+_DRAIN_S = 1.0
+_EXIT_S = 10.0
+_MAX_LINE_CHARS = 10_000  # a longer line is reported in parts
+_TAIL_BYTES = 100_000
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(kw_only=True)
 class Program:
-    """A command that is run once."""
+    """One execution of a command."""
 
     command: str
     cwd: Path
     env: Mapping[str, str]
     seconds: float
-    most: int | None  # bytes of its output that are kept; None: no output is kept
-    told: Callable[[str], None]  # receives all output, piece by piece
+    most: int | None  # bytes of output to keep; None: none
+    on_output: Callable[[str], None]  # receives all output
     kept: bytearray = field(default_factory=bytearray)
-    too_much: bool = False
+    is_truncated: bool = False
     _last: bytearray = field(default_factory=bytearray)
 
     async def run(self) -> int | None:
-        """The exit code; from 128 on a signal ended it. TOO_LONG: it took too long. Nothing of it runs afterwards."""
-        process = await self._started()
+        """Run the command and return its exit code (128 + N for signal N), or TIMED_OUT. No process of it remains."""
+        process = await self._start()
         reading = [
             asyncio.create_task(self._read(process.stdout, keep=self.most is not None)),
             asyncio.create_task(self._read(process.stderr, keep=False)),
         ]
         try:
             async with asyncio.timeout(self.seconds):
-                await _exited(process)
+                await _wait_exit(process)
         except TimeoutError:
-            return TOO_LONG
+            return TIMED_OUT
         finally:
-            # Ends all processes of the command. The watcher still runs, so the group belongs to the command.
+            # Ends all processes of the command. The watchdog still runs, so the group id is not reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.wait(reading, timeout=_DRAIN_SECONDS)
+            await asyncio.wait(reading, timeout=_DRAIN_S)
             for task in reading:
                 task.cancel()
-            await asyncio.wait([asyncio.create_task(process.wait())], timeout=_END_SECONDS)
+            await asyncio.wait([asyncio.create_task(process.wait())], timeout=_EXIT_S)
         code = process.returncode
         return 1 if code is None else code if code >= 0 else 128 - code
 
-    def last_words(self, most: int) -> str:
-        """The end of what it wrote, for a person."""
+    def output_tail(self, most: int) -> str:
+        """Return the end of the output."""
         text = self._last.decode("utf-8", "replace").strip("\n")
         return text if len(text) <= most else f"[...]\n{text[-most:]}"
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> asyncio.subprocess.Process:
         shell = shutil.which("bash", path=self.env["PATH"]) or "/bin/sh"
         try:
             return await asyncio.create_subprocess_exec(
-                *("/bin/sh", "-c", _WATCHED, "sh", shell, "-e", "-c", self.command),
+                *("/bin/sh", "-c", _WATCHDOG, "sh", shell, "-e", "-c", self.command),
                 cwd=self.cwd,
                 env=self.env,
                 stdin=asyncio.subprocess.PIPE,
@@ -103,7 +103,7 @@ class Program:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise ToolUnavailable(f"the command cannot be started: {error}", where=str(self.cwd)) from None
+            raise ToolUnavailable(f"cannot start the command: {error}", where=str(self.cwd)) from None
 
     async def _read(self, stream: asyncio.StreamReader | None, *, keep: bool) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -112,25 +112,25 @@ class Program:
             if keep:
                 room = (self.most or 0) - len(self.kept)
                 self.kept += chunk[:room]
-                self.too_much = self.too_much or len(chunk) > room
+                self.is_truncated = self.is_truncated or len(chunk) > room
             self._last += chunk
-            del self._last[:-_LAST_WORDS]
-            line = self._tell(line + decoder.decode(chunk))
+            del self._last[:-_TAIL_BYTES]
+            line = self._report_lines(line + decoder.decode(chunk))
         if line:
-            self.told(line)
+            self.on_output(line)
 
-    def _tell(self, text: str) -> str:
-        """Tells whole lines, so that nobody sees half a secret; gives what is still to be told."""
+    def _report_lines(self, text: str) -> str:
+        """Report whole lines, so that redaction sees no half secret. Return the rest."""
         whole, newline, rest = text.rpartition("\n")
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > _MAX_LINE_CHARS:
             whole, newline, rest = text, "", ""
         if whole or newline:
-            self.told(whole + newline)
+            self.on_output(whole + newline)
         return rest
 
 
-async def _exited(process: asyncio.subprocess.Process) -> None:
-    """Returns when the command itself has ended. asyncio's own wait is also for all that hold its output."""
+async def _wait_exit(process: asyncio.subprocess.Process) -> None:
+    """Return when the command itself has exited. Unlike `Process.wait`, ignore processes that hold its output open."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -145,20 +145,20 @@ async def _exited(process: asyncio.subprocess.Process) -> None:
         os.close(handle)
 
 
-_MOST_KEPT = MAX_TEXT - 100_000  # bytes of an output that is kept: with what is said around it, it is a message
-_MOST_IN_VARIABLE = 120_000  # bytes: the system takes no more in one variable
-_SHOWN = 8_000  # characters of a failed command's output
+_MAX_OUTPUT_BYTES = MAX_TEXT_BYTES - 100_000  # leaves space for the text around it in a message
+_MAX_VARIABLE_BYTES = 120_000  # the kernel accepts 128 KiB per variable
+_MAX_SHOWN_CHARS = 8_000  # of the output of a failed command
 
 
 @tool(name="shell", capabilities={"proc.exec"}, runs_in="run")
 def shell_tool(command: str, variables: dict[str, str], timeout: float, keep: bool) -> str:
-    """A command of the workflow's setup.
+    """Run a command of the workflow's setup.
 
     Args:
-        command: As the file says it, with variables where its placeholders were.
-        variables: What these hold.
-        timeout: Seconds that it may take.
-        keep: Whether what it prints is kept under a name.
+        command: The command, with variables in place of its placeholders.
+        variables: The values of the variables.
+        timeout: The timeout in seconds.
+        keep: True to return the output.
     """
     raise AssertionError
 
@@ -172,86 +172,86 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
     for number, step in enumerate(workflow.definition.setup, 1):
         known = replace(values, outputs=outputs)
         arguments = {
-            "command": command(step.shell),
+            "command": shell_command(step.shell),
             # The environment of the command has the variables of `env:` already.
-            "variables": {one.variable: known.of(one) for one in references(step.shell) if one.kind != "env"},
+            "variables": {one.variable: known.get(one) for one in references(step.shell) if one.kind != "env"},
             "timeout": step.timeout,
             "keep": step.name is not None,
         }
         result = await call(ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments))
-        kept = _kept(number, step, result, workflow)
+        kept = _step_output(number, step, result, workflow)
         if step.name is not None:
             outputs[step.name] = kept
     return outputs
 
 
-def _kept(number: int, step: Step, result: ToolResult, workflow: Workflow) -> str:
-    """What the command printed, if it went well."""
-    what = f"setup step {number} ({_short(step.shell)})"
+def _step_output(number: int, step: Step, result: ToolResult, workflow: Workflow) -> str:
+    """Return the output of a setup step. Raise RuntimeFailed if the step failed."""
+    what = f"setup step {number} ({_shorten(step.shell)})"
     if result.is_error:
         raise RuntimeFailed(
             f"{what} failed:\n{result.text}",
             where=workflow.place,
-            hint="Put right what it says, then start the workflow again.",
+            hint="Fix the problem, then start the workflow again.",
         )
-    first = result.content[0] if len(result.content) == 2 else None  # else a person has said that it was done
+    first = result.content[0] if len(result.content) == 2 else None  # else the user has confirmed an interrupted call
     if step.name is None:
         return ""
     if not isinstance(first, Text):
-        message = f"{what} was interrupted, and what it printed is lost: ${{{{ {step.name} }}}} has no value"
+        message = f"{what} was interrupted and its output is lost: ${{{{ {step.name} }}}} has no value"
         raise RuntimeFailed(message, where=workflow.place, hint="Start the workflow again.")
     return first.text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """Carries out the calls of `shell`, in the folder of the file and with the environment of whoever started it."""
+    """Executes the calls of `shell` in the folder of the file, with the environment of the caller."""
 
     folder: Path
     env: Mapping[str, str]
-    told: Told
+    on_output: OnOutput
 
     async def __call__(self, tool: Tool, call: ToolCall) -> ToolResult:
         arguments = call.arguments or {}
         variables: Mapping[str, str] = arguments["variables"]
         for name, value in variables.items():
-            if "\0" in value or len(value.encode("utf-8", "replace")) > _MOST_IN_VARIABLE:
+            if "\0" in value or len(value.encode("utf-8", "replace")) > _MAX_VARIABLE_BYTES:
                 return ToolResult.error(
-                    f"[not started: the value of ${name} is larger than {_MOST_IN_VARIABLE:,} bytes, or not text. "
-                    "Have the step before it write a file, and read that.]"
+                    f"[not started: the value of ${name} is larger than {_MAX_VARIABLE_BYTES:,} bytes, or not text. "
+                    "Let the earlier step write a file.]"
                 )
         program = Program(
             command=arguments["command"],
             cwd=self.folder,
-            env={"PATH": _USUAL_PATH, **self.env, **variables},
+            env={"PATH": _DEFAULT_PATH, **self.env, **variables},
             seconds=arguments["timeout"],
-            most=_MOST_KEPT if arguments["keep"] else None,
-            told=lambda text: self.told(call.key, text),
+            most=_MAX_OUTPUT_BYTES if arguments["keep"] else None,
+            on_output=lambda text: self.on_output(call.key, text),
         )
         return _result(await program.run(), program, arguments["timeout"], keep=arguments["keep"])
 
 
-def environment(workflow: Workflow, frame: Frame) -> dict[str, str]:
-    """What a command of the setup may see: where programs and the person's things are, and what the file names."""
+def command_environment(workflow: Workflow, frame: Frame) -> dict[str, str]:
+    """Return the environment of setup commands: the basic variables of the user, and those in `env:`."""
     named = frame.harmless_env() | {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
     # GIT_DIR and its like would send every git of the setup to another repository.
     return {name: value for name, value in {**frame.user_env, **named}.items() if not name.startswith("GIT_")}
 
 
 def _result(code: int | None, program: Program, seconds: float, *, keep: bool) -> ToolResult:
-    if code == 0 and keep and program.too_much:
-        said = f"[what it prints is larger than {_MOST_KEPT:,} bytes. Have it write a file, and keep the file's name.]"
+    if code == 0 and keep and program.is_truncated:
+        said = f"[output larger than {_MAX_OUTPUT_BYTES:,} bytes: write a file and print its name]"
         return ToolResult.error(said)
     if code == 0 and keep and b"\0" in program.kept:
-        return ToolResult.error("[what it prints is not text. Have it write a file, and keep the file's name.]")
+        return ToolResult.error("[output is not text: write a file and print its name]")
     if code == 0:
         kept = program.kept.decode("utf-8", "replace").rstrip("\n") if keep else ""
         return ToolResult(content=(Text(kept), Text("[exit code 0]")))
-    how = f"[ended after {seconds:g} s: the time limit of the step]" if code == TOO_LONG else f"[exit code {code}]"
-    shown = program.last_words(_SHOWN)
+    how = f"[timed out after {seconds:g} s]" if code == TIMED_OUT else f"[exit code {code}]"
+    shown = program.output_tail(_MAX_SHOWN_CHARS)
     return ToolResult.error(f"{shown}\n{how}" if shown else how)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = text.strip().partition("\n")[0]
     return shlex.join([line])[1:-1] if len(line) <= 60 and line.isprintable() else f"{line[:60]!r}..."

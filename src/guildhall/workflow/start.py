@@ -19,15 +19,24 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, Refused, Us
 from guildhall.core.text import did_you_mean
 from guildhall.room.document_stores import check_folder
 from guildhall.room.mentions import find
-from guildhall.room.model import RoomRecord, Said
+from guildhall.room.model import MessageText, RoomRecord
 from guildhall.room.service import RoomSettings
 from guildhall.workers.definition import Definition as WorkerDefinition
-from guildhall.workers.model import DECIDING, Worker
-from guildhall.workers.registry import normal
-from guildhall.workflow.definition import NOBODY
-from guildhall.workflow.loader import frozen, texts, thawed
-from guildhall.workflow.model import SHOWN, Agent, Values, Workflow, fill, references, refuse_secrets, unfilled
-from guildhall.workflow.target import GLOBAL, OVER, Instance, check_tag
+from guildhall.workers.model import PERMISSION_PATHS, Worker
+from guildhall.workers.registry import normalize_model
+from guildhall.workflow.definition import NO_OWNER
+from guildhall.workflow.loader import from_record, placeholder_texts, to_record
+from guildhall.workflow.model import (
+    EXPORTED_FILES,
+    Agent,
+    Values,
+    Workflow,
+    check_secrets,
+    fill,
+    quote_placeholders,
+    references,
+)
+from guildhall.workflow.target import FINAL_PHASES, GLOBAL, Instance, check_tag
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -38,242 +47,244 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
 
 
-_REMINDER = "It is time: look whether there is something for you to do."
+_REMINDER = "Scheduled wake-up: check if there is work for you."
 
 
-def bound(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
-    """Every param of the file with its value: given, or the default."""
+def bind_params(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the value of every param. Raise UsageError for unknown or missing params."""
     params = workflow.definition.params
     for name in given:
         if name not in params:
-            hint = did_you_mean(name, params) or "The file names none under `params:`."
-            raise UsageError(f"the workflow {workflow.name} has no param {yaml.format_value(name)}", hint=hint)
-    if missing := [name for name, param in params.items() if param.must_be_given and name not in given]:
+            hint = did_you_mean(name, params) or "The file has no `params:`."
+            raise UsageError(f"unknown param {yaml.format_value(name)} of the workflow {workflow.name}", hint=hint)
+    if missing := [name for name, param in params.items() if param.is_required and name not in given]:
         about = params[missing[0]].description
-        told = f" ({about})" if about else ""
-        hint = f"Give it: --param {missing[0]}=VALUE{told}."
-        raise UsageError(f"the workflow {workflow.name} needs the param {', '.join(missing)}", hint=hint)
+        purpose = f" ({about})" if about else ""
+        hint = f"Add --param {missing[0]}=VALUE{purpose}."
+        raise UsageError(f"missing param of the workflow {workflow.name}: {', '.join(missing)}", hint=hint)
     return {name: given.get(name, param.default or "") for name, param in params.items()}
 
 
-def values_of(
+def start_values(
     workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, allowed: Collection[str]
 ) -> Values:
-    """What its placeholders stand for before the setup has run. `allowed` are the variables of the user's settings.
+    """Return the values of placeholders before the setup. `allowed` are the variables that the user's settings allow.
 
-    Raises where something is lacking, is not allowed, or would show a secret to a model.
+    Raise if a value is missing, is not allowed, or would show a secret to a model.
     """
     check_tag(tag)
     for index, name in enumerate(workflow.definition.env):
         if name not in allowed and name not in frame.harmless_env():
-            hint = f"To allow it, write `env: [{name}]` into config.yaml of your home."
-            raise _at(
-                workflow, Refused(f"the variable {name} is not allowed by your settings", hint=hint), "env", index
-            )
+            hint = f"Allow it with `env: [{name}]` in config.yaml of your home."
+            raise _locate(workflow, Refused(f"your settings do not allow the variable {name}", hint=hint), "env", index)
     values = Values(
         workflow=workflow.name,
         tag=tag,
-        params=bound(workflow, params),
+        params=bind_params(workflow, params),
         env={name: frame.env[name] for name in workflow.definition.env if name in frame.env},
     )
-    _check(workflow, values, outputs=False)
+    _check_texts(workflow, values, outputs=False)
     return values
 
 
 def after_setup(workflow: Workflow, values: Values, outputs: Mapping[str, str]) -> Values:
-    """The values once the setup has run. Raises where an output would show a secret to a model."""
+    """Return the values with the outputs of the setup. Raise if an output would show a secret to a model."""
     known = replace(values, outputs=dict(outputs))
-    _check(workflow, known, outputs=True)
+    _check_texts(workflow, known, outputs=True)
     return known
 
 
-def kickoff(workflow: Workflow, values: Values) -> Said:
-    """The first message of the channel; empty where the file has none."""
+def kickoff_message(workflow: Workflow, values: Values) -> MessageText:
+    """Return the kickoff message, empty if the file has none."""
     return fill(workflow.definition.kickoff or "", values)
 
 
-def wakes_nobody(workflow: Workflow) -> str | None:
-    """Why no agent would do anything until a person speaks to it; None: one would."""
+def no_agent_warning(workflow: Workflow) -> str | None:
+    """Return a warning if no agent would start working, else None."""
     said, names = workflow.definition.kickoff or "", [agent.name for agent in workflow.agents]
     told = said.strip() and not workflow.definition.context.enabled
-    if told or any(agent.wakeup for agent in workflow.agents) or {*find(unfilled(said), names).reached} & {*names}:
+    if (
+        told
+        or any(agent.wakeup for agent in workflow.agents)
+        or {*find(quote_placeholders(said), names).reached} & {*names}
+    ):
         return None
     why = "the kickoff mentions no agent" if said.strip() else "the file has no kickoff"
-    return f"nobody is told to do anything: {why}, and no agent has a wakeup"
+    return f"no agent starts: {why}, and no agent has a wakeup"
 
 
-def wakeup_prompt(agent: Agent, values: Values) -> Said:
-    """What the agent is told when it wakes by itself."""
-    said = fill(agent.wakeup_prompt or "", values)  # what its placeholders stand for may be empty
-    return said if said.text.strip() else Said.own(_REMINDER)
+def wakeup_message(agent: Agent, values: Values) -> MessageText:
+    """Return the message that wakes an agent by schedule."""
+    said = fill(agent.wakeup_prompt or "", values)  # the values may be empty
+    return said if said.text.strip() else MessageText.own(_REMINDER)
 
 
-def budget_of(workflow: Workflow, settings: Settings, asked: float | None = None) -> float | None:
-    """Dollars of the whole team: what was asked for, else what the file says, but not more than the settings'."""
+def team_budget(workflow: Workflow, settings: Settings, asked: float | None = None) -> float | None:
+    """Return the budget of the team: the requested one, else that of the file, at most that of the settings."""
     if asked is not None:
         return asked
     both = [one for one in (workflow.budget, settings.budget) if one is not None and not math.isinf(one)]
     return min(both, default=None)
 
 
-def from_here(request: RunRequest, frame: Frame) -> RunRequest:
-    """The request with its models as they are meant where it was made: agents work in the folder of the file."""
+def anchor_models(request: RunRequest, frame: Frame) -> RunRequest:
+    """Return the request with model paths relative to the caller's folder. Agents run in the folder of the file."""
     model, override = (one and resolve_script_path(one, frame.cwd) for one in (request.model, request.override_model))
     return replace(request, model=model, override_model=override)
 
 
-def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:
+def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:
     """Raise if agents could write the database, or files that decide what agents may do, as documents."""
-    documents, database = workflow.documents(values), workflow.database(values)
+    documents, database = workflow.documents_folder(values), workflow.database_path(values)
     if documents and database and documents.resolve() in database.resolve().parents:
-        error = InvalidFile(f"{database} lies among the documents, which agents write", hint="Choose another place.")
-        raise _at(workflow, error, "context", "config", "db")
+        error = InvalidFile(
+            f"the database {database} is in the folder of the documents, which agents write",
+            hint="Choose another path.",
+        )
+        raise _locate(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
-    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
+    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
     for folder in filter(None, (documents, database)):
         try:
             real = folder.resolve()
             kept = [path.resolve() for path in deciding]
         except (OSError, RuntimeError) as error:
-            raise _at(workflow, InvalidFile(f"{folder} cannot be used: {error}"), "context", "config") from None
+            raise _locate(workflow, InvalidFile(f"invalid path {folder}: {error}"), "context", "config") from None
         for path in kept:
             if real == path or path in real.parents or real in path.parents:
-                hint = "Choose a folder of its own, or leave it out."
-                raise _at(
-                    workflow, InvalidFile(f"{folder} is kept from agents: {path}", hint=hint), "context", "config"
+                hint = "Choose a separate folder, or leave it out."
+                raise _locate(
+                    workflow,
+                    InvalidFile(f"agents must not write {path}: {folder} overlaps it", hint=hint),
+                    "context",
+                    "config",
                 )
 
 
-def _check(workflow: Workflow, values: Values, *, outputs: bool) -> None:
+def _check_texts(workflow: Workflow, values: Values, *, outputs: bool) -> None:
     """Raise for the first text that has a placeholder without a value, or a secret where a model reads it."""
-    for text in texts(workflow.definition):
+    for text in placeholder_texts(workflow.definition):
         content = workflow.agent(text.prompt_of).prompt if text.prompt_of else text.text
         try:
             for reference in references(content):
-                empty = not text.read_by_model and reference.kind == "env"  # in a command one that is not set is empty
+                empty = not text.read_by_model and reference.kind == "env"  # an unset variable of a command is empty
                 if not empty and (outputs or reference.kind != "output"):
-                    values.of(reference)
+                    values.get(reference)
             if text.read_by_model:
-                refuse_secrets(content, values)
+                check_secrets(content, values)
         except GuildError as error:
             if content == text.text:
-                raise _at(workflow, error, *text.location) from None
+                raise _locate(workflow, error, *text.location) from None
             where = str(workflow.folder / text.text.strip())  # the file of the prompt
             raise type(error)(error.message, where=where, hint=error.hint) from None
 
 
-def _at(workflow: Workflow, error: GuildError, *location: str | int) -> GuildError:
-    """The error with the line of the file that it is about."""
+def _locate(workflow: Workflow, error: GuildError, *location: str | int) -> GuildError:
+    """Return the error with the line of the workflow file."""
     source = yaml.parse(workflow.path, workflow.text)
     placed = source.error(error.message, location)
     return type(error)(placed.message, where=placed.where, hint=error.hint)
 
 
-def furnished(workflow: Workflow, values: Values) -> RoomSettings:
-    """The room that the file wants."""
+def room_settings(workflow: Workflow, values: Values) -> RoomSettings:
+    """Return the room settings of the workflow file."""
     context = workflow.definition.context
     owner = context.document_owner
     return RoomSettings(
-        documents=workflow.documents(values),
-        owner=None if owner == NOBODY else owner,
-        projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
+        documents=workflow.documents_folder(values),
+        owner=None if owner == NO_OWNER else owner,
+        export_folder=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
         max_hops=workflow.definition.limits.max_hops,
         max_repeats=workflow.definition.limits.max_repeats,
     )
 
 
-def refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
-    """Raises where the tag is not free: it lives, or is that of another file."""
+def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
+    """Raise Conflict if the tag is in use by a running workflow or by another file."""
     if before is None:
         return
-    if before.status not in OVER:
-        see = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
-        hint = f"Go on with it: guild resume {before.id}. {see}" if before.status == "paused" else see
-        raise Conflict(f"{before.target} is not over: {before.status} (run {before.id})", hint=hint)
+    if before.status not in FINAL_PHASES:
+        see = f"Follow: guild log -f {before.target}. Stop: guild stop {before.target}. Or use another --tag."
+        hint = f"Continue: guild resume {before.id}. {see}" if before.status == "paused" else see
+        raise Conflict(f"{before.target} has not ended: {before.status} (run {before.id})", hint=hint)
     if before.path != str(workflow.path) and not fresh:
         raise Conflict(
-            f"{before.target} is the workflow of {before.path}",
-            hint="Use another tag (--tag), another name, or --fresh for a room of its own.",
+            f"{before.target} belongs to {before.path}",
+            hint="Use another --tag, another name, or --fresh for a new room.",
         )
 
 
-def refuse_replaced(instance: Instance, newest: Instance | None) -> None:
-    """Raises where a later generation has taken the room over: two teams would answer the same mail."""
+def check_not_replaced(instance: Instance, newest: Instance | None) -> None:
+    """Raise Conflict if a later generation uses the room. Two teams would answer the same mail."""
     if newest is not None and newest.id != instance.id:
-        message = f"{instance.target} was begun anew as {newest.id}, which is {newest.status}: {instance.id} is over"
-        raise Conflict(message, hint=f"See guild show {newest.target}.")
+        message = f"{instance.target} was started again as {newest.id} ({newest.status}): {instance.id} cannot continue"
+        raise Conflict(message, hint=f"Show it: guild show {newest.target}")
 
 
-def asked_of(workflow: Workflow) -> str:
-    """What the run of a workflow is on record as asked for."""
+def recorded_input(workflow: Workflow) -> str:
+    """Return the recorded input of the workflow's run."""
     return workflow.definition.kickoff or f"Start {workflow.name}."
 
 
-def conducting(workflow: Workflow) -> Worker:
-    """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
+def workflow_worker(workflow: Workflow) -> Worker:
+    """Return the worker of the workflow's own run. It has only the setup commands."""
     definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
-    return Worker(
-        definition=definition,
-        instructions="",
-        scope="workflow",
-        digest=workflow.digest,
-        path=workflow.path,
-    )
+    return Worker(definition=definition, instructions="", scope="workflow", digest=workflow.digest, path=workflow.path)
 
 
-def set_aside(room: RoomRecord) -> Path | None:
-    """Moves the room's documents, and its channel as files; where the documents are now, if they are files.
+def move_documents_aside(room: RoomRecord) -> Path | None:
+    """Rename the documents and exported files of a room, and return the new folder of the documents, if any.
 
-    Each gets a number that no tag and no document can have: documents~1.
+    The new names have a suffix that no tag and no document can have, such as documents~1.
     """
-    documents, projection = room.folder, room.projection
+    documents, projection = room.documents_folder, room.export_folder
     found = [documents] if documents is not None else []
-    found += [projection / name for name in SHOWN] if projection is not None else []
+    found += [projection / name for name in EXPORTED_FILES] if projection is not None else []
     there = [path for path in found if path.exists() or path.is_symlink()]
     if not there:
         return documents
-    number = next(n for n in count(1) if not any(_aside(path, n).exists() for path in found))
+    number = next(n for n in count(1) if not any(_aside_path(path, n).exists() for path in found))
     for path in there:
         check_folder(path)
         try:
-            path.rename(_aside(path, number))
+            path.rename(_aside_path(path, number))
         except OSError as error:
-            raise Conflict(f"it cannot be moved aside: {error.strerror or error}", where=str(path)) from None
-    return _aside(documents, number) if documents is not None and documents in there else documents
+            raise Conflict(f"cannot rename: {error.strerror or error}", where=str(path)) from None
+    return _aside_path(documents, number) if documents is not None and documents in there else documents
 
 
-def _aside(path: Path, number: int) -> Path:
+def _aside_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}~{number}")
 
 
-_FILE = "standalone.yaml"  # in the home; nothing lies there, it names where the workflow is
+_STANDALONE_FILE = "standalone.yaml"  # a name in the home; the file does not exist
 
 
-def recorded_hooks(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
-    """The worker as an agent that works from where it was started, with the model that was asked for then."""
+def standalone_agent(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
+    """Return a worker as an agent that works in the caller's folder, with the requested model."""
     own = worker.definition
     chosen = request.override_model or own.model or request.model or frame.model
     limits = own.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": resolve_script_path(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
+    changes = {"model": resolve_script_path(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
     seated = replace(worker, definition=own.model_copy(update=changes))
-    return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", inline=False, place=frame.cwd)
+    return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", is_inline=False, cwd=frame.cwd)
 
 
-def workflow_of(home: Home, agents: Sequence[Agent]) -> Workflow:
-    """The workflow in which exactly these agents are seated."""
+def standalone_workflow(home: Home, agents: Sequence[Agent]) -> Workflow:
+    """Return the workflow `global` with exactly these agents."""
     data: dict[str, Any] = {
         "name": "standalone",
-        "description": "Agents that stand alone.",
+        "description": "Agents without a workflow file.",
         "context": {"documents": "sqlite", "documentOwner": "none"},
         "agents": {agent.name: {"worker": agent.name} for agent in agents},
     }
     text = json.dumps(data, indent=1)
-    path = home.path / _FILE
+    path = home.path / _STANDALONE_FILE
     try:
-        bare = thawed(text, {"name": GLOBAL, "path": str(path), "agents": []})
+        bare = from_record(text, {"name": GLOBAL, "path": str(path), "agents": []})
     except InvalidFile as error:
-        raise UsageError(error.message, hint="Seat it in a workflow's file under another name.") from None
+        raise UsageError(error.message, hint="Use it in a workflow file under another name.") from None
     whole = Workflow(definition=bare.definition, path=path, text=text, agents=tuple(agents))
-    return thawed(text, frozen(whole))
+    return from_record(text, to_record(whole))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.room.model import Posted
+    from guildhall.room.model import PostResult
     from guildhall.workflow.definition import Wakeup
 
 
 GLOBAL = "global"
 MAIN = "main"
-_SHOWN = 80
+_MAX_SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True, order=True)
@@ -38,19 +38,19 @@ class Target:
     tag: str = MAIN
 
     @property
-    def whole(self) -> str:
+    def full(self) -> str:
         """Return the target with `global` and `main`: alice@global:main, @review:main."""
         return f"{self.agent or ''}@{self.workflow}:{self.tag}"
 
     @property
-    def team(self) -> Target:
-        """The workflow that it belongs to."""
+    def workflow_target(self) -> Target:
+        """The target of its workflow."""
         return Target(None, self.workflow, self.tag)
 
     def __str__(self) -> str:
         """Return the target without `global` and `main`."""
         if self.tag != MAIN:
-            return self.whole
+            return self.full
         if self.agent is None:
             return f"@{self.workflow}"
         return self.agent if self.workflow == GLOBAL else f"{self.agent}@{self.workflow}"
@@ -65,13 +65,13 @@ def parse(text: str) -> Target:
         "there is more than one @": text.count("@") > 1,
         "a tag belongs to a workflow": not at and ":" in text,
         "there is more than one colon": colon and text.count(":") > 1,
-        **{f"{_cut(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
+        **{f"{_shorten(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
         "there is no workflow after the @": at and not workflow,
         "there is no tag after the colon": colon and not tag,
         "it is empty": not at and not agent,
     }
     if found := [problem for problem, applies in problems.items() if applies]:
-        raise UsageError(f"{_cut(text)!r} is not a target: {found[0]}", hint=_meant(text))
+        raise UsageError(f"invalid target {_shorten(text)!r}: {found[0]}", hint=_target_hint(text))
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
@@ -79,25 +79,25 @@ def check_names(target: Target) -> None:
     """Raise UsageError if a name in a target is invalid. `parse` has checked the targets that it returned."""
     for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
         if not is_name(name):
-            raise UsageError(f"{_cut(name)!r} cannot be part of a target", hint=_meant(""))
+            raise UsageError(f"invalid name in a target: {_shorten(name)!r}", hint=_target_hint(""))
 
 
-def missing(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
+def unknown_target(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
     """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
-    hint = hint or suggest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
-    return NotFound(f"there is no {'agent' if target.agent else 'workflow'} {target}", hint=hint)
+    hint = hint or suggest_or(str(target), {str(one) for one in known}, "List them: guild ls --all")
+    return NotFound(f"unknown {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 
 def check_tag(tag: str) -> str:
-    """The tag, if it can be one."""
+    """Return the tag. Raise UsageError if it is not valid."""
     if not is_name(tag):
         hint = "Use letters, digits, '_', '-' and '.', a letter or digit first, at most 64."
-        raise UsageError(f"{_cut(tag)!r} cannot be a tag", hint=hint)
+        raise UsageError(f"invalid tag: {_shorten(tag)!r}", hint=hint)
     return tag
 
 
-def _meant(text: str) -> str:
-    """What was probably meant, or how targets are written."""
+def _target_hint(text: str) -> str:
+    """Return a hint with the probable target, or with the syntax of targets."""
     agent, at, rest = text.partition("@")
     workflow, _, tag = rest.partition(":")
     guess = None
@@ -117,39 +117,40 @@ def _meant(text: str) -> str:
     return "Write agent, agent@workflow, agent@workflow:tag, @workflow or @workflow:tag."
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
-_LONGEST = 100_000  # characters
+_MAX_VALUE_CHARS = 100_000  # characters
 
 
 def parse_params(pairs: Sequence[str]) -> dict[str, str]:
-    """The params of a command line: name=value, each name once."""
+    """Return the params of a command line (name=value). Raise UsageError for duplicates and invalid values."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise UsageError(f"--param {yaml.format_value(pair)} has no value", hint="Write --param name=value.")
         if name in found:
-            raise UsageError(f"--param {yaml.format_value(name)} is given twice", hint="Give it once.")
-        if "\0" in value or len(value) > _LONGEST:
+            raise UsageError(f"duplicate --param {yaml.format_value(name)}", hint="Pass it once.")
+        if "\0" in value or len(value) > _MAX_VALUE_CHARS:
             raise UsageError(
-                f"--param {yaml.format_value(name)}: the value is too long, or not text", hint="Name a file instead."
+                f"invalid --param {yaml.format_value(name)}: the value is too long, or not text",
+                hint="Pass a file name instead.",
             )
         found[name] = value
     return found
 
 
-SUFFIXES = (".yaml", ".yml", ".json")
+WORKFLOW_SUFFIXES = (".yaml", ".yml", ".json")
 WORKFLOWS = "workflows"  # a folder of a project
 _AGENTS = re.compile(rb"^agents[ \t]*:", re.MULTILINE)
 
 
-def is_workflow(path: Path) -> bool:
-    """Whether a file is one. What is wrong in it is told when it is loaded."""
+def is_workflow_file(path: Path) -> bool:
+    """Return True if a file looks like a workflow file. `load` reports its errors."""
     try:
-        if path.suffix not in SUFFIXES or not path.is_file():
+        if path.suffix not in WORKFLOW_SUFFIXES or not path.is_file():
             return False
         with path.open("rb") as file:
             content = file.read(yaml.MAX_BYTES)
@@ -166,25 +167,25 @@ def is_workflow(path: Path) -> bool:
     return isinstance(data, dict) and "agents" in data
 
 
-def workflows_in(folder: Path) -> Iterator[Path]:
-    """The workflow files of a project: at its top, and in workflows/."""
+def find_workflow_files(folder: Path) -> Iterator[Path]:
+    """Yield the workflow files of a project: in its root and in workflows/."""
     for place in (folder, folder / WORKFLOWS):
         try:
             paths = sorted(place.iterdir())
         except OSError:
             continue
-        yield from (path for path in paths if not path.name.startswith(".") and is_workflow(path))
+        yield from (path for path in paths if not path.name.startswith(".") and is_workflow_file(path))
 
 
 Mode = Literal["run", "start"]
-Phase = Literal["setup", "election", "kickoff", "live", "quiet", "done", "stopped", "failed", "paused"]
-OVER: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
+Phase = Literal["setup", "election", "kickoff", "live", "idle", "done", "stopped", "failed", "paused"]
+FINAL_PHASES: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
 AgentStatus = Literal["idle", "running", "backoff", "waiting", "failed", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a caller asks for: a workflow file under a tag."""
+    """A request to start a workflow file under a tag."""
 
     file: str
     tag: str = "main"
@@ -195,9 +196,9 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One generation of a workflow under one tag. It is a run without a model, below which its agents run."""
+    """One generation of a workflow and tag. It is a run without a model, and its agents are child runs."""
 
-    id: str  # of that run
+    id: str  # of its run
     room: str
     name: str
     tag: str
@@ -206,8 +207,8 @@ class Instance:
     status: Phase
     reason: str | None
     path: str
-    source: str  # the file's text when it started
-    definition: Mapping[str, Any]  # what the text names, as it was then
+    source: str  # the text of the file at the start
+    definition: Mapping[str, Any]  # the resolved agents at the start
     created_at: str
     ended_at: str | None
 
@@ -218,23 +219,23 @@ class Instance:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentState:
-    """How an agent stands."""
+    """The row of an agent."""
 
     name: str
     status: AgentStatus
-    run: str | None  # the one that it is at, or that it can go on with
-    attempts: int  # that have failed since it last did what it was asked
-    due_at: str | None  # when the next one begins
+    run: str | None  # the current run, or one that can be resumed
+    attempts: int  # failed runs since the last success
+    due_at: str | None  # of the next attempt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When an agent wakes without being mentioned. Without an agent: all of a workflow that have none of their own."""
+    """The schedule of an agent. Without an agent, it is for all agents that have no schedule of their own."""
 
     agent: str | None
-    every: float | None  # seconds; this, or a cron line
+    every: float | None  # seconds; either this or `cron` is set
     cron: str | None
-    prompt: str | None  # what the agent is told; None: what the file says, or that it is time
+    prompt: str | None  # None: the prompt of the file, or a reminder
     due_at: str | None
 
     @property
@@ -248,19 +249,19 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentShown:
-    """An agent as listings show it."""
+class AgentSummary:
+    """An agent in listings."""
 
     target: Target
     status: AgentStatus
     run: str | None
     attempts: int
     due_at: str | None
-    task: str | None  # what it says that it does
+    task: str | None  # set by the agent
     state: str | None
     unread: int
     runs: int
-    cost_usd: float | None  # of its runs, and of those that these have called; None: no price
+    cost_usd: float | None  # with child runs; None: no price
     schedule: Schedule | None
 
     @property
@@ -278,8 +279,8 @@ class AgentShown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkflowShown:
-    """A workflow under a tag as listings show it: its last generation, and how its agents stand."""
+class WorkflowSummary:
+    """A workflow and tag in listings: its last generation and its agents."""
 
     run: str
     name: str
@@ -293,14 +294,14 @@ class WorkflowShown:
     ended_at: str | None
     cost_usd: float | None
     messages: int
-    agents: tuple[AgentShown, ...]
+    agents: tuple[AgentSummary, ...]
 
     @property
     def target(self) -> Target:
         return Target(None, self.name, self.tag)
 
     def as_dict(self) -> dict[str, Any]:
-        """The workflow as `--json` prints it."""
+        """Return the summary for `--json`."""
         names = ("generation", "mode", "status", "reason", "file", "created_at", "ended_at", "cost_usd", "messages")
         return {
             "run": self.run,
@@ -313,22 +314,22 @@ class WorkflowShown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
-    """What became of what a person said to agents."""
+class SendResult:
+    """The result of a message that the user sent to a workflow."""
 
     run: str  # of the workflow
     target: Target
     status: Phase
-    posted: Posted
-    stopped: tuple[str, ...]  # those reached that do not work until they are started again
+    posted: PostResult
+    stopped: tuple[str, ...]  # recipients that are stopped
 
     def as_dict(self) -> dict[str, Any]:
-        told = self.posted.as_dict()
+        posted = self.posted.as_dict()
         return {
             "run": self.run,
             "target": str(self.target),
             "status": self.status,
-            "message": told.pop("id"),
-            **told,
+            "message": posted.pop("id"),
+            **posted,
             "stopped": list(self.stopped),
         }

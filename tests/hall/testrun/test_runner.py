@@ -179,9 +179,9 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
         ),
         ("workers: {}\ntest: {worker: scribe, input: go, files: {/etc/x: a}}\n", "not a path inside the project"),
         ("workers: {}\ntest: {worker: scribe, input: go, folder: ../..}\n", "not a path inside the project"),
-        ("workers: {}\ntest: {worker: scribe, input: go, answers: [{answer: x}]}\n", "either `tool`"),
+        ("workers: {}\ntest: {worker: scribe, input: go, answers: [{answer: x}]}\n", "set exactly one of `tool`"),
         ("workers: {}\ntest: {worker: scribe, input: go, max_turns: -1}\n", "test.max_turns"),
-        ("workers: {}\ntest: {worker: nobody, input: go}\n", "there is no worker 'nobody'"),
+        ("workers: {}\ntest: {worker: nobody, input: go}\n", "unknown worker 'nobody'"),
         ("workers: {}\ntest: {worker: scribe, input: go}\n", "the script has no answers for the worker 'scribe'"),
         ("workers: {}\ntest: {worker: scribe, input: ' '}\n", "the input is empty"),
         ("workers: {}\ntest: {worker: scribe, input: go, folder: gone}\n", "the script has no answers"),
@@ -297,10 +297,10 @@ def test_a_file_that_looks_like_a_test_and_is_none_is_told_by_trust(guild: Guild
         ({"output": {"a": 1}}, [DONE], "+output: done"),
         ({"status": "failed"}, [DONE], "-status: failed\n    +status: completed"),
         ({"status": "failed", "error": "limit_reached"}, [{"fail": 401}], "-error: limit_reached"),
-        ({}, [{"fail": 401}], "+because: the scripted provider failed with HTTP 401"),
+        ({}, [{"fail": 401}], "+because: scripted failure: HTTP 401"),
         ({}, [READ, {"expect": "never", "say": "x"}], "expected: never"),
         ({}, [DONE, DONE], "the run ended before answer 2 of 2 of the script"),
-        ({}, [READ], "the script is used up"),
+        ({}, [READ], "script exhausted"),
         ({}, [{"calls": [READ, READ]}, {"sent": "one", "say": "x"}], "    +(2)"),
         ({"shown": {"scribe": {"tools": {}}}}, [DONE], "+sandbox_list "),
         ({"answers": [{"tool": "Bash", "answer": "yes"}]}, [DONE], "no ask about Bash"),
@@ -367,7 +367,7 @@ def test_update_does_not_come_to_expect_a_script_that_is_used_up(guild: Guild, p
     put_worker(project, tool_rules=None)
     path = put_test(project, WRITE)
     before = path.read_text()
-    failed(guild("test", "--update"), "the script is used up")
+    failed(guild("test", "--update"), "script exhausted")
     assert path.read_text() == before
 
 

@@ -50,7 +50,7 @@ def test_no_worker_is_made_by_writing_its_file(guild: Guild, project: Path) -> N
     assert (ran.code, ran.json["runs"]) == (0, [])
     said = told(journal(guild, ran.json["run"]))
     assert said.count(REFUSED) == 4
-    assert "there is no worker 'evil'" in said
+    assert "unknown worker 'evil'" in said
     assert (boss.read_text(), (project / "guildhall.yaml").read_text()) == before
     assert sorted(path.name for path in project.iterdir()) == ["answers.yaml", "guildhall.yaml", "workers"]
     assert guild("replay", ran.json["run"]).code == 0
@@ -69,7 +69,7 @@ def test_nor_where_there_were_no_workers_and_while_a_program_runs(guild: Guild, 
     assert (ran.code, ran.json["runs"]) == (0, []), ran
     said = told(journal(guild, ran.json["run"]))
     assert "Read-only file system" in said or "Permission denied" in said
-    assert said.count("there is no worker 'evil'") == 2
+    assert said.count("unknown worker 'evil'") == 2
     assert {path.name for path in project.iterdir()} <= {"w"}
     assert not list(project.rglob("evil.yaml"))
 
@@ -141,5 +141,5 @@ def test_a_worker_that_is_made_is_not_given_what_its_creator_may_not_write(
     put_worker(project, "boss", sandboxes=PROJECT, tool_rules={"worker.create": {}})
     put_script(project, {"call": "worker_create", "with": {"name": "new", "instructions": "x"}}, DONE)
     asked = guild("run", "boss", "go", "--output", "json").json["asks"][0]
-    assert "sandboxes.prompts: boss has no such right itself" in asked["body"]
+    assert "sandboxes.prompts: boss does not have this right" in asked["body"]
     assert "./drafts" in asked["body"]

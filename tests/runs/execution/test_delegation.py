@@ -172,7 +172,7 @@ def test_input_that_is_none_is_told(guild: Guild, project: Path, data: object, s
     [
         ([{"fail": 400}], "did not finish"),
         ([{"expect": "something else", "say": "no"}], "did not finish"),
-        ([{"say": ""}, {"say": ""}, {"say": ""}], "not usable 3 times in a row"),
+        ([{"say": ""}, {"say": ""}, {"say": ""}], "3 unusable model answers in a row"),
     ],
 )
 def test_a_failure_is_told_and_the_caller_goes_on(
@@ -253,7 +253,7 @@ def test_a_locked_worker_whose_text_has_changed_is_not_called(guild: Guild, proj
     put_worker(project, "hand", tool_rules=None, instructions="Do as you please.")
     done = run(guild)
     assert done["runs"] == []
-    assert "is locked, and its text is not what was locked" in told(guild, done["run"])
+    assert "is locked, and its file was changed since" in told(guild, done["run"])
 
 
 def test_a_rule_asks_before_a_worker_is_called_or_forbids_it(guild: Guild, project: Path) -> None:

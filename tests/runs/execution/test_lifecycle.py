@@ -256,7 +256,7 @@ def test_a_toolbox_that_is_gone_is_named(guild: Guild, voice: Path) -> None:
     voice.unlink()
     ran = guild("resume", run)
     assert ran.code == 1
-    assert "there is no toolbox 'voice'" in ran.err
+    assert "unknown toolbox 'voice'" in ran.err
 
 
 @pytest.mark.req("WKR-16")

@@ -243,7 +243,7 @@ def test_worker_does_not_wait_for_compaction(guild: Guild, project: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"compactor": [{"fail": 400}]}, "the scripted provider failed with HTTP 400"),
+        ({"compactor": [{"fail": 400}]}, "scripted failure: HTTP 400"),
         ({"compactor": [{"say": "x" * 5_000}]}, "the model's answer is not shorter"),
         ({"compactor": [{"say": "x"}], "price": None}, "is unknown, so 0.05 USD cannot be enforced"),
         ({"compactor": [{"say": "x"}], "price": {"input": 300.0, "output": 1500.0}}, "every entry is longer"),

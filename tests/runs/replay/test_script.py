@@ -28,7 +28,7 @@ from guildhall.runs.model import Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, TokenUsage
 from guildhall.runs.record.messages import dump_response
 from guildhall.runs.replay.script_export import export_script
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from tests.entries import assembly
 from tests.runs.places import (
     DONE,
@@ -230,7 +230,7 @@ def test_the_script_of_a_worker_that_is_gone_is_written_and_its_test_says_so(gui
     (project / "workers" / "scribe.yaml").unlink()
     recorded(guild, done.json["run"], passes=False)
     said = guild("test").out
-    assert "there is no worker 'scribe'" in said
+    assert "unknown worker 'scribe'" in said
 
 
 # What is not written
@@ -357,7 +357,7 @@ def answered(script: Script, count: int, schema: dict[str, Any] | None) -> list[
 def meaning(response: ModelResponse) -> Any:
     """All of an answer that a run can tell: text, calls with what their arguments come to, whether it was cut off."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    calls = [(part.tool_name, arguments_of(part)) for part in response.parts if isinstance(part, ToolCallPart)]
+    calls = [(part.tool_name, call_arguments(part)) for part in response.parts if isinstance(part, ToolCallPart)]
     return whole(text), whole(calls), response.finish_reason == "length"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import parse_stamp
 from guildhall.runs.purpose import WorkflowPurpose
-from guildhall.workflow.target import GLOBAL, AgentShown, Target, WorkflowShown
+from guildhall.workflow.target import GLOBAL, AgentSummary, Target, WorkflowSummary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ def name_of(run: Run) -> str:
     return str(Target(None, run.worker, workflow.tag)) if workflow else run.worker
 
 
-def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str]]:
+def working_rows(run: Run, workflow: WorkflowSummary, since: str) -> list[list[str]]:
     """Return rows for a workflow and its agents. Agents of global:main have rows of their own."""
     agents = [agent for agent in workflow.agents if agent.status != "stopped" or workflow.name != GLOBAL]
     if workflow.name == GLOBAL:
@@ -44,7 +44,7 @@ def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str
     return [[run.id, str(workflow.target), head, since], *(["", f"· {one.name}", _agent(one), ""] for one in agents)]
 
 
-def _agent(agent: AgentShown) -> str:
+def _agent(agent: AgentSummary) -> str:
     """Return the state of an agent in a few words."""
     parts = (
         f"{agent.status}: {agent.task}" if agent.task else agent.status,
@@ -56,17 +56,17 @@ def _agent(agent: AgentShown) -> str:
     return "; ".join(filter(None, parts))
 
 
-def failed_agents(workflow: WorkflowShown) -> list[AgentShown]:
+def failed_agents(workflow: WorkflowSummary) -> list[AgentSummary]:
     """Return the agents that do not work again until the user starts them."""
     return [agent for agent in workflow.agents if agent.status == "failed"]
 
 
-def retry_command(agent: AgentShown) -> str:
+def retry_command(agent: AgentSummary) -> str:
     """Return the command that starts an agent again."""
     return f"guild start {agent.target}"
 
 
-def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
+def print_workflow(workflow: WorkflowSummary, screen: Screen) -> None:
     """Print everything about a workflow except its messages."""
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
@@ -84,7 +84,7 @@ def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
     print_agents(workflow.agents, screen)
 
 
-def print_agents(agents: Sequence[AgentShown], screen: Screen) -> None:
+def print_agents(agents: Sequence[AgentSummary], screen: Screen) -> None:
     rows: list[list[str]] = []
     for agent in agents:
         does = "; ".join(filter(None, (agent.task, agent.state))) or "-"
@@ -124,7 +124,7 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
             phases = {
                 "setup": "setup" if data.get("steps") else None,
                 "election": "the agents elect the editor of the documents",
-                "quiet": "quiet",
+                "idle": "idle",
             }
             return phases.get(str(data.get("phase")))
         case _:

@@ -1,8 +1,8 @@
 """Recovery: resumes the runs that an earlier hall interrupted or paused at its shutdown.
 
-Runs that a user parked stay parked. A run that was lost `MAX_CRASHES` times without progress fails, unless it is a
-quiet workflow. A user may still resume it.
-Does not mark runs as lost: `database` does when it is opened.
+Runs that a user paused stay paused. A run that was interrupted `MAX_CRASHES` times without progress fails, unless it
+is an idle workflow. A user may still resume it.
+Does not mark runs as interrupted: `database` does when it is opened.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recovery:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # the first access repairs all job directories
             for part, run, crashes in self._left:
-                if crashes >= MAX_CRASHES and not _was_quiet(part, run):
+                if crashes >= MAX_CRASHES and not _was_idle(part, run):
                     await _fail(part, run)
                 else:
                     await resume_run(part, run)
@@ -56,10 +56,10 @@ class Recovery:
             self.is_active = False
 
 
-def _was_quiet(part: RunServices, run: Run) -> bool:
+def _was_idle(part: RunServices, run: Run) -> bool:
     """Return True for a workflow in which no agent worked: it did not cause the crash."""
-    found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
-    return found is not None and found.status == "quiet"
+    found = part.store.read(lambda connection: workflow_records.find_instance(connection, run.id))
+    return found is not None and found.status == "idle"
 
 
 async def resume_run(part: RunServices, run: Run) -> None:
@@ -87,7 +87,7 @@ async def _fail(part: RunServices, run: Run) -> None:
     def write(connection: Connection) -> None:
         records.fail_run(connection, run.id, error.as_dict(), now)
         if run.kind == "workflow":
-            workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
+            workflow_records.change_instance(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
     if (owner := part.owner_of(run.kind)) is not None:

@@ -19,7 +19,7 @@ from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_d
 from guildhall.hall.composition.environment import peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 from guildhall.workflow import records
-from guildhall.workflow.target import OVER, Instance, Start, Target
+from guildhall.workflow.target import FINAL_PHASES, Instance, Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -120,7 +120,7 @@ class RunServices:
 
         listener = RoomListener(
             wake=lambda room, agents: self.workflows.wake(room, agents),
-            on_event=lambda event: self.workflows.happened(event),
+            on_event=lambda event: self.workflows.on_room_event(event),
         )
         return Rooms(self.store, self.environment.clock, listener)
 
@@ -151,7 +151,7 @@ class RunServices:
 
     def on_ask_closed(self, ask: Ask) -> None:
         if (workflows := peek(self, RunServices.workflows)) is not None:
-            workflows.answered(ask)
+            workflows.on_answer(ask)
 
     async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
         """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted."""
@@ -171,7 +171,7 @@ class RunServices:
         await self.runs.wait_stopped(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
-            return await self.workflows.again(run, frame, grant)
+            return await self.workflows.prepare_resume(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.prepare_resume(run, frame, grant)
         return await self.runs.prepare_resume(run, frame, given, grant)
@@ -233,7 +233,7 @@ class WorkflowDatabases:
 
     def __init__(self, main: RunServices) -> None:
         self._main = main
-        self._known = [Path(path) for path in main.store.read(records.databases_known)]
+        self._known = [Path(path) for path in main.store.read(records.list_databases)]
         self._open: dict[Path, WorkflowDatabase] = {}
         self._opening = asyncio.Lock()
 
@@ -313,20 +313,20 @@ class WorkflowDatabases:
 
     async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
         """Return the services of the database that a workflow names, or of the home's own. Raise if it is active."""
-        from guildhall.workflow.start import check_places, values_of
+        from guildhall.workflow.start import check_paths, start_values
 
         environment = self._main.environment
         there = workflow.frame(frame)
         chosen: RunServices = self._main
         if workflow.definition.context.config.db is not None and environment.policy.may_use_workflow_databases:
             allowed = environment.settings(there).env
-            values = values_of(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
-            check_places(workflow, values, environment.home, there)
-            if (path := workflow.database(values)) is not None:
+            values = start_values(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
+            check_paths(workflow, values, environment.home, there)
+            if (path := workflow.database_path(values)) is not None:
                 chosen = await self.add(path.resolve())
         for other in (self._main, *self.open_all()) if self._known else ():
             instance = _newest(other, workflow.name, start.tag)
-            if other is not chosen and instance is not None and instance.status not in OVER:
+            if other is not chosen and instance is not None and instance.status not in FINAL_PHASES:
                 raise Conflict(
                     f"{instance.target} is already {instance.status} in another database (run {instance.id})",
                     hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
@@ -335,7 +335,7 @@ class WorkflowDatabases:
 
 
 def _newest(services: RunServices, name: str, tag: str) -> Instance | None:
-    return services.store.read(lambda connection: records.newest(connection, name, tag))
+    return services.store.read(lambda connection: records.newest_instance(connection, name, tag))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

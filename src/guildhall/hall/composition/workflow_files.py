@@ -17,13 +17,13 @@ from guildhall.room.tools import room_tools
 from guildhall.runs.assembly.preflight import raise_problems
 from guildhall.runs.plan.planner import TeamContext
 from guildhall.workers.code import Trust
-from guildhall.workers.lifecycle import usable
+from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
-from guildhall.workflow.loader import demand_trust, load
-from guildhall.workflow.plan import WorkflowPlan, as_far_as_known, plan
+from guildhall.workflow.loader import check_trust, load
+from guildhall.workflow.plan import WorkflowPlan, make_plan, planned_start
 from guildhall.workflow.replay import WorkflowReplays
-from guildhall.workflow.start import bound, budget_of, from_here
-from guildhall.workflow.target import Start, workflows_in
+from guildhall.workflow.start import anchor_models, bind_params, team_budget
+from guildhall.workflow.target import Start, find_workflow_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
     except (OSError, RuntimeError, ValueError) as error:  # the name is too long, has an unknown ~user or a NUL
         raise UsageError(f"invalid path {str(file)[:100]!r}: {error}") from None
     if not exists:
-        near = {one.name for one in workflows_in(path.parent)}
+        near = {one.name for one in find_workflow_files(path.parent)}
         raise NotFound("the file does not exist", where=str(path), hint=did_you_mean(path.name, near))
     folder = path.parent.resolve()
     there = replace(frame, cwd=folder, root=project_root(folder))
@@ -59,20 +59,20 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
 async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame: Frame) -> tuple[RunServices, Prepared]:
     """Create the run of a workflow. Return it with the services of the database that it is in."""
     workflow = load_workflow(hall, start.file, frame)
-    bound(workflow, start.params)  # raises before the user is asked to trust a workflow that cannot start
+    bind_params(workflow, start.params)  # raises before the user is asked to trust a workflow that cannot start
     _check_can_start(hall, workflow, request, frame)
     services = await hall.workflow_databases.services_for_start(workflow, start, frame)
-    return services, await services.workflows.begin(start, workflow, request, frame)
+    return services, await services.workflows.prepare(start, workflow, request, frame)
 
 
 def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
     """Raise if a workflow is not trusted as it was loaded, or if one of its agents cannot run."""
     if hall.environment.policy.runs_setup_commands:
-        demand_trust(workflow, hall.workers.preflight.trust(), hall.home)
-    request, frame = from_here(request, frame), workflow.frame(frame)
+        check_trust(workflow, hall.workers.preflight.trust(), hall.home)
+    request, frame = anchor_models(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
-        usable(agent.worker, "name")
+        check_usable(agent.worker, "name")
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
@@ -89,28 +89,28 @@ async def plan_workflow(
     """Return the plan of a workflow. `request.worker` is its file."""
     workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
-    starting = as_far_as_known(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
-    return plan(
+    starting = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
+    return make_plan(
         workflow,
         await plans_of_agents(hall, workflow, starting.values, request, frame),
         starting,
         frame=frame,
         home=hall.home,
         trust=Trust(hall.workers.pins()),
-        budget=budget_of(workflow, settings, request.budget),
+        budget=team_budget(workflow, settings, request.budget),
     )
 
 
 async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
-    there, request = workflow.frame(frame), from_here(request, frame)
+    there, request = workflow.frame(frame), anchor_models(request, frame)
     tools = room_tools() if workflow.definition.context.enabled else ()
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
-        team = TeamContext(tools=tools, around=workflow.around(agent))
-        worker = replace(agent.worker, keeps=workflow.keeps(values))
+        team = TeamContext(tools=tools, around=workflow.other_capabilities(agent))
+        worker = replace(agent.worker, workflow_paths=workflow.protected_paths(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, team=team)
     return found
 

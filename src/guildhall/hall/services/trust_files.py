@@ -17,12 +17,12 @@ from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_pro
 from guildhall.members.folders import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan
-from guildhall.workers.code import Code, Trust, toolboxes_in
+from guildhall.workers.code import Code, Trust, project_toolboxes
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
-from guildhall.workflow.loader import executed
-from guildhall.workflow.plan import as_far_as_known
-from guildhall.workflow.target import MAIN, is_workflow, workflows_in
+from guildhall.workflow.loader import setup_status
+from guildhall.workflow.plan import planned_start
+from guildhall.workflow.target import MAIN, find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,9 @@ async def inspect_worker(hall: Hall, worker: Worker, frame: Frame) -> TrustRepor
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
     _, wrong = hall.workers.preflight.code_of(worker, frame)
-    return TrustReport(folder=worker.beside(frame), code=_unique(_untrusted_code([plan])), plans=[plan], problems=wrong)
+    return TrustReport(
+        folder=worker.resource_folder(frame), code=_unique(_untrusted_code([plan])), plans=[plan], problems=wrong
+    )
 
 
 async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustReport:
@@ -74,7 +76,7 @@ async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustRepo
     if not at.exists():
         raise NotFound(f"{at} does not exist")
     if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
-        if is_workflow(at):
+        if is_workflow_file(at):
             return await inspect_workflow(hall, at, frame)
         if has_test(at):
             return await inspect_test(hall, at, frame)
@@ -96,7 +98,7 @@ async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
     members, invalid_members = _members(hall, frame)
     # The user has put the toolboxes of the home there, so they need no trust.
     is_home = folder.resolve() == hall.home.path.resolve()
-    toolboxes, invalid_toolboxes = ([], []) if is_home else toolboxes_in(folder)
+    toolboxes, invalid_toolboxes = ([], []) if is_home else project_toolboxes(folder)
     tests: list[ExecutedCode] = []
     for file in tests_in(folder / TESTS):
         try:
@@ -106,7 +108,7 @@ async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
         tests += [code for code in report.code if code.kind == "test"]
         plans += [plan for plan in report.plans if plan.worker not in [one.worker for one in plans]]
     setups: list[ExecutedCode] = []
-    for file in workflows_in(folder):
+    for file in find_workflow_files(folder):
         try:
             report = await inspect_workflow(hall, file, frame)
             setups += [code for code in report.code if code.kind == "workflow"]
@@ -121,9 +123,9 @@ async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     """Return the setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
-    setup = executed(workflow, Trust(hall.workers.pins()), hall.home)
+    setup = setup_status(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
-    known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
+    known = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
     wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]
@@ -138,7 +140,7 @@ async def inspect_test(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
-    if case is not None and not found.own:
+    if case is not None and not found.is_own:
         plans, runs = await plan_test(case, found.root, hall, frame)
         if runs:
             code = [*_untrusted_code(plans), *_with_trust(hall, [found])]
@@ -150,7 +152,7 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
     """Return the code of the project's members, and the members that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
-    for member in hall.members.roster(frame).listed():
+    for member in hall.members.registry(frame).members():
         if member.scope != "project":
             continue
         if member.error is not None:
@@ -166,14 +168,14 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
 def _with_trust(hall: Hall, found: Iterable[Code]) -> list[ExecutedCode]:
     trust = Trust(hall.workers.pins())
     return [
-        ExecutedCode(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
+        ExecutedCode(kind=one.kind, name=one.name, own=False, trusted=trust.is_trusted(one), files=trust.files(one))
         for one in found
     ]
 
 
 def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
     registry = hall.workers.registry(frame)
-    for listed in registry.listed():
+    for listed in registry.listings():
         if listed.scope == "project" and listed.error is None:
             try:
                 yield registry.find(str(listed.path), frame.cwd)

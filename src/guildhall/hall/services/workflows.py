@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.room.document_stores import Listed as DocumentListed
+    from guildhall.room.document_stores import DocumentInfo as DocumentListed
     from guildhall.room.service import Room
     from guildhall.runs.model import RunRequest
     from guildhall.store.engine import Store
     from guildhall.workflow.plan import WorkflowPlan
-    from guildhall.workflow.target import Instance, Schedule, Sent, Start, Target, WorkflowShown
+    from guildhall.workflow.target import Instance, Schedule, SendResult, Start, Target, WorkflowSummary
 
 
 class RoomService(HallService, Rooms):
     async def messages(self, run: str, *, since: int = 0) -> Sequence[Message]:
         store, instance = find_instance(self._hall, run)
-        return store.read(lambda connection: queries.said(connection, instance, since=since))
+        return store.read(lambda connection: queries.list_messages(connection, instance, since=since))
 
-    async def send(self, target: Target, text: str) -> Sent:
+    async def send(self, target: Target, text: str) -> SendResult:
         return await self._hall.workflow_databases.services_of_team(target).workflows.send(text, target)
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
-        return await self._room(target).documents.listing()
+        return await self._room(target).documents.contents.list()
 
     async def read_document(self, target: Target, *, file: str | None = None) -> Document:
-        path, content, digest = await self._room(target).documents.look(file)
+        path, content, digest = await self._room(target).documents.read(file)
         return Document(path=path, content=content, digest=digest)
 
     async def write_document(
@@ -63,11 +63,11 @@ class RoomService(HallService, Rooms):
 
     async def proposals(self, target: Target) -> Sequence[ProposalVotes]:
         room = self._room(target)
-        return [ProposalVotes(proposal=one, votes=room.votes(one)) for one in room.proposals()]
+        return [ProposalVotes(proposal=one, votes=room.list_votes(one)) for one in room.list_proposals()]
 
     def _room(self, target: Target) -> Room:
         part = self._hall.workflow_databases.services_of_team(target)
-        instance = part.store.read(lambda connection: queries.named(connection, target))
+        instance = part.store.read(lambda connection: queries.find_instance(connection, target))
         return part.rooms.room(instance.room)
 
 
@@ -75,7 +75,7 @@ def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
     """Return the workflow that a run belongs to, and its database. Raise NotFound if it belongs to none."""
     part = hall.services_of(run)
     root = part.history.get(run).root
-    found = part.store.read(lambda connection: records.find(connection, root))
+    found = part.store.read(lambda connection: records.find_instance(connection, root))
     if found is None:
         raise NotFound(f"the run {run} does not belong to a workflow", hint=f"See: guild show {run}")
     return part.store, found
@@ -98,7 +98,7 @@ class WorkflowService(HallService, Workflows):
             async for event in events:
                 yield event
 
-    async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
+    async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowSummary:
         from guildhall.hall.composition.workflow_files import prepare_workflow
 
         if not self._hall.is_persistent:
@@ -110,55 +110,55 @@ class WorkflowService(HallService, Workflows):
         part.launch(prepared)
         return await self.find_by_run(prepared.run)
 
-    async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
+    async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
         from guildhall.runs.execution.prepare import Prepared
 
         frame = replace(frame, interactive=False)
         worker = self._hall.workers.find_for_work(request.worker, frame)
-        seated = await self._hall.main.workflows.seat(worker, request, frame)
+        seated = await self._hall.main.workflows.start_worker(worker, request, frame)
         if isinstance(seated, Prepared):
             self._hall.main.launch(seated)
         return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)
 
-    async def start_agent(self, target: Target) -> WorkflowShown:
+    async def start_agent(self, target: Target) -> WorkflowSummary:
         instance = await self._hall.workflow_databases.services_of_team(target).workflows.start_agent(target)
         return await self.find_by_run(instance.id)
 
     async def stop_agent(self, target: Target) -> Sequence[str]:
         return await self._hall.workflow_databases.services_of_team(target).workflows.stop_agent(target)
 
-    async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
-        def read(connection: Connection) -> Sequence[WorkflowShown]:
-            return [queries.shown(connection, one) for one in records.listed(connection, over=over)]
+    async def list(self, *, over: bool = True) -> Sequence[WorkflowSummary]:
+        def read(connection: Connection) -> Sequence[WorkflowSummary]:
+            return [queries.describe(connection, one) for one in records.list_instances(connection, include_ended=over)]
 
         found = (part.store.read(read) for part in self._hall.databases())
         return [*merge(*found, key=lambda shown: shown.created_at, reverse=True)]
 
-    async def get(self, target: Target) -> WorkflowShown:
+    async def get(self, target: Target) -> WorkflowSummary:
         store = self._hall.workflow_databases.services_of_team(target).store
-        return store.read(lambda connection: queries.shown(connection, queries.named(connection, target)))
+        return store.read(lambda connection: queries.describe(connection, queries.find_instance(connection, target)))
 
-    async def find_by_run(self, run: str) -> WorkflowShown:
+    async def find_by_run(self, run: str) -> WorkflowSummary:
         store, instance = find_instance(self._hall, run)
-        return store.read(lambda connection: queries.shown(connection, instance))
+        return store.read(lambda connection: queries.describe(connection, instance))
 
     async def schedules(self, target: Target) -> Sequence[Schedule]:
         def read(connection: Connection) -> Sequence[Schedule]:
-            found = records.schedules_of(connection, queries.named(connection, target).room)
+            found = records.list_schedules(connection, queries.find_instance(connection, target).room)
             own = [one for one in found if target.agent in (None, one.agent)]
             return own or [one for one in found if one.agent is None]
 
         return self._hall.workflow_databases.services_of_team(target).store.read(read)
 
     async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
-        from guildhall.workflow.definition import wakeup_of
+        from guildhall.workflow.definition import parse_wakeup
 
         try:
-            wakeup = wakeup_of(when)
+            wakeup = parse_wakeup(when)
         except ValueError as error:
             raise UsageError(str(error)) from None
         if prompt is not None:
-            check_text(prompt, "the prompt", most=_MAX_PROMPT_CHARS)
+            check_text(prompt, "the prompt", max_bytes=_MAX_PROMPT_CHARS)
             if not prompt.strip():
                 raise UsageError("the prompt is empty", hint="Leave it out, or write a task for the agent.")
         return await self._hall.workflow_databases.services_of_team(target).workflows.schedule(target, wakeup, prompt)

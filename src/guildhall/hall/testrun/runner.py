@@ -41,7 +41,7 @@ from guildhall.hall.testrun.files import (
     write_files,
 )
 from guildhall.models.scripted.source import Script, ScriptSource
-from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
+from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, UserMessage
 from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
@@ -51,9 +51,9 @@ from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
 from guildhall.workers.code import Trust
-from guildhall.workflow.ordering import RecordedOrder, begins, ends, who
+from guildhall.workflow.recorded_order import RecordedOrder, begin_label, end_label, run_label
 from guildhall.workflow.service import WorkflowPolicy
-from guildhall.workflow.start import values_of
+from guildhall.workflow.start import start_values
 from guildhall.workflow.target import Start
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.plan.model import Plan
-    from guildhall.workers.model import Pin, Seen, Worker
+    from guildhall.workers.model import FileTrust, Pin, Worker
 
 _MEMORY_FOLDER = "/dev/shm"
 
@@ -95,12 +95,12 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
     )
 
 
-def _still_trusted(before: Source, hall: Hall) -> Seen | None:
+def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
     """Return the updated file of a test if its earlier content was trusted."""
     trust = Trust(hall.workers.pins())
-    if any(seen.standing != "trusted" for seen in trust.seen(code_of_test(before, hall.home))):
+    if any(seen.state != "trusted" for seen in trust.files(code_of_test(before, hall.home))):
         return None
-    return trust.seen(code_of_test(yaml.read(before.path), hall.home))[0]
+    return trust.files(code_of_test(yaml.read(before.path), hall.home))[0]
 
 
 async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
@@ -190,7 +190,7 @@ class _Play:
         call = use or event.read(ToolResultData)
         if call is not None and call["tool"] not in ROOM_TOOLS:
             is_started, id = use is not None and not use.get("refused"), f"{event.run}/{call['id']}"
-            (self.test.order.under_way.add if is_started else self.test.order.under_way.discard)(id)
+            (self.test.order.active_calls.add if is_started else self.test.order.active_calls.discard)(id)
 
     async def _answer(self, ask: Ask) -> bool:
         """Give the recorded answer to an ask. Return False if the run cannot continue."""
@@ -258,12 +258,12 @@ class TestHall:
             for runs in script.workers.values()
             for answers in runs
             for answer in answers
-            for call in answer.every_call
+            for call in answer.all_calls
             if call.result is not None
         ]
         self._setup = list(test.setup) if test else []
         self.order = RecordedOrder(test.order if test else [])
-        self.order.speak = self._speak
+        self.order.post = self._speak
         replies = test.answers if test else []
         self.order.loop_answers = sum(reply.loop and reply.answer != TIMED_OUT for reply in replies)
         self.order.leaves_loop = any(reply.loop and reply.answer == TIMED_OUT for reply in replies)
@@ -278,7 +278,7 @@ class TestHall:
             replace_tool=self._replace_tool,
             may_use_workflow_databases=False,
             workflows=WorkflowPolicy(
-                first_pause=_RETRY_DELAY_S, debounce=_DEBOUNCE_S, order=self.order, commands=self._recorded_commands
+                first_pause_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S, order=self.order, commands=self._recorded_commands
             ),
         )
         self.hall = Hall(home, environ={}, policy=policy)
@@ -308,14 +308,14 @@ class TestHall:
             self._check_worker(agent.worker, there)
             self._permit(await planner.plan(agent.worker, there))
         allowed = hall.settings(there).env
-        values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
+        values = start_values(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
         # The room was empty when the test was recorded.
         await asyncio.to_thread(delete_folder, workflow.room_folder(values), self._project)
         await asyncio.to_thread(write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
-    async def _speak(self, spoken: Spoken) -> None:
-        for room in self.hall.main.workflows.rooms_alive():
+    async def _speak(self, spoken: UserMessage) -> None:
+        for room in self.hall.main.workflows.active_rooms():
             await room.send(spoken.person, Actor.person(), to=spoken.to)
 
     def _recorded_commands(self, **_: Any) -> Execute:
@@ -334,7 +334,9 @@ class TestHall:
 
     def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
-        writable = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.folders(frame) if one.is_writable]
+        writable = [
+            (f"sandboxes.{one.name}", one.path, "worker") for one in worker.sandbox_folders(frame) if one.is_writable
+        ]
         if worker.workdir is not None:
             writable.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
         for name, path, writer in writable:
@@ -383,11 +385,11 @@ class OrderedSource(ScriptSource):
     order: RecordedOrder = field(kw_only=True)
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        mine = who(query.worker, query.ordinal + 1)
-        self.order.done(begins(mine))
-        run = self.script.run_of(query.worker, query.ordinal) or []
+        mine = run_label(query.worker, query.ordinal + 1)
+        self.order.finish(begin_label(mine))
+        run = self.script.find_run(query.worker, query.ordinal) or []
         answers = sum(answer.fail is None for answer in run)
         last_step = answers if run and run[-1].fail is not None else answers - 1  # all failures at the end are one step
         if query.step >= last_step:
-            await self.order.comes_to(ends(mine))
+            await self.order.wait_for(end_label(mine))
         return await super().answer(query, on_text)

@@ -41,8 +41,8 @@ from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, close_on_error
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.lifecycle import usable
-from guildhall.workers.registry import BY_CONFIG, BY_OPTION, Choice, choose_model
+from guildhall.workers.lifecycle import check_usable
+from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.code import Code
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Assembler:
 
     preflight: Preflight
     find: Callable[[str, Frame], Worker]
-    list_workers: Callable[[Frame], Iterable[Listed]]
+    list_workers: Callable[[Frame], Iterable[WorkerListing]]
     active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Callable[[Code, ToolEnvironment], Awaitable[Toolbox]]
     memory: RunMemory
@@ -99,7 +99,7 @@ class Assembler:
         if not request.input.strip():
             raise UsageError("the input is empty", hint="Describe the task of the worker.")
         worker = worker or self.find(request.worker, frame)
-        usable(worker, "name")
+        check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
         settings = self.preflight.settings(frame)
@@ -108,7 +108,7 @@ class Assembler:
         except ModelUnusable:
             if request.asks_model:
                 raise
-            choice = Choice(model="", by="worker")  # the run calls no model
+            choice = ModelChoice(model="", by="worker")  # the run calls no model
         names, own = [toolbox.name for toolbox in given], choice.by == "worker"
         raise_problems(
             self.preflight.find_problems(worker, frame, given=names, script=own, thorough=False), worker.place
@@ -161,7 +161,7 @@ class Assembler:
             then = recipe.worker
             if then.path is None or then.scope == "workflow" or not then.path.exists():
                 return resumed  # agents keep their recorded permissions
-            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
             worker = _adapt_to_owner(worker, hooks)
             served = unchanged_server_tools(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
@@ -198,7 +198,7 @@ class Assembler:
         return assembled, is_missing
 
     def _has_missing_callee(self, worker: Worker, frame: Frame) -> bool:
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         try:
             for name in worker.definition.allow_workers:
                 if name != EVERY_WORKER:
@@ -226,7 +226,7 @@ class Assembler:
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.settings(frame)
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
@@ -301,11 +301,13 @@ class Assembler:
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return tool_set.make_view(worker, worker.folders(frame), frame, self.preflight.home, self.preflight.locked())
+        return tool_set.make_view(
+            worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.locked()
+        )
 
     async def _toolboxes(
         self,
@@ -326,16 +328,16 @@ class Assembler:
         return found
 
 
-def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> Choice:
+def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
     """Choose the model. The error for a missing model says how to set one for this kind of run."""
     match request.purpose:
         case JobPurpose():
-            by = BY_CONFIG
+            by = MODEL_CONFIG
         case CommissionPurpose(id=id):
-            by = f"`guild edit {id} {BY_OPTION}`"
+            by = f"`guild edit {id} {MODEL_OPTION}`"
         case _:
-            by = BY_OPTION
-    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
+            by = MODEL_OPTION
+    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
 
 
 def _adapt_to_owner(worker: Worker, hooks: RunHooks | None) -> Worker:

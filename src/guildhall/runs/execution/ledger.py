@@ -24,7 +24,7 @@ from guildhall.core.events import (
     TurnEndData,
 )
 from guildhall.core.ids import fingerprint
-from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
+from guildhall.models.door import MAX_ATTEMPTS, MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, ModelCall
 from guildhall.runs import limits
 from guildhall.runs.asks import Asks, RunAsks
 from guildhall.runs.execution.budget import InsufficientFunds, RunBudget
@@ -36,6 +36,7 @@ from guildhall.runs.record.messages import (
     format_arguments,
     load_response,
     request_parts,
+    requested_calls,
     tools_fingerprint,
     unusable_answer,
 )
@@ -43,6 +44,7 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -94,7 +96,7 @@ class LiveLedger(RunAsks):
 
     # the model door
 
-    def answered(
+    def find_answer(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse | None:
         answer = self.journal.last(key, entries.ModelAnswered)
@@ -109,17 +111,19 @@ class LiveLedger(RunAsks):
         asked = self.journal.last(key, entries.ModelAsked)
         return asked is not None and asked.data.message != request_parts(messages[-1])
 
-    def failures(self, key: str) -> int:
+    def count_failures(self, key: str) -> int:
         return len(entries_with(self.journal.of(key), entries.ModelCallFailed))
 
-    async def permit(
-        self, key: str, sent: int, price: Callable[[int], float | None]
+    async def reserve(
+        self, key: str, input_tokens: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
         # A program may ask the model several times at once, so open calls count as turns.
         while (most := self.bounds.max_turns) is not None and self.journal.turns() + self.run_budget.open_calls >= most:
             await self.ask_for_more("max_turns")
         while True:
-            reserved = self.run_budget.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            reserved = self.run_budget.reserve(
+                key, input_tokens, price, floor=MIN_OUTPUT_TOKENS, ceiling=MAX_OUTPUT_TOKENS
+            )
             if not isinstance(reserved, InsufficientFunds):
                 return reserved
             if not await self.run_budget.wait_for_release(reserved):
@@ -130,7 +134,7 @@ class LiveLedger(RunAsks):
     def ledger_of(self, run: str) -> LiveLedger:
         return self if self.run == run or self._parent is None else self._parent.ledger_of(run)
 
-    async def asked(self, call: ModelCall) -> None:
+    async def record_call(self, call: ModelCall) -> None:
         asked = entries.ModelAsked(
             message=request_parts(call.messages[-1]),
             tools=tools_fingerprint(call.parameters),
@@ -146,7 +150,7 @@ class LiveLedger(RunAsks):
             message = f"the answer is not usable ({problem}); asking the model again"
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": message, "transient": True})
 
-    async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
+    async def record_failure(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.run_budget.settle(call.key, cost or 0.0, 0)
         failure = entries.ModelCallFailed(
             code=error.code,
@@ -166,12 +170,13 @@ class LiveLedger(RunAsks):
         async with self._adding:
             await self.journal.append(failure, key=call.key, also=also)
 
-    def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
+    def report_retry(self, error: ModelFailed, attempt: int, pause: float) -> None:
         self.publish(
-            ErrorData, {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": ATTEMPTS, "pause": pause}
+            ErrorData,
+            {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": MAX_ATTEMPTS, "pause": pause},
         )
 
-    async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
+    async def record_answer(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = entries.TokenUsage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
         answer = entries.ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:
@@ -279,6 +284,13 @@ class LiveLedger(RunAsks):
     def is_interrupted(self, call: ToolCall) -> bool:
         last = self.journal.last(call.key, entries.ToolStarted, entries.ToolEnded)
         return last is not None and isinstance(last.data, entries.ToolStarted)
+
+    def answer_calls(self, call: ToolCall) -> list[ToolCall]:
+        calls, ends = requested_calls(self.journal, call), (entries.ToolEnded, entries.ToolRefused)
+        return [one for one in calls if self.journal.last(one.key, *ends) is None]
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self.idle_tracker.waiting()
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         body = format_arguments(call.arguments or {})

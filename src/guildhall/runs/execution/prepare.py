@@ -15,7 +15,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.assembly.attachments import check_media_types
 from guildhall.runs.assembly.preflight import check_restart
 from guildhall.runs.execution.delegation import NoModel
@@ -213,7 +213,7 @@ class Preparation:
         """Return the model of the run. A run that asks no model needs no key."""
         if not request.asks_model:
             return NoModel(assembled.model)
-        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
+        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == LOGIN_RUNTIME)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """Return how long the run has been running. After a timeout it gets the whole time again."""

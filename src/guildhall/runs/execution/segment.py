@@ -28,7 +28,7 @@ from guildhall.core.errors import (
 )
 from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
-from guildhall.models.door import OUTPUT_CEILING, ModelDoor
+from guildhall.models.door import MAX_OUTPUT_TOKENS, ModelDoor
 from guildhall.runs import limits
 from guildhall.runs.model import PauseCause, SegmentEnd
 from guildhall.runs.record import entries, records
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.models.model import Upstream
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.runs.execution.access import ProgramAccess
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry, Outcome, ProgramHooks, Runtime
+    from guildhall.runtimes.model import DoorAccess, Outcome, ProgramHooks, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -114,18 +114,18 @@ class Segment:
 
     # doors of the runtime
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         await self.wait_until_open()
         with self._idle_tracker.call():
-            return await self._model_door.ask(key, messages, parameters, through)
+            return await self._model_door.call(key, messages, parameters, passthrough)
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         await self.wait_until_open()
         with self._idle_tracker.call():
             task = asyncio.create_task(self._gate.call(call))
@@ -135,7 +135,7 @@ class Segment:
             finally:
                 self._open_calls.discard(task)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """Return the recorded message of the user with this key, or wait for the next message."""
         await self.wait_until_open()
         if (recorded := self._ledger.journal.last(key, entries.Said)) is not None:
@@ -165,7 +165,7 @@ class Segment:
             self._is_listening = False
             future.cancel()
 
-    def register(self, hooks: ProgramHooks) -> Entry:
+    def register(self, hooks: ProgramHooks) -> DoorAccess:
         return self._program_access.register(self, hooks)
 
     async def wait_until_open(self) -> None:
@@ -417,5 +417,5 @@ def _max_usage(journal: Journal, asked: entries.Entry[entries.ModelAsked]) -> tu
     if journal.last(asked.key or "", entries.ModelAsked, entries.ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
     reserved, max_answer = asked.data.reserved_tokens, asked.data.max_tokens
-    answer = min(reserved, OUTPUT_CEILING if max_answer is None else max_answer)
+    answer = min(reserved, MAX_OUTPUT_TOKENS if max_answer is None else max_answer)
     return {"input_tokens": reserved - answer, "output_tokens": answer}, asked.data.reserved_usd

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
+from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge, risk_rules
 from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
@@ -27,7 +27,7 @@ from guildhall.runs.assembly.preflight import (
 )
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers.registry import choose_model
 
@@ -121,7 +121,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         worker=worker.name,
         place=worker.place,
         status=worker.status,
-        runtime=ROWS[worker.definition.runtime],
+        runtime=RUNTIMES[worker.definition.runtime],
         model=model,
         chosen_by=None,
         priced=priced,
@@ -137,7 +137,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
         calls=tuple(PlannedCallee(name=name) for name in worker.definition.allow_workers),
-        risk=judge_risk(by_name, accepted=worker.definition.accepts_risk),
+        risk=assess_risk(by_name, accepted=worker.definition.accepts_risk),
     )
 
 
@@ -161,7 +161,7 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     folders: list[Folder] = []
     for one in split_by_sandbox(worker):
         with suppress(GuildError):
-            folders += one.folders(frame)
+            folders += one.sandbox_folders(frame)
     view = tool_set.make_view(worker, folders, frame, context.home, context.locked)
     environment = tool_set.make_tool_environment(worker, frame, view, context.settings, context.environ)
     collect = partial(tool_set.collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
@@ -201,13 +201,13 @@ def _plan_alone(
         check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
         problems.append(PlanProblem("risk", error.message))
-    guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
+    guards = risk_rules(by_name, accepted=definition.accepts_risk, others=around)
     mode = request.mode if request else "ask"
     return Plan(
         worker=worker.name,
         place=worker.place,
         status=worker.status,
-        runtime=ROWS[definition.runtime],
+        runtime=RUNTIMES[definition.runtime],
         model=model,
         chosen_by=by,
         priced=priced,
@@ -226,8 +226,8 @@ def _plan_alone(
         schema_ref=definition.output_schema_ref,
         schema=facts.schema,
         code=facts.code,
-        risk=judge_risk(by_name, accepted=definition.accepts_risk),
-        risk_with_calls=judge_risk(by_name, accepted=definition.accepts_risk, around=around),
+        risk=assess_risk(by_name, accepted=definition.accepts_risk),
+        risk_with_calls=assess_risk(by_name, accepted=definition.accepts_risk, others=around),
         problems=tuple(problems),
     )
 
@@ -251,10 +251,10 @@ def _judge_tools(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tu
 def _join_risks(plans: Sequence[Plan]) -> Risk:
     """Return the risk of workers that call each other: one can send out the data that another has read."""
     risks = [(plan.worker, plan.risk_with_calls or plan.risk) for plan in plans]
-    private = any(risk.private for _, risk in risks)
-    outward = [(worker, risk) for worker, risk in risks if risk.private or not private]
+    private = any(risk.reads_private for _, risk in risks)
+    outward = [(worker, risk) for worker, risk in risks if risk.reads_private or not private]
     return Risk(
-        private=private,
+        reads_private=private,
         outward=tuple(f"{name} of {worker}" for worker, risk in outward for name in risk.outward),
         guarded=tuple(f"{name} of {worker}" for worker, risk in risks for name in risk.guarded),
     )
@@ -309,7 +309,9 @@ class Planner:
         trust = self.preflight.trust()
         found, _ = self.preflight.code_of(worker, frame)
         code = tuple(
-            ExecutedCode(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
+            ExecutedCode(
+                kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
+            )
             for one in found
         )
         problems = self.preflight.find_problems(worker, frame)
@@ -338,7 +340,7 @@ class Planner:
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.preflight.code_of(worker, frame)[0]:
-            if code.kind in ("server", "member", "activation") or not trust.holds(code):
+            if code.kind in ("server", "member", "activation") or not trust.is_trusted(code):
                 continue
             try:
                 if code.kind == "module":

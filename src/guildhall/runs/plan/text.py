@@ -55,7 +55,7 @@ def writable_folders(plan: Plan) -> list[Folder]:
 def plan_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
-        yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
+        yield "runtime", [plan.runtime.summary, *plan.runtime.gaps]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, _format_writable)]
@@ -75,7 +75,10 @@ def plan_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         yield "output", [f"must match {escape(plan.schema_ref)}"]
     yield "risk", _risk(plan)
     if files := plan.untrusted_files:
-        yield "not trusted", [f"{escape(f.shown)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.said}" for f in files]
+        yield (
+            "not trusted",
+            [f"{escape(f.display_path)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.state_text}" for f in files],
+        )
     if plan.problems:
         yield "cannot run", [escape(problem.text) for problem in plan.problems]
 
@@ -145,7 +148,7 @@ def _programs(plan: Plan) -> str:
 
 def _network(plan: Plan) -> str:
     names = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
-    names += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
+    names += [f"{plan.runtime.title} itself"] if plan.runtime.needs_network else []
     return f"used by {', '.join(names)}" if names else "none"
 
 

@@ -8,15 +8,26 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai.messages import BinaryContent, ModelMessage, ModelMessagesTypeAdapter, ModelResponse, TextContent
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    TextContent,
+    ToolCallPart,
+)
 
 from guildhall.core.ids import digest, fingerprint
-from guildhall.runtimes.pydantic import OUTPUT_TOOL
+from guildhall.runs.record.entries import ModelAnswered
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, to_tool_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydantic_ai.models import ModelRequestParameters
+
+    from guildhall.runs.record.journal import Journal
+    from guildhall.tools.model import ToolCall
 
 
 def request_parts(message: ModelMessage) -> list[dict[str, Any]]:
@@ -57,6 +68,15 @@ def load_response(data: Mapping[str, Any]) -> ModelResponse:
     if message.kind != "response":
         raise ValueError("invalid record of a model answer")
     return message
+
+
+def requested_calls(journal: Journal, call: ToolCall) -> list[ToolCall]:
+    """Return the calls of the model answer that contains this call, in order. Empty if the journal has no answer."""
+    key = call.key.partition("/")[0]
+    if (answered := journal.last(key, ModelAnswered)) is None:
+        return []
+    parts = load_response(answered.data.response).parts
+    return [to_tool_call(key, part) for part in parts if isinstance(part, ToolCallPart)]
 
 
 def unusable_answer(messages: Sequence[ModelMessage]) -> str | None:

@@ -15,12 +15,12 @@ from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.execution.grants import has_price
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import entries, records
 from guildhall.runs.record.entries import Assembly, Entry, Payload
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,8 +93,8 @@ class Forks:
         """Return entry 0 with the wanted model, the name of the model, and True if it has a price."""
         if model is None:
             return first, None, None
-        wanted = resolve_script_path(normal(model), frame.cwd)
-        login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
+        wanted = resolve_script_path(normalize_model(model), frame.cwd)
+        login = first.data.worker["definition"].get("runtime") == LOGIN_RUNTIME
         source = self.source_of(wanted, frame, login)  # raises before anything is written
         priced = has_price(source)
         bounds = dict(first.data.bounds)

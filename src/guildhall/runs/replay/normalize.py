@@ -22,7 +22,7 @@ _MAX_CHARS = 4_000  # the rest of a longer text is compared by its digest
 _RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _DATED_HASH = re.compile(r"(\[decisions\.md, base )[0-9a-f]{32}")  # the hash of a text that contains times
-_FAILURE = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  # the provider words the reason
+_FAILURE = re.compile(r"(could not handle [#\d, ]+ and gave up: ).+")  # the provider words the reason
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

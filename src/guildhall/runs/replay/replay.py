@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,18 +32,19 @@ from guildhall.runs.execution.prepare import recorded_frame
 from guildhall.runs.execution.tokens import TokenRegistry, servers_of
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import entries, records
-from guildhall.runs.record.messages import load_response, request_parts, tools_fingerprint
+from guildhall.runs.record.messages import load_response, request_parts, requested_calls, tools_fingerprint
 from guildhall.tools.gate import CLOSED, Approval, EffectChoice, Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.frame import Frame
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Entry, Payload, ToolBegan
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry as Entrance
+    from guildhall.runtimes.model import DoorAccess as Entrance
     from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
@@ -246,12 +248,12 @@ class _ReplayDoors:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         record = self._record
         record.meet(key)
@@ -271,11 +273,11 @@ class _ReplayDoors:
         except ValueError:
             raise record.differs(answer, "the recorded answer is not valid") from None
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """Return the recorded message of the user."""
         record = self._record
         said = record.journal.last(key, entries.Said)
@@ -310,6 +312,12 @@ class _ReplayLedger:
 
     def is_interrupted(self, call: ToolCall) -> bool:
         return False
+
+    def answer_calls(self, call: ToolCall) -> list[ToolCall]:
+        return requested_calls(self._record.journal, call)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def block_reason(self, call: ToolCall) -> str | None:
         """Return the recorded reason if other code than the rules refused the call. Such code does not run here."""

@@ -26,7 +26,7 @@ from guildhall.runs.assembly.tool_set import BASE_TOOLS
 from guildhall.runs.record import entries
 from guildhall.runs.record.journal import Journal, entries_with
 from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
@@ -338,7 +338,7 @@ class _Writer:
 
     def _arguments(self, call: ToolCallPart) -> dict[str, Any] | str:
         """Return the arguments as fields, or as their original text if YAML cannot hold them."""
-        arguments = arguments_of(call)
+        arguments = call_arguments(call)
         if arguments is not None and _is_yaml(dict(arguments)):
             return self._normalizer.value(dict(arguments))
         return self._normalizer.text(call.args if isinstance(call.args, str) else json.dumps(call.args))

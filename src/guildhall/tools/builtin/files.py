@@ -94,20 +94,25 @@ class _Files:
             raise UsageError("old_string is empty", hint="Use Write to create a file or to replace its whole content.")
         if old_string == new_string:
             raise UsageError("old_string and new_string are equal")
-        spot = self._rooted.locate(file_path)
-        try:
-            text = self._rooted.read(spot, is_text=True).data.decode()
-        except UnicodeDecodeError:
-            raise Refused(f"{file_path} is not UTF-8 text and cannot be edited") from None
-        old_string, new_string = _match_line_endings(text, old_string, new_string)
-        count = text.count(old_string)
-        if count == 0:
-            hint = "Read the file and copy the text exactly, with its spaces, without line numbers."
-            raise NotFound(f"old_string does not occur in {file_path}", hint=hint)
-        if count > 1 and not replace_all:
-            hint = "Include more of the surrounding text, or set replace_all."
-            raise UsageError(f"old_string occurs {count} times in {file_path}", hint=hint)
-        self._rooted.write(spot, encode_text(text.replace(old_string, new_string)))
+        count = 0
+
+        def replace(data: bytes) -> bytes:
+            nonlocal count
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                raise Refused(f"{file_path} is not UTF-8 text and cannot be edited") from None
+            old, new = _match_line_endings(text, old_string, new_string)
+            count = text.count(old)
+            if count == 0:
+                hint = "Read the file and copy the text exactly, with its spaces, without line numbers."
+                raise NotFound(f"old_string does not occur in {file_path}", hint=hint)
+            if count > 1 and not replace_all:
+                hint = "Include more of the surrounding text, or set replace_all."
+                raise UsageError(f"old_string occurs {count} times in {file_path}", hint=hint)
+            return encode_text(text.replace(old, new))
+
+        self._rooted.edit(self._rooted.locate(file_path), replace)
         return f"Replaced {count} occurrence{'s' if count > 1 else ''} in {file_path}."
 
 

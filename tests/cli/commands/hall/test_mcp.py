@@ -76,7 +76,7 @@ def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
         assert (standing["status"], standing["questions"]) == ("running", ["Front or back?"])
         (ask,) = standing["asks"]
         early = await refused(client, "result", job=job)
-        assert "is running" in early
+        assert "is still running" in early
         assert "`wait`" in early
         assert "guild job" not in early
         assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Delivered."
@@ -114,11 +114,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dispatch", {"worker": "../../etc/passwd", "task": "x"}, "etc/passwd"),
     ("dispatch", {"worker": "smith", "task": " "}, "empty"),
     ("dispatch", {"worker": "smith", "task": "x", "config": {"maxTurns": -1}}, "config.maxTurns"),
-    ("dispatch", {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}}, "for a person to say"),
+    (
+        "dispatch",
+        {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}},
+        "only the user can choose the model",
+    ),
     ("dispatch", {"worker": "smith"}, "task"),
-    ("status", {"job": "j-nobody"}, "no job"),
+    ("status", {"job": "j-nobody"}, "unknown job"),
     ("status", {}, "no job was dispatched"),
-    ("result", {"job": "../../x"}, "no "),
+    ("result", {"job": "../../x"}, "unknown member"),
     ("wait", {"job": 7}, "job"),
     ("answer", {"ask": "a-nobody", "text": "x"}, "unknown ask"),
     ("cancel", {"job": "nobody/j-1"}, "nobody"),

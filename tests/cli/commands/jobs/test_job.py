@@ -118,7 +118,7 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     folder = shop.home.jobs / job["jobId"]
     shown = guild("show", job["jobId"])
     for told in (failed.err, shown.err):
-        assert f"{folder / 'result.md'}. Dispatch it anew" in told
+        assert f"{folder / 'result.md'}. Dispatch the job again" in told
         assert "guild resume" not in told  # it would not be asked again
     assert str(folder) in shown.out
     kept = guild("rm", job["jobId"])
@@ -234,7 +234,7 @@ def test_a_worker_in_a_job_reads_and_is_told_how_to_report(guild: Guild, shop: S
     names = {tool["name"] for tool in first["tools"]}
     assert {"Read", "Grep", "Glob", "update_summary", "record_decision", "log_question", "store_memory"} < names
     assert not names & {"Write", "Edit", "Bash", "sandbox_write_text"}
-    assert "report through your tools" in first["system_prompt"]
+    assert "report only through the tools below" in first["system_prompt"]
     assert first["first_message"].startswith("Forge a key.\nFor Ada.\n")
     assert '"metal": "iron"' in first["first_message"]
     assert "keys/a key" not in first["first_message"]

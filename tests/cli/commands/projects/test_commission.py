@@ -214,11 +214,11 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     guide = ("dispatch", "guide", "--hold", "Help.")
     nothing = guild(*guide)
     assert (nothing.code, nothing.out) == (2, "")
-    assert "names no model" in nothing.err
-    assert "Give one with --model" in nothing.err
+    assert "no model set for worker" in nothing.err
+    assert "or use --model" in nothing.err
     assert "dispatch" not in nothing.err
     assert "no known price" in guild(*HELD, "--max-budget-usd", "2").err
-    assert "names no model" in guild(*HELD, "--reviewer", "guide").err
+    assert "no model set for worker" in guild(*HELD, "--reviewer", "guide").err
     unknown = guild(*HELD, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
     assert "dependencies: unknown commission 'c-2222222222'" in unknown.err
@@ -230,7 +230,7 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     assert "docs/nowhere.md is not" in guild("show", id).err
     assert "no price" not in guild("show", id).out, "it has cost nothing yet"
     assert "no known price" in guild("edit", id, "--max-budget-usd", "2").err
-    assert "names no model" in guild("edit", id, "--model", "").err
+    assert "no model set for worker" in guild("edit", id, "--model", "").err
     edited = guild("edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
     assert "max_turns" not in edited
     assert "--max-turns" in guild("edit", id, "--max-turns", "none").err
@@ -386,8 +386,8 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*HELD, "--project", "nowhere"), "nowhere"),
         (NEW, "--wait"),
         ((*HELD, "--wait"), "--wait does not go with --hold"),
-        ((*HELD, "--model", "bogus"), "does not say whose model it is"),
-        ((*HELD, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
+        ((*HELD, "--model", "bogus"), "the provider is missing"),
+        ((*HELD, "--model", "nobody:gpt-4"), "unknown provider 'nobody'"),
         ((*HELD, "--model", "script:nope.yaml"), "nope.yaml"),
         ((*HELD[:-1], " "), "the task is empty"),
         ((*HELD[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),

@@ -360,7 +360,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "--close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("answer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
     (("ls", "meetings", "--project", "ship"), 3, "ship"),
-    (("meet", "guide", "hello"), 2, "Give one with --model"),
+    (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
     (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "it is empty"),

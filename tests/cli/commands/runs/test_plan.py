@@ -79,7 +79,7 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         "memory_write",
         "sandbox_write_text",
         "docs: starts uvx docs-mcp with DOCS_TOKEN",
-        "home/researcher: may dispatch to it; runs ${PYTHON} server.py ${PORT} ",
+        "home/researcher: can dispatch jobs to it; runs ${PYTHON} server.py ${PORT} ",
         "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
         "at most 3.00 USD; 7 turns; 300 seconds; then asks you",
         "exfiltration: reads private files and untrusted text, and can reach the network; asks before each call of ",
@@ -171,7 +171,7 @@ def test_the_tools_are_told_as_the_model_is_shown_them(guild: Guild, project: Pa
 def test_a_limit_that_cannot_be_kept_is_told(guild: Guild, project: Path) -> None:
     put_worker(project, model="nobody:none", limits={"max_budget_usd": 1.0})
     first, second = plan(guild, "scribe")["problems"]
-    assert first == "model: there is no provider 'nobody'"
+    assert first == "model: unknown provider 'nobody'"
     assert "has no known price" in second
 
 
@@ -179,7 +179,7 @@ def test_nobody_names_a_model(guild: Guild, project: Path) -> None:
     put_worker(project)
     planned = plan(guild, "scribe")
     assert planned["model"] is None
-    assert "names no model" in planned["problems"][0]
+    assert "no model set for worker" in planned["problems"][0]
     assert "model         none set" in guild("plan", "scribe").out
 
 
@@ -196,7 +196,7 @@ def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, proje
     assert set(calls) == {"fetcher", "ghost", "old", "writer"}
     assert calls["writer"]["through"] == "fetcher"
     assert calls["fetcher"]["plan"]["network"] is True
-    assert "there is no worker 'ghost'" in calls["ghost"]["problem"]
+    assert "unknown worker 'ghost'" in calls["ghost"]["problem"]
     assert "retired" in calls["old"]["problem"]
     assert planned["risk"]["together"] is False
     assert planned["risk_with_calls"]["together"] is True
@@ -254,7 +254,7 @@ def test_everything_that_is_lacking_is_named(guild: Guild, project: Path) -> Non
     )
     planned = plan(guild, "scribe")
     told = "\n".join(planned["problems"])
-    for said in ("no script", "no search engine", "no toolbox 'mail'", "nowhere does not exist", "no file"):
+    for said in ("no script", "no search engine", "unknown toolbox 'mail'", "nowhere does not exist", "no file"):
         assert said in told
     assert "Read" in [tool["name"] for tool in planned["tools"]]
     assert "and the tools of the toolbox mail, which are unknown" in guild("plan", "scribe").out

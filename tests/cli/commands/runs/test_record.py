@@ -20,7 +20,7 @@ from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.frame import RecordedFrame
 from guildhall.members.jobs import Answer, read_status
-from guildhall.members.model import AtWork
+from guildhall.members.model import ActiveJob
 from guildhall.runs.model import Ask, Question, Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
@@ -136,10 +136,10 @@ def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
     asks = {**told, "jobId": "j-1", "questions": ["Red?\x1b[1m", "Blue?"], "waiting": True}
     odd = {**told, "jobId": "j-3", "startedAt": "at dawn"}
     jobs = [
-        read_status(Answer.of(one, "it"), "ant")
+        read_status(Answer.parse(one, "it"), "ant")
         for one in (asks, {**told, "jobId": "j-2", "questions": ["When?"]}, odd)
     ]
-    members = [AtWork(member="ant", shown=job, project="/a b") for job in jobs]
+    members = [ActiveJob(member="ant", details=job, project="/a b") for job in jobs]
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
     ls.print_groups(ls.Groups([], [], members=members), screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
@@ -319,6 +319,10 @@ def test_doctor(guild: Guild, scribe: Path) -> None:
     ran = guild("doctor")
     checks = guild("doctor", "--json").json
     assert {check["name"] for check in checks} >= {"python", "home", "keys"}
+    assert "\nok       python: " in f"\n{ran.out}"
+    assert "\n!        keys: none found (scripted models still work)\n" in ran.out
+    missing = [check["name"] for check in checks if check["is_missing"]]
+    assert [f"-        {name}: not installed (optional)" for name in missing] == re.findall(r"^- .*", ran.out, re.M)
     assert ran.code == (0 if all(check["ok"] for check in checks) else 1)
     (scribe / "workers" / "broken.yaml").write_text("name: [")
     broken = guild("doctor")

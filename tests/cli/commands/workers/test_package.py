@@ -95,7 +95,7 @@ def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: P
     (nothing,) = errors(guild, "empty")
     assert "empty/pyproject.toml: export: " in nothing
     toolbox = guild("run", "mail", "Go")
-    assert (toolbox.code, "is a toolbox and no worker" in toolbox.err) == (3, True)
+    assert (toolbox.code, "is a toolbox, not a worker" in toolbox.err) == (3, True)
     there = (home.packages / "mail").rename(project / "mail")
     asked = terminal("package", "add", "./mail")
     asked.until("[y]es  [n]o:")
@@ -143,16 +143,16 @@ def test_workers_of_packages_are_found_in_their_place(guild: Guild, project: Pat
     (home.workers / "writer.yaml").write_text("instructions: x\n")
     both = guild("worker", "show", "writer")
     assert both.code == 1
-    assert "Say which one: home/writer or package/writer." in both.err
+    assert "Use home/writer or package/writer." in both.err
     shown = guild("worker", "show", "package/writer", "--json").json
     assert (shown["scope"], shown["instructions"]) == ("package", "You write letters.")
     assert guild("check", "package/writer").code == 0
     assert guild("worker", "lock", "package/writer").code == 0
     (home.packages / "writer" / "pyproject.toml").write_text(WRITER.replace('["mail"]', "[]") + "\n# changed")
-    assert "is locked, and its text is not" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
+    assert "is locked, and its file was changed" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
     assert guild("worker", "unlock", "package/writer").code == 0
     retired = guild("worker", "set", "package/writer", "retired")
-    assert "is a package, which is not edited" in retired.err
+    assert "cannot edit the worker 'writer': it is a package" in retired.err
     (project / "elsewhere").mkdir()
     (project / "elsewhere" / "pyproject.toml").write_text(WRITER)
     far = guild("run", "elsewhere/pyproject.toml", "Go")

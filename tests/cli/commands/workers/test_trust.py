@@ -66,7 +66,7 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild,
     assert refused.code == 4
     assert refused.json["error"]["code"] == "not_trusted"
     assert "toolboxes/post.py (not trusted yet)" in refused.json["error"]["message"]
-    assert refused.json["error"]["hint"] == "Look at it, then: guild trust"
+    assert refused.json["error"]["hint"] == "Review and trust it: guild trust"
     assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"
     assert guild("check", "scribe").code == 4
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_read_is_told_and_not_trusted(guild: Guild, post: Path, t
     for said in (
         "pipe.py: not a regular file",
         "loop.py: ",
-        "out.py: this is a link out",
+        "out.py: a link out",
         "huge.py: the file is too",
     ):
         assert said in ran.err
@@ -299,7 +299,7 @@ def office(post: Path) -> Path:
 def test_what_a_worker_may_call_is_held_to_it_before_anything_is_spent(guild: Guild, office: Path) -> None:
     refused = guild("run", "boss", "go", "--output", "json")
     error = refused.json["error"]
-    assert (refused.code, error["code"], error["hint"]) == (4, "not_trusted", "Look at it, then: guild trust")
+    assert (refused.code, error["code"], error["hint"]) == (4, "not_trusted", "Review and trust it: guild trust")
     assert "scribe.yaml, which it may call: " in error["message"]
     assert "toolboxes/post.py (not trusted yet)" in error["message"]
     assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"

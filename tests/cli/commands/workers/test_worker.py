@@ -81,13 +81,13 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert checked.code == 1
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        f"runtime claude: Claude Code is needed, and GUILDHALL_CLAUDE names {scribe}/claude, and nothing is there",
+        f"runtime claude needs Claude Code: GUILDHALL_CLAUDE names {scribe}/claude, which does not exist",
         f"model: there is no script {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
-        "toolboxes: there is no toolbox 'mail'",
-        "members: there is no member 'ada'",
+        "toolboxes: unknown toolbox 'mail'",
+        "members: unknown member 'ada'",
         f"sandboxes.in.path: the folder {scribe}/nowhere does not exist",
-        f"output_schema_ref: there is no module a in {scribe}",
+        f"output_schema_ref: unknown module a in {scribe}",
     ]
     assert told == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])

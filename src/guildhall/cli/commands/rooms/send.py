@@ -12,7 +12,7 @@ from guildhall.cli.command import JSON, Context, Work, argument, command
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workflow.target import Sent
+    from guildhall.workflow.target import SendResult
 
 
 @command(
@@ -31,7 +31,7 @@ async def _send(ctx: Context, text: str) -> None:
     ctx.print(await client.rooms.send(ctx.args.target, text), _print)
 
 
-def _print(sent: Sent, screen: Screen) -> None:
+def _print(sent: SendResult, screen: Screen) -> None:
     posted = sent.posted
     to = f"to {', '.join(posted.reached)}" if posted.reached else "to no agent: the message mentions none"
     screen.result(f"#{posted.id} {to}")
@@ -42,7 +42,9 @@ def _print(sent: Sent, screen: Screen) -> None:
             f"Not notified, because the mention is in code or a quote: {', '.join(posted.overlooked)}", "yellow"
         )
     if sent.stopped:
-        agents = [f"{name}{sent.target.team!s}" for name in sent.stopped]
+        agents = [f"{name}{sent.target.workflow_target!s}" for name in sent.stopped]
         screen.note(f"The agent is stopped and does not read it. Start it: guild start {agents[0]}", "yellow")
     if sent.status == "paused":
-        screen.note(f"{sent.target.team} is paused and reads it when it resumes: guild resume {sent.run}", "yellow")
+        screen.note(
+            f"{sent.target.workflow_target} is paused and reads it when it resumes: guild resume {sent.run}", "yellow"
+        )

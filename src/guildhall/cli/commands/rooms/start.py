@@ -18,7 +18,7 @@ from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import Event, RunStartedData
-from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workflow
+from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary, is_workflow_file
 
 
 @command(
@@ -39,7 +39,7 @@ async def start(ctx: Context) -> int | None:
     args, name = ctx.args, ctx.args.worker
     if args.background:
         check_background("start: nothing would keep it in the background", "Leave out --background")
-    if is_workflow(file_of(name)):
+    if is_workflow_file(file_of(name)):
         return await run_workflow(ctx, "start", background=args.background)
     if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
         hint = "Of a worker only the model and --max-turns can be chosen."
@@ -55,7 +55,7 @@ async def start(ctx: Context) -> int | None:
 async def _start_worker(ctx: Context) -> int | None:
     """Start a worker as an agent of global:main. In the foreground, it is stopped when the command ends."""
     request, name = request_of(ctx.args), ctx.args.worker
-    target = Target(Path(name).stem if name.endswith(SUFFIXES) else name.rpartition("/")[2])
+    target = Target(Path(name).stem if name.endswith(WORKFLOW_SUFFIXES) else name.rpartition("/")[2])
     client = await ctx.connect(model=ctx.args.model)
     shown = await ctx.run_trusted(lambda: client.workflows.start_worker(request, ctx.frame), worker=request.worker)
     if ctx.args.background:
@@ -114,7 +114,7 @@ class _AgentEvents:
         return event.run in self.runs
 
 
-def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
+def _print_started(ctx: Context, shown: WorkflowSummary, target: Target) -> None:
     ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
     if not ctx.as_json:
         ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")

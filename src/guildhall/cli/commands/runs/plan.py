@@ -9,7 +9,7 @@ from guildhall.cli.arguments import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
 from guildhall.core.errors import UsageError
-from guildhall.workflow.target import MAIN, is_workflow, parse_params
+from guildhall.workflow.target import MAIN, is_workflow_file, parse_params
 
 
 @command(
@@ -29,7 +29,7 @@ async def plan(ctx: Context) -> None:
     request, params = request_of(ctx.args), parse_params(ctx.args.param)
     file = file_of(request.worker)
     client = await ctx.connect("read", model=ctx.args.model)
-    if is_workflow(ctx.frame.cwd / file):
+    if is_workflow_file(ctx.frame.cwd / file):
         plan = await client.workflows.plan(request, ctx.frame, tag=ctx.args.tag or MAIN, params=params)
     elif ctx.args.tag or params:
         raise UsageError("--tag and --param go with a workflow's file", hint="Leave them out for a worker.")

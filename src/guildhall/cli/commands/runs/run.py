@@ -15,7 +15,15 @@ from guildhall.cli.command import OUTPUT, Context, Work, argument, command, excl
 from guildhall.cli.follow import Follower
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.text import did_you_mean
-from guildhall.workflow.target import MAIN, SUFFIXES, Start, WorkflowShown, is_workflow, parse_params, workflows_in
+from guildhall.workflow.target import (
+    MAIN,
+    WORKFLOW_SUFFIXES,
+    Start,
+    WorkflowSummary,
+    find_workflow_files,
+    is_workflow_file,
+    parse_params,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -88,15 +96,15 @@ def request_of(args: argparse.Namespace) -> RunRequest:
 )
 def run(ctx: Context) -> Work:
     args, path = ctx.args, file_of(ctx.args.worker)
-    if is_workflow(path):
+    if is_workflow_file(path):
         if args.input is not None or args.attach:
             hint = "Its kickoff is the first message; --param sets values in it."
             raise UsageError("a workflow takes no input and no attachments", hint=hint)
         return run_workflow(ctx, "run")
     if args.tag or args.param or args.fresh:
         raise UsageError("--tag, --param and --fresh go with a workflow's file", hint="Leave them out for a worker.")
-    if path.suffix in SUFFIXES and not path.exists():
-        near = did_you_mean(path.name, [one.name for one in workflows_in(path.parent)])
+    if path.suffix in WORKFLOW_SUFFIXES and not path.exists():
+        near = did_you_mean(path.name, [one.name for one in find_workflow_files(path.parent)])
         raise NotFound(f"file not found: {args.worker}", hint=near or "`guild worker ls` lists the workers.")
     text = read_text(args.input, "input", hint=_INPUT_HINT)
     if not text.strip():
@@ -144,7 +152,7 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
         return await Follower(client, ctx.screen).follow(client.runs.follow(living.run, frame))
 
 
-async def _find_living(start: Start, client: HallClient, cwd: Path) -> WorkflowShown | None:
+async def _find_living(start: Start, client: HallClient, cwd: Path) -> WorkflowSummary | None:
     """Return the workflow of the same file that already has the tag and is not paused."""
     file = (cwd / Path(start.file).expanduser()).resolve()  # noqa: ASYNC240 - a command has nothing else to do
     for one in await client.workflows.list(over=False):
@@ -158,7 +166,7 @@ def file_of(name: str) -> Path:
     """Return the path that a name may mean. Raise UsageError if it cannot be one."""
     try:
         path = Path(name).expanduser()
-        if path.suffix in SUFFIXES:
+        if path.suffix in WORKFLOW_SUFFIXES:
             path.exists()
     except OSError as error:  # it is too long
         raise UsageError(f"{name[:100]!r} cannot be a file: {error.strerror}") from None

@@ -136,6 +136,6 @@ async def _exit_code(found: Resolved, shown: RunDetails, client: HallClient) -> 
         agent = next(one for one in workflow.agents if one.name == found.agent.name)
         ends = {"failed": exit_codes.FAILED, "waiting": exit_codes.NEEDS_YOU, "stopped": exit_codes.DONE}
         return exit_codes.DONE if agent.status == "idle" and not agent.unread else ends.get(agent.status)
-    if workflow.status != "quiet":
+    if workflow.status != "idle":
         return None
     return exit_codes.FAILED if any(one.status == "failed" for one in workflow.agents) else exit_codes.DONE

@@ -17,7 +17,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import ErrorInfo, GuildError
 from guildhall.core.yaml import MAX_BYTES
 from guildhall.hall.testrun.files import TESTS, tests_in
-from guildhall.workflow.target import MAIN, SUFFIXES, is_workflow, workflows_in
+from guildhall.workflow.target import MAIN, WORKFLOW_SUFFIXES, find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +88,7 @@ class _Checker:
                 return (
                     [await self._check_package(name)] if (path / _PYPROJECT).exists() else await self._check_files(path)
                 )
-            if path.suffix in SUFFIXES and path.is_file():
+            if path.suffix in WORKFLOW_SUFFIXES and path.is_file():
                 return [await self._check_file(path, name)]
         reports: list[Report] = []
         if name in [one.name for one in await self._client.packages.list()]:
@@ -103,12 +103,17 @@ class _Checker:
         """Return reports about the workers, the workflows and the tests in a folder of a project."""
         listed = await self._client.workers.list(self._frame)
         workers = [one.path for one in listed if one.scope == "project"]
-        files: Iterable[Path] = (*workers, *workflows_in(folder), *tests_in(folder / TESTS), *_scripts_in(folder))
+        files: Iterable[Path] = (
+            *workers,
+            *find_workflow_files(folder),
+            *tests_in(folder / TESTS),
+            *_scripts_in(folder),
+        )
         files = dict.fromkeys(file for file in files if file.is_relative_to(folder))
         return [await self._check_file(file, str(file)) for file in files]
 
     async def _check_file(self, path: Path, name: str) -> Report:
-        if is_workflow(path):
+        if is_workflow_file(path):
             return await self._check_workflow(name)
         return _check_script(path, name) if _is_script(path) else await self._check_worker(name)
 
@@ -165,7 +170,7 @@ class _Checker:
 
 def _scripts_in(folder: Path) -> list[Path]:
     """Return the model scripts of a project."""
-    return sorted(path for path in (folder / "scripts").glob("*") if path.suffix in SUFFIXES)
+    return sorted(path for path in (folder / "scripts").glob("*") if path.suffix in WORKFLOW_SUFFIXES)
 
 
 def _is_script(path: Path) -> bool:

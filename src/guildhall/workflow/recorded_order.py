@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from guildhall.models.scripted.test_case import Spoken
+    from guildhall.models.scripted.test_case import UserMessage
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workflow.agent_turn import Step
@@ -28,9 +28,9 @@ _SHORT_TIMEOUT_S = 0.1  # after the first skipped place: the test differs alread
 class RecordedOrder:
     """Delays the agents of a team until it is their turn in the recording. A place that is not in it is not delayed."""
 
-    def __init__(self, order: Sequence[str | Spoken]) -> None:
-        self.speak: Callable[[Spoken], Awaitable[object]] | None = None
-        self.under_way: set[str] = set()  # calls that are being executed
+    def __init__(self, order: Sequence[str | UserMessage]) -> None:
+        self.post: Callable[[UserMessage], Awaitable[object]] | None = None
+        self.active_calls: set[str] = set()  # calls that are being executed
         self.loop_answers = 0  # recorded answers about loops that are not given yet
         self.leaves_loop = False  # True if the recorded team ended while a question about a loop was open
         self._order = [place if isinstance(place, str) else None for place in order]
@@ -43,7 +43,7 @@ class RecordedOrder:
             who, _, until = place.partition(" begins ")
             if until.isdigit():
                 self._until[who] = int(until)
-                place = begins(who)
+                place = begin_label(who)
             self._numbers[place] = number
         self._over: set[int] = set()
         self._next = 0
@@ -52,47 +52,47 @@ class RecordedOrder:
         self._timeout_s = _TIMEOUT_S
         self._speaking: set[asyncio.Task[None]] = set()
 
-    def turns(self, take: TakeTurn, look: Callable[[str, int | None], Step]) -> TakeTurn:
+    def delay_turns(self, take: TakeTurn, look: Callable[[str, int | None], Step]) -> TakeTurn:
         """Return `take`, delayed until a run may begin. `look` returns the next step, its inbox up to a message."""
 
         async def take_in_order(agent: Agent, step: Step) -> Run | None:
             if step.run is None:
-                name = who(agent.name, step.number)
-                await self.comes_to(begins(name))
+                name = run_label(agent.name, step.number)
+                await self.wait_for(begin_label(name))
                 if name in self._until:
                     step = look(agent.name, self._until[name])
-            mine = who(agent.name, step.number)
+            mine = run_label(agent.name, step.number)
             resumes = False
             try:
                 run = await take(agent, step)
                 resumes = look(agent.name, None).resumes
                 return run
             finally:
-                self.done(begins(mine))
+                self.finish(begin_label(mine))
                 if not resumes:
-                    self.done(ends(mine))
+                    self.finish(end_label(mine))
 
         return take_in_order
 
-    def calls(self, who: str, execute: Execute) -> Execute:
+    def delay_calls(self, who: str, execute: Execute) -> Execute:
         """Return `execute`, delayed until it is the turn of a call."""
 
         async def execute_in_order(tool: Tool, call: ToolCall) -> ToolResult:
-            place = f"{who} {call_place(call.key)} {tool.name}"
-            await self.comes_to(place)
+            place = f"{who} {call_label(call.key)} {tool.name}"
+            await self.wait_for(place)
             try:
                 return await execute(tool, call)
             finally:
-                self.done(place)
+                self.finish(place)
 
         return execute_in_order
 
     @property
     def is_unattended(self) -> bool:
-        """Return True if nobody will answer the next question about a loop: the team ends without an answer."""
+        """Return True if the team ends without an answer to the next question about a loop."""
         return self.leaves_loop and self.loop_answers <= 0
 
-    async def comes_to(self, place: str) -> None:
+    async def wait_for(self, place: str) -> None:
         """Return when it is the turn of a place. `done` ends it."""
         number = self._numbers.get(place)
         if number is None:
@@ -105,7 +105,7 @@ class RecordedOrder:
         finally:
             self._waiting.remove(number)
 
-    def done(self, place: str) -> None:
+    def finish(self, place: str) -> None:
         """End the turn of a place."""
         number = self._numbers.get(place)
         if number is not None and number not in self._over:
@@ -119,7 +119,7 @@ class RecordedOrder:
             async with asyncio.timeout(self._timeout_s):
                 await moved.wait()
         except TimeoutError:
-            if moved is self._moved and not self.under_way and not self._speaking:
+            if moved is self._moved and not self.active_calls and not self._speaking:
                 self._timeout_s = _SHORT_TIMEOUT_S
                 self._next = min(self._waiting)
                 self._tell()
@@ -136,10 +136,10 @@ class RecordedOrder:
         if self._next != before:
             self._tell()
 
-    async def _say(self, number: int, spoken: Spoken) -> None:
+    async def _say(self, number: int, spoken: UserMessage) -> None:
         try:
-            if self.speak is not None:
-                await self.speak(spoken)
+            if self.post is not None:
+                await self.post(spoken)
         finally:
             self._over.add(number)
             self._advance()
@@ -149,20 +149,20 @@ class RecordedOrder:
         self._moved = asyncio.Event()
 
 
-def begins(who: str) -> str:
+def begin_label(who: str) -> str:
     return f"{who} begins"
 
 
-def ends(who: str) -> str:
+def end_label(who: str) -> str:
     return f"{who} ends"
 
 
-def who(agent: str, number: int) -> str:
+def run_label(agent: str, number: int) -> str:
     """Return the label of an agent's n-th run, such as `coder/2`."""
     return f"{agent}/{number}"
 
 
-def call_place(key: str, index: int | None = None) -> str:
+def call_label(key: str, index: int | None = None) -> str:
     """Return the label of a call by its key, such as `m2.1`. The ids of a script's calls end with their index."""
     answer, _, call = key.partition("/")
     if index is None:
