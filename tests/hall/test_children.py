@@ -19,8 +19,8 @@ from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.forked.runtime import ForkedRuntime
 from tests.children import Killing, Watched, children_of
-from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, until
-from tests.runs.trees import put_tree, written
+from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, wait_until
+from tests.runs.trees import list_notes, put_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ def test_a_run_waits_without_a_process_and_goes_on_when_it_is_answered(
         assert (await house.face.runs.replay(shown.run.id, house.frame)).matches
 
     inside(work)
-    assert written(project) == ["a.md", "b.md"]
+    assert list_notes(project) == ["a.md", "b.md"]
 
 
 def test_a_run_is_paused_and_its_process_is_gone(inside: Callable[[Any], Any], project: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_tree_of_runs_waits_as_one_and_ends_as_one(inside: Callable[[Any], Any
         assert (await house.face.runs.replay(shown.run.id, house.frame)).matches
 
     inside(work)
-    assert written(project) == ["a.md", "b.md"]
+    assert list_notes(project) == ["a.md", "b.md"]
 
 
 def test_a_typed_result_and_a_file_that_is_attached(inside: Callable[[Any], Any], project: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
         await hall.close()
 
     place.runs(work())
-    assert written(project) == ["a.md"]
+    assert list_notes(project) == ["a.md"]
 
 
 def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, project: Path) -> None:
@@ -288,7 +288,7 @@ def process_of_run(guild_hall: GuildWithHall) -> int:
     """The only child of the warm parent, which is beside the hosts of tools."""
     below = children_of(guild_hall.hall().pid)
     (parent,) = (pid for pid in below if b"runtimes.forked.server" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    until(lambda: len(children_of(parent)) == 1)
+    wait_until(lambda: len(children_of(parent)) == 1)
     return children_of(parent)[0]
 
 
@@ -301,12 +301,12 @@ def test_a_run_whose_process_is_killed_goes_on_and_a_killed_hall_leaves_nobody(
     process = guild_hall.start("run", "scribe", "go", "--output", "stream-json", installed=True)
     assert process.stdout is not None
     run = json.loads(process.stdout.readline())["run"]
-    until(lambda: written(project) == ["a.md"])
+    wait_until(lambda: list_notes(project) == ["a.md"])
     os.kill(process_of_run(guild_hall), signal.SIGKILL)
-    until(lambda: "crashed" in kinds(journal(guild_hall, run)))
+    wait_until(lambda: "crashed" in kinds(journal(guild_hall, run)))
     (crashed,) = (entry for entry in journal(guild_hall, run) if entry["kind"] == "crashed")
     assert "was killed by SIGKILL" in crashed["data"]["message"]
-    until(lambda: kinds(journal(guild_hall, run)).count("tool_ended") == 4)
+    wait_until(lambda: kinds(journal(guild_hall, run)).count("tool_ended") == 4)
     assert kinds(journal(guild_hall, run)).count("tool_started") == 4
     another = process_of_run(guild_hall)
     everyone = [Watched(pid) for pid in (another, *children_of(guild_hall.hall().pid))]

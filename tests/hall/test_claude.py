@@ -27,8 +27,8 @@ from guildhall.tools.definition import tool
 from guildhall.tools.model import Toolbox
 from tests.clis import claude_program, programs
 from tests.hall.doors import Desk
-from tests.runs.places import ASK_BEFORE_WRITING, DONE, NOTES, OTHER, WRITE, until
-from tests.runs.trees import written
+from tests.runs.places import ASK_BEFORE_WRITING, DONE, NOTES, OTHER, WRITE, wait_until
+from tests.runs.trees import list_notes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -128,7 +128,7 @@ def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: 
     )
     ran = guild("run", "bob", "Go.", env={"GUILDHALL_CLAUDE": str(claude_program())})
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
-    assert written(shop) == ["a.md"]
+    assert list_notes(shop) == ["a.md"]
     assert "→ sandbox_write_text sandbox=notes path=a.md" in ran.err
     run, _, told = ran.err.removeprefix("Run ").partition(": ")
     assert told.startswith("Claude Code, model script:answers.yaml; ")
@@ -184,7 +184,7 @@ def test_calls_of_one_answer_are_made_side_by_side_and_two_approvals_wait_as_one
             events = await here.run()
             run = events[0].run
             assert events[-1].data["status"] == "waiting"
-            assert (here.programs(), here.homes(), written(shop)) == ([], [], [])
+            assert (here.programs(), here.homes(), list_notes(shop)) == ([], [], [])
             asks = await here.face.asks.list()
             assert len(asks) == 2
             for ask in asks:
@@ -195,7 +195,7 @@ def test_calls_of_one_answer_are_made_side_by_side_and_two_approvals_wait_as_one
             assert (await here.shown(run)).run.output == "done"
 
     do(work)
-    assert written(shop) == ["a.md", "b.md"]
+    assert list_notes(shop) == ["a.md", "b.md"]
 
 
 def each(part: dict[str, Any]) -> list[Any]:
@@ -271,7 +271,7 @@ def test_a_result_fits_its_schema_and_what_stands_beside_it_is_done(home: Home, 
             assert (await here.face.runs.replay(run, here.frame)).matches
 
     do(work)
-    assert written(shop) == ["a.md"]
+    assert list_notes(shop) == ["a.md"]
 
 
 @pytest.mark.req("AW-21")
@@ -389,7 +389,7 @@ def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(hom
             assert (await here.face.runs.replay(seen[0].run, here.frame)).matches
 
     do(work)
-    assert written(shop) == ["a.md", "b.md"]
+    assert list_notes(shop) == ["a.md", "b.md"]
 
 
 # Orphans
@@ -406,7 +406,7 @@ def test_a_hall_that_is_killed_leaves_no_program_behind(guild_hall: GuildWithHal
         pass
     assert programs(shop.parent)
     guild_hall.kill_hall()
-    until(lambda: programs(shop.parent) == [])
+    wait_until(lambda: programs(shop.parent) == [])
     assert len(list(shop.parent.glob("guild-home-*"))) == 1
     put(shop, WRITE, DONE)
     ran = guild_hall("resume", run, env=env)  # in a new hall
@@ -484,7 +484,7 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
             await stream.aclose()
 
     do(work)
-    assert written(shop) == ["a.md"]
+    assert list_notes(shop) == ["a.md"]
 
 
 def test_a_conversation_that_is_too_long_is_not_condensed_behind_our_back(home: Home, shop: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
 from tests.projects.conftest import repository
-from tests.runs.places import until
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ class Desk:
         return {one["id"]: one["status"] for one in self.ask("list")}
 
     def ended(self, id: str) -> str:
-        until(lambda: self.standing()[id] not in ("dispatched", "in_progress"))
+        wait_until(lambda: self.standing()[id] not in ("dispatched", "in_progress"))
         return self.standing()[id]
 
     def refuses(self, id: str) -> str:
@@ -120,12 +120,12 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     unwanted = desk.ask("cancel", id=desk.new(begin=True))
     assert (unwanted["status"], unwanted["run"]) == ("cancelled", None), "it never began"
     desk.ask("cancel", id=called_off)
-    until(lambda: desk.standing()[first] == "in_progress")  # of those that wait, the oldest
+    wait_until(lambda: desk.standing()[first] == "in_progress")  # of those that wait, the oldest
     assert (desk.standing()[last], desk.standing()[behind]) == ("dispatched", "dispatched")
 
     # The hall is killed while they work; and one of them has no worker any more when the next one starts.
     made = [workshop.home.worktrees / place / "src/key.py" for place in (f"shop/{second}-1", f"yard/{there}-1")]
-    until(lambda: all(path.exists() for path in made))
+    wait_until(lambda: all(path.exists() for path in made))
     guild_hall.kill_hall()
     (yard.path / "workers" / "smith.yaml").unlink()
     workshop.script(WHOLE)

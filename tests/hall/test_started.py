@@ -160,13 +160,13 @@ def test_a_second_run_of_a_living_tag_looks_on_at_a_terminal(guild_hall: GuildWi
     refused = guild_hall("run", "review.yaml")  # nobody is there who could look
     assert (refused.code, "guild log -f @review" in refused.err) == (1, True)
     person = Terminal(guild_hall, "run", "review.yaml")
-    person.until("Following it. Ctrl-C does not stop it.")
-    person.until(run)
+    person.wait_for("Following it. Ctrl-C does not stop it.")
+    person.wait_for(run)
     assert guild_hall("send", "bob@review", "do you hear me?").code == 0
-    person.until("person to bob: do you hear me?")
-    person.until("bob: thanks")
-    person.types("\x03")
-    assert person.ends()[0] == 130
+    person.wait_for("person to bob: do you hear me?")
+    person.wait_for("bob: thanks")
+    person.type("\x03")
+    assert person.wait_exit()[0] == 130
     person.close()
     shown = guild_hall("ls", "@review", "--json").json
     assert (shown["run"], shown["status"] in ("live", "idle")) == (run, True)

@@ -20,7 +20,7 @@ from guildhall.members.service import Members
 from guildhall.workers.code import Trust
 from tests.members.small import make_member
 from tests.members.test_process import alive
-from tests.runs.places import until
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -102,11 +102,11 @@ def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, proje
     make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
     guild = guild_hall
     job = guild("dispatch", "smith", "Write it.").out.strip()
-    until(lambda: guild("show", job, "--json").json["summary"] is not None)
+    wait_until(lambda: guild("show", job, "--json").json["summary"] is not None)
     supervisor = guild("member", "show", "smith", "--json").json["pid"]
     program = program_of(supervisor)
     guild.kill_hall()
-    until(lambda: not alive(supervisor) and not alive(program))
+    wait_until(lambda: not alive(supervisor) and not alive(program))
     assert guild("wait", job, "--timeout", "30s").out == "It is so.\n"
     shown = guild("show", job, "--json").json
     assert shown["decisions"] == [DECIDED]
@@ -125,9 +125,9 @@ def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
     make_member(home.path / "guild-members" / "smith", answers=answers)
     guild = guild_hall
     job = guild("dispatch", "smith", "Paint it.", "--description", "paint").out.strip()
-    until(lambda: guild("show", job, "--json").json["questions"] is not None)
+    wait_until(lambda: guild("show", job, "--json").json["questions"] is not None)
     assert guild("show", job, "--json").json["questions"] == ["Red\nor blue?"]
-    until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
+    wait_until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
     listed = guild("ls").out
     assert f"guild answer {job}" in listed
     assert "Red" in listed

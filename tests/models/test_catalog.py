@@ -32,7 +32,7 @@ def test_a_script_is_found_from_the_callers_folder(tmp_path: Path) -> None:
         create_source(f"script:{tmp_path}/answers.yaml", cwd=tmp_path / "elsewhere", environ={}).cost(RequestUsage())
         is None
     )
-    with pytest.raises(InvalidFile, match="there is no such file"):
+    with pytest.raises(InvalidFile, match="file not found"):
         create_source("script:missing.yaml", cwd=tmp_path, environ={})
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from guildhall.policy.rules import Action, assess_risk, judge, risk_rules
+from guildhall.policy.rules import Action, assess_risk, judge
 
 READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.write"})
 RECALL = frozenset({"memory.read"})
 
 
 def asked(**tools: frozenset[str]) -> list[str]:
-    return [rule.name for rule in risk_rules(tools, accepted=False) if rule.approval_required]
+    return [rule.name for rule in assess_risk(tools, accepted=False).rules if rule.approval_required]
 
 
 def test_all_three_need_approval_for_the_way_out() -> None:
@@ -34,11 +34,11 @@ def test_less_than_that_is_fine(tools: dict[str, frozenset[str]]) -> None:
 
 
 def test_a_worker_s_file_may_accept_it() -> None:
-    assert risk_rules({"Read": READ, "WebFetch": FETCH}, accepted=True) == ()
+    assert assess_risk({"Read": READ, "WebFetch": FETCH}, accepted=True).rules == ()
 
 
 def test_the_guard_is_a_rule_like_any_other() -> None:
-    rules = risk_rules({"Read": READ, "WebFetch": FETCH}, accepted=False)
+    rules = assess_risk({"Read": READ, "WebFetch": FETCH}, accepted=False).rules
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules).decision == "ask"
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules, "strict").decision == "refuse"
     assert judge(Action(tool="Read", capabilities=READ), rules).decision == "allow"
@@ -46,10 +46,10 @@ def test_the_guard_is_a_rule_like_any_other() -> None:
 
 def test_workers_that_call_each_other_count_as_one() -> None:
     for around, expected in ((READ, ["WebFetch"]), (WRITE, []), (FETCH, [])):
-        rules = risk_rules({"WebFetch": FETCH}, accepted=False, others=around)
+        rules = assess_risk({"WebFetch": FETCH}, accepted=False, others=around).rules
         assert [rule.name for rule in rules] == expected
-    assert risk_rules({"Read": READ}, accepted=False, others=FETCH) == (), "the other one is asked about"
-    assert risk_rules({"WebFetch": FETCH}, accepted=True, others=READ) == ()
+    assert assess_risk({"Read": READ}, accepted=False, others=FETCH).rules == (), "the other one is asked about"
+    assert assess_risk({"WebFetch": FETCH}, accepted=True, others=READ).rules == ()
 
 
 @pytest.mark.parametrize(

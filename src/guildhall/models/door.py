@@ -191,10 +191,7 @@ class ModelDoor:
 
 
 def estimate_input_tokens(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
-    """Return an upper bound of the tokens of a request.
-
-    Counts from the last answer with a known usage.
-    """
+    """Return an upper bound of the tokens of a request. Counts from the last answer with a known usage."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.kind == "response" and message.usage.input_tokens:

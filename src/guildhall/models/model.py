@@ -100,7 +100,7 @@ def latest_input(messages: Sequence[ModelMessage]) -> str:
 
 
 def inputs_by_step(messages: Sequence[ModelMessage]) -> list[str]:
-    """Return the prompts and tool results before each answer, then the unanswered ones."""
+    """Return the input of each step: its prompts and tool results. The last step has no answer yet."""
     found: list[list[str]] = [[]]
     for message in messages:
         if message.kind == "response":

@@ -84,11 +84,15 @@ def _known_names() -> list[str]:
 
 
 def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
-    """Return the cost in dollars, with cached tokens at their own price, or None if the model has no price."""
+    """Return the cost in dollars, with cached tokens at their own price, or None if the model has no price.
+
+    The price list has no gateways and no API suffixes.
+    """
     from genai_prices import calc_price
 
     try:
-        price = calc_price(usage, model, provider_id=_price_list_name(provider))
+        listed = provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
+        price = calc_price(usage, model, provider_id=listed)
     except (LookupError, ValueError):  # an unlisted model, or inconsistent counts
         return None
     return float(price.total_price)
@@ -98,11 +102,6 @@ def has_price(provider: str, model: str) -> bool:
     from genai_prices import Usage
 
     return cost(provider, model, Usage(input_tokens=1000, output_tokens=1000)) is not None
-
-
-def _price_list_name(provider: str) -> str:
-    """Return the name of a provider in the price list, which has no gateways and no API suffixes."""
-    return provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
 
 
 _PLACEHOLDER_KEY = "api-key-not-set"  # for servers of the user: clients require some key

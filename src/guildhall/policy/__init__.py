@@ -20,6 +20,5 @@ if TYPE_CHECKING:
     from guildhall.policy.rules import Verdict as Verdict
     from guildhall.policy.rules import assess_risk as assess_risk
     from guildhall.policy.rules import judge as judge
-    from guildhall.policy.rules import risk_rules as risk_rules
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -125,6 +125,11 @@ class Risk:
         parts += [f"accepted for {', '.join(accepted)} (accepts_risk: true)"] if accepted else []
         return "; ".join(parts)
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Return the rules that require approval for the guarded tools."""
+        return tuple(Rule(name=name, approval_required=True) for name in self.guarded)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "together": self.is_present,
@@ -136,18 +141,7 @@ class Risk:
 
 
 def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()) -> Risk:
-    """Return the risk of a worker's tools. `others` are the capabilities of related workers."""
+    """Return the exfiltration risk of tools. `others`: the capabilities of parent runs and of workers it may call."""
     private = _PRIVATE in others or any(_PRIVATE in capabilities for capabilities in tools.values())
     outward = tuple(name for name, capabilities in tools.items() if _OUTSIDE in capabilities)
     return Risk(reads_private=private, outward=outward, guarded=outward if private and not accepted else ())
-
-
-def risk_rules(
-    tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()
-) -> tuple[Rule, ...]:
-    """Return the rules that guard the outward tools of a worker.
-
-    `others` are the capabilities of its parent runs and of the workers that it may call.
-    """
-    risk = assess_risk(tools, accepted=accepted, others=others)
-    return tuple(Rule(name=name, approval_required=True) for name in risk.guarded)

@@ -2,7 +2,7 @@
 
 Does not know methods (see `rpc.mcp_messages` and `rpc.endpoint`).
 
-Invariant: ambiguous input, which two parsers could read differently, is reject. Every accepted number can be sent
+Invariant: ambiguous input, which two parsers could read differently, is rejected. Every accepted number can be sent
 back.
 """
 
@@ -57,23 +57,15 @@ class RpcError(Exception):
         return {"jsonrpc": "2.0", "id": id, "error": error}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Body:
-    """The messages of a body. Responses to requests that we never send are left out."""
+def read_messages(body: bytes, *, batches: bool) -> tuple[list[Request | RpcError], bool]:
+    """Return the messages of a body, and True for a batch. Raise RpcError if the body as a whole cannot be read.
 
-    messages: tuple[Request | RpcError, ...]
-    is_batch: bool = False
-
-
-def read_messages(body: bytes, *, batches: bool) -> Body:
-    """Return the messages of a body. Raise RpcError if the body as a whole cannot be read.
-
-    With `batches` a body is any JSON-RPC 2.0. Without, it is the subset of MCP: one message, whose id is a string or an
-    integer and whose parameters are an object.
+    Responses to requests that we never send are left out. With `batches` a body is any JSON-RPC 2.0. Without, it is the
+    subset of MCP: one message, whose id is a string or an integer and whose parameters are an object.
     """
     parsed = parse_json(body)
     if not isinstance(parsed, list):
-        return Body(messages=tuple(_read_message(parsed, batches=batches)))
+        return _read_message(parsed, batches=batches), False
     batch = cast("list[Any]", parsed)
     if not batches:
         raise RpcError(INVALID_REQUEST, "batches are not supported: send one message at a time")
@@ -81,8 +73,7 @@ def read_messages(body: bytes, *, batches: bool) -> Body:
         raise RpcError(INVALID_REQUEST, "the batch is empty")
     if len(batch) > MAX_BATCH:
         raise RpcError(INVALID_REQUEST, f"the batch has {len(batch):,} messages; at most {MAX_BATCH} are accepted")
-    messages = [one for message in batch for one in _read_message(message, batches=True)]
-    return Body(messages=tuple(messages), is_batch=True)
+    return [one for message in batch for one in _read_message(message, batches=True)], True
 
 
 def parse_json(body: bytes) -> Any:

@@ -61,9 +61,6 @@ def _meta(request: jsonrpc.Request) -> Mapping[str, Any]:
     return cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
 
 
-# Bodies
-
-
 async def reply_to(
     body: bytes, headers: Headers, respond: Callable[[Request], Awaitable[dict[str, Any]]], *, batches: bool
 ) -> tuple[int, Any]:
@@ -74,17 +71,17 @@ async def reply_to(
     """
     modern = is_modern(headers)
     try:
-        read = jsonrpc.read_messages(body, batches=batches and not modern)
+        messages, is_batch = jsonrpc.read_messages(body, batches=batches and not modern)
     except RpcError as error:
         return _status(error, modern=modern), error.as_response(None)
     replies: list[tuple[int, Any]] = []
-    for message in read.messages:
+    for message in messages:
         status, payload = await _reply(message, headers, respond)
         if payload is not None:
             replies.append((status, payload))
     if not replies:
         return 202, None
-    return (200, [payload for _, payload in replies]) if read.is_batch else replies[0]
+    return (200, [payload for _, payload in replies]) if is_batch else replies[0]
 
 
 async def _reply(
@@ -103,9 +100,6 @@ async def _reply(
 
 def _status(error: RpcError, *, modern: bool) -> int:
     return (_MODERN_STATUS if modern else _STATUS).get(error.code, 200)
-
-
-# Versions
 
 
 def is_modern(headers: Headers) -> bool:
@@ -161,9 +155,6 @@ def implied_headers(request: jsonrpc.Request) -> Headers:
         return Headers({})
     values = {VERSION_HEADER: version, METHOD_HEADER: request.method, NAME_HEADER: request.params.get("name")}
     return Headers({key: value for key, value in values.items() if isinstance(value, str)})
-
-
-# Results
 
 
 def response_to(request: Request, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class StdioServer:
 
     def _receive(self, line: bytes) -> None:
         try:
-            messages = read_messages(line, batches=False).messages
+            messages, _ = read_messages(line, batches=False)
         except RpcError as error:
             self._send(error.as_response(None))
             return

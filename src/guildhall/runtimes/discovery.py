@@ -64,10 +64,9 @@ class VersionCache:
     def save(self, path: Path, state: list[int], version: str) -> None:
         """Save a version. `state` is the state of the file before the program was executed."""
         self._known[str(path)] = [*state, version]
-        if self._file is None:
-            return
-        with contextlib.suppress(OSError):
-            replace_file(self._file, json.dumps(self._known).encode(), mode=0o666)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                replace_file(self._file, json.dumps(self._known).encode(), mode=0o666)
 
 
 class Programs:
@@ -188,10 +187,7 @@ def _interpreter(path: Path, search: str) -> Path | None:
     if not first.startswith(b"#!"):
         return None
     command = first[2:].decode(errors="replace").split()
-    names = (
-        [word for word in command[1:] if not word.startswith("-")]
-        if command[:1] and command[0].endswith("/env")
-        else command
-    )
-    found = shutil.which(names[0], path=search) if names else None
+    if command and command[0].endswith("/env"):
+        command = [word for word in command[1:] if not word.startswith("-")]
+    found = shutil.which(command[0], path=search) if command else None
     return Path(found) if found else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -120,15 +121,10 @@ def request_parameters(assignment: Assignment) -> ModelRequestParameters:
         if not tool.get("native")
     ]
     native: list[AbstractNativeTool] = [_NATIVE_TOOLS[t["name"]]() for t in assignment.tools if t.get("native")]
-    if assignment.output_schema is None:
-        return ModelRequestParameters(function_tools=tools, native_tools=native)
-    return ModelRequestParameters(
-        function_tools=tools,
-        native_tools=native,
-        output_tools=[output_tool(assignment.output_schema)],
-        output_mode="tool",
-        allow_text_output=False,
-    )
+    parameters = ModelRequestParameters(function_tools=tools, native_tools=native)
+    if (schema := assignment.output_schema) is None:
+        return parameters
+    return replace(parameters, output_tools=[output_tool(schema)], output_mode="tool", allow_text_output=False)
 
 
 def output_tool(schema: Mapping[str, Any]) -> ToolDefinition:

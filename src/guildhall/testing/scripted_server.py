@@ -16,6 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import uvicorn
@@ -39,7 +40,6 @@ from guildhall.runs.hooks import RunHooks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -118,47 +118,37 @@ class ScriptedApp:
         await self._endpoint(scope, receive_body, send_response)
 
     def _find_session(self, key: str) -> PassthroughSession | None:
-        caller = scripted_caller(key)
-        if caller is None:
-            return None
-        if key not in self._sessions:
-            ask = _SourceCaller(self._source_for_worker, caller)
-            name = f"{caller.worker}_{caller.ordinal}_"
+        if key not in self._sessions and (caller := scripted_caller(key)) is not None:
+            ask, name = partial(self._call_source, caller, {}), f"{caller.worker}_{caller.ordinal}_"
             session = PassthroughSession(ask, content=None, on_error=lambda error: None, id_prefix=name, may_retry=True)
             self._sessions[key] = session
-        return self._sessions[key]
+        return self._sessions.get(key)
 
-
-class _SourceCaller:
-    """Calls a source. It counts the failures of each step, for `fail` in scripts."""
-
-    def __init__(self, source_for_worker: Callable[[str], Source], caller: Caller) -> None:
-        self._source_for_worker = source_for_worker
-        self._caller = caller
-        self._failures: dict[int, int] = {}
-
-    async def __call__(
+    async def _call_source(
         self,
+        caller: Caller,
+        failures: dict[int, int],
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
         passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
+        """Return the answer of the source. `failures` counts the failures of each step, for `fail` in scripts."""
         step = sum(1 for message in messages if message.kind == "response")
         query = Query(
-            worker=self._caller.worker,
-            ordinal=self._caller.ordinal,
-            attempt=self._failures.get(step, 0),
+            worker=caller.worker,
+            ordinal=caller.ordinal,
+            attempt=failures.get(step, 0),
             messages=messages,
             settings={},
             parameters=parameters,
         )
         try:
-            response = await self._source_for_worker(self._caller.worker).answer(query, lambda piece: None)
+            response = await self._source_for_worker(caller.worker).answer(query, lambda piece: None)
             return rename_tools(response, _offered_names(tool.name for tool in parameters.function_tools))
         except ModelFailed as error:
             if error.status is not None:
-                self._failures[step] = query.attempt + 1
+                failures[step] = query.attempt + 1
             raise
 
 
@@ -226,9 +216,7 @@ class ScriptedServer:
             time.sleep(0.005)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stop()
 
     def _stop(self) -> None:

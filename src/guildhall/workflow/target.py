@@ -66,8 +66,8 @@ def parse(text: str) -> Target:
         "a tag belongs to a workflow": not at and ":" in text,
         "there is more than one colon": colon and text.count(":") > 1,
         **{f"{_shorten(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
-        "there is no workflow after the @": at and not workflow,
-        "there is no tag after the colon": colon and not tag,
+        "no workflow after the @": at and not workflow,
+        "no tag after the colon": colon and not tag,
         "it is empty": not at and not agent,
     }
     if found := [problem for problem, applies in problems.items() if applies]:

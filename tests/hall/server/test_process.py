@@ -16,7 +16,7 @@ import pytest
 from guildhall.hall.client.discovery import find_hall
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.cli.places import Terminal
-from tests.runs.places import DONE, WRITE, put_script, put_worker, until
+from tests.runs.places import DONE, WRITE, put_script, put_worker, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -168,9 +168,9 @@ def _at_a_terminal_an_ask_is_answered(guild_hall: GuildWithHall, project: Path) 
     put_script(project, WRITE, DONE)
     terminal = Terminal(guild_hall, "run", "scribe", "go")
     try:
-        terminal.until("Allow this call?")
-        terminal.types("yes\n")
-        assert terminal.ends() == (0, "done\n")
+        terminal.wait_for("Allow this call?")
+        terminal.type("yes\n")
+        assert terminal.wait_exit() == (0, "done\n")
     finally:
         terminal.close()
     assert (project / "notes" / "a.md").read_text() == "one"
@@ -183,7 +183,7 @@ def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
     desk = lay_out(project, home, enter("one"), {"sleep": 1.0, **enter("two")}, DONE)
     process = guild_hall.start("run", "clerk", "go")
     run = started(process)
-    until((desk / "book").exists)
+    wait_until((desk / "book").exists)
     line_of(process, "← enter")
     dead = guild_hall.kill_hall()
     out, err = process.communicate(timeout=PATIENCE)
@@ -193,7 +193,7 @@ def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
     assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "interrupted"
     put_worker(project, "other", sandboxes=None, tool_rules=None)
     begun = guild_hall.start("run", "other", "go")  # anything that needs a hall
-    until(lambda: (desk / "book").read_text().split() == ["one", "two"])
+    wait_until(lambda: (desk / "book").read_text().split() == ["one", "two"])
     log = guild_hall("log", run, "-f", "--json")
     assert guild_hall.hall().pid != dead.pid
     kinds = [json.loads(line)["kind"] for line in log.out.splitlines()]
@@ -213,7 +213,7 @@ def test_an_effect_that_was_cut_off_is_not_repeated_by_the_next_hall(
     (desk / "hold-one").touch()
     process = guild_hall.start("run", "clerk", "go")
     run = started(process)
-    until((desk / "held-one").exists)
+    wait_until((desk / "held-one").exists)
     guild_hall.kill_hall()
     process.communicate(timeout=PATIENCE)
     (desk / "hold-one").unlink()
@@ -245,7 +245,7 @@ def test_told_to_leave_it_pauses_and_the_next_one_goes_on_but_not_with_what_a_pe
     os.close(watched)
     put_script(project, DONE)
     assert guild_hall("run", "scribe", "another").code == 0
-    until(lambda: guild_hall("show", stopped, "--json").json["status"] == "completed")
+    wait_until(lambda: guild_hall("show", stopped, "--json").json["status"] == "completed")
     assert guild_hall("show", paused, "--json").json["status"] == "paused"
 
 
@@ -256,7 +256,7 @@ def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(
     (desk / "hold-one").touch()  # the call is given some time to end: the hall takes a while to leave
     process = guild_hall.start("run", "clerk", "go")
     run = started(process)
-    until((desk / "held-one").exists)
+    wait_until((desk / "held-one").exists)
     old = guild_hall.hall()
     os.kill(old.pid, signal.SIGTERM)
     put_worker(project, "other", sandboxes=None, tool_rules=None)
@@ -264,7 +264,9 @@ def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(
     assert guild_hall("run", "other", "go").out == "done\n"
     assert process.wait(PATIENCE) == 130
     assert guild_hall.hall().pid != old.pid
-    until(lambda: guild_hall("show", run, "--json").json["status"] == "waiting")  # it was cut off: what came of it?
+    wait_until(
+        lambda: guild_hall("show", run, "--json").json["status"] == "waiting"
+    )  # it was cut off: what came of it?
     home.address.unlink()
     assert "Stopped the hall" in guild_hall("hall", "stop").out, "it is known by its lock, too"
 
@@ -275,9 +277,9 @@ def test_it_leaves_when_nothing_lives_in_it(guild_hall: GuildWithHall, project: 
     put_script(project, {"sleep": 0.6, "say": "slept"})
     assert guild_hall("run", "scribe", "go").out == "slept\n", "a run keeps it, though it is longer than that"
     first = find_hall(home)
-    until(lambda: find_hall(home) is None)
+    wait_until(lambda: find_hall(home) is None)
     assert not home.address.exists()
-    until(lambda: first is None or gone(first.pid)())
+    wait_until(lambda: first is None or gone(first.pid)())
     assert guild_hall("run", "scribe", "go").out == "slept\n"
 
 

@@ -340,5 +340,5 @@ def test_a_wrong_script_is_told_with_its_line_and_field(tmp_path: Path, text: st
 
 
 def test_a_script_that_is_not_there_is_told() -> None:
-    with pytest.raises(InvalidFile, match="there is no such file"):
+    with pytest.raises(InvalidFile, match="file not found"):
         load_script(Path("nowhere.yaml"))

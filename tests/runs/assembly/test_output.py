@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runs.places import NOTES, WRITE, journal, kinds, put_script, put_worker, start_asking, told
+from tests.runs.places import NOTES, WRITE, journal, kinds, model_input, put_script, put_worker, run_until_ask
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_what_fits_is_the_output(guild: Guild, project: Path) -> None:
 def test_what_does_not_fit_goes_back(guild: Guild, project: Path, answer: dict[str, Any], said: str) -> None:
     ran = judged(guild, project, answer, FITS)
     assert (ran.code, ran.json["output"]) == (0, {"score": 7})
-    assert said in told(journal(guild, ran.json["run"]))
+    assert said in model_input(journal(guild, ran.json["run"]))
 
 
 @pytest.mark.req("DO-10")
@@ -80,7 +80,7 @@ def test_a_call_beside_the_result_may_wait_for_a_person(guild: Guild, project: P
     judged(guild, project, {"say": "x"})
     put_worker(project, output_schema_ref="schemas/report.json")
     put_script(project, {**WRITE, "output": {"score": 3}})
-    _, _, ask = start_asking(guild)
+    _, _, ask = run_until_ask(guild)
     (project / "schemas" / "report.json").unlink()  # what was frozen at the start is what counts
     ran = guild("answer", ask, "yes", "--output", "json")
     assert (ran.code, ran.json["output"]) == (0, {"score": 3})

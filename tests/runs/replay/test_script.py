@@ -38,8 +38,8 @@ from tests.runs.places import (
     kinds,
     put_script,
     put_worker,
-    start_asking,
-    until,
+    run_until_ask,
+    wait_until,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_a_call_that_was_cut_off_is_made_by_the_test(guild: Guild, project: Path
     process = guild.start("run", "scribe", "go")
     assert process.stderr
     run = process.stderr.readline().split()[1].rstrip(":")
-    until(lambda: "tool_started" in kinds(journal(guild, run)))
+    wait_until(lambda: "tool_started" in kinds(journal(guild, run)))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
     (project / "quick").touch()
@@ -130,7 +130,7 @@ def test_a_file_that_the_run_saw_only_in_part_is_not_part_of_the_test(guild: Gui
 def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, {"calls": [WRITE, OTHER]}, WRITE, DONE)
-    _, run, first = start_asking(guild)
+    _, run, first = run_until_ask(guild)
     second = guild("show", run, "--json").json["asks"][1]["ask"]
     guild("answer", second, "no", "--note", "not b: that is mine")
     guild("answer", first, "always")
@@ -262,7 +262,7 @@ def test_a_place_where_no_script_goes(guild: Guild, project: Path, words: list[s
 def test_only_a_run_that_has_ended(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, _ = start_asking(guild)
+    _, run, _ = run_until_ask(guild)
     refused = guild("script", run, "--json")
     assert (refused.code, refused.json["error"]["code"]) == (1, "conflict")
     assert "is waiting" in refused.err
@@ -274,7 +274,7 @@ def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, {"say": "late", "sleep": 60})
     working = guild.start("run", "scribe", "go", cwd=project)
-    until(lambda: bool(guild("ls", "--json").json["working"]))
+    wait_until(lambda: bool(guild("ls", "--json").json["working"]))
     run = guild("ls", "--json").json["working"][0]["run"]
     refused = guild("script", run)
     assert refused.code == 1

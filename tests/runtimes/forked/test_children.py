@@ -23,7 +23,7 @@ from guildhall.runtimes.model import Assignment
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
 from tests.children import PATIENCE, Watched, children_of
 from tests.conftest import ROOT
-from tests.runs.places import until
+from tests.runs.places import wait_until
 from tests.runtimes.test_pydantic import Doors, calls, says, told
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
     folder = Path(f"/proc/{place.nursery.pids[0]}")
     assert (folder / "environ").read_bytes() == b""
     assert len(list((folder / "task").iterdir())) == 1, "threads do not live on in a fork"
-    until(lambda: len(list((folder / "fd").iterdir())) == 4)  # once it has rehearsed
+    wait_until(lambda: len(list((folder / "fd").iterdir())) == 4)  # once it has rehearsed
     assert (folder / "cwd").readlink() == Path("/")
 
 
@@ -532,7 +532,7 @@ def test_a_killed_hall_takes_everything_with_it(wild: Place, number: signal.Sign
         assert hall.stdout is not None
         pids = [int(word) for word in hall.stdout.readline().split()]
         everyone = [Watched(pid) for pid in pids]
-        until(lambda: len(children_of(*pids[1:])) == 1)
+        wait_until(lambda: len(children_of(*pids[1:])) == 1)
         below = [Watched(pid) for pid in children_of(*pids[1:])]
         hall.send_signal(number)
         hall.wait(PATIENCE)

@@ -82,6 +82,7 @@ def test_what_is_answered_is_what_arrives(text: str, arguments: Any) -> None:
     assert arrived == response
 
 
-def test_what_is_too_long_is_not_sent() -> None:
+def test_what_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guildhall.runtimes.forked.protocol.MAX_LINE_BYTES", 100)
     with pytest.raises(RuntimeFailed, match="too long"):
-        Done(output="x" * 100).encode(100)
+        Done(output="x" * 100).encode()

@@ -2,7 +2,7 @@
 
 A body is parsed as plain JSON with limits on its depth and size.
 `Conversation` checks that each tool call has a result.
-`Trim` describes the prompt, tools and results that a request may show.
+`TrimRules` describes the prompt, tools and results that a request may show.
 Does not contain the format of a provider: `anthropic`, `openai_chat` and `openai_responses` do.
 """
 

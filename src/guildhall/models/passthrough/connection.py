@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -31,20 +31,6 @@ _MAX_HEAD_BYTES = 100_000
 
 class ConnectionLost(Exception):
     """A connection that failed, was closed, or carried data that is not HTTP."""
-
-
-class HttpResponse(Protocol):
-    """A response whose head has arrived."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. Raise ConnectionLost if it breaks off."""
-        ...
 
 
 class ConnectionPool:
@@ -164,6 +150,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raise ConnectionLost if it breaks off."""
         while True:
             while self._chunks:
                 chunk = self._chunks.popleft()
@@ -232,11 +219,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if (
-            self._has_head
-            and not self._is_complete
-            and not {"content-length", "transfer-encoding"} & self.headers.keys()
-        ):
+        if self._has_head and not {"content-length", "transfer-encoding"} & self.headers.keys():
             self._is_complete = True  # the end of the connection is the end of the body
         self._error = self._error or (str(exc) if exc else "the connection was closed")
         self._wake()
@@ -269,6 +252,9 @@ class _Connection(asyncio.Protocol):
         self._is_complete = True
         self._keeps_alive = self._parser.should_keep_alive()
         self._stop_timer()
+
+
+HttpResponse = _Connection | _ProxiedResponse  # a response whose head has arrived
 
 
 async def _connect(address: tuple[str, int], ssl: SSLContext | None, idle_timeout_s: float) -> _Connection:

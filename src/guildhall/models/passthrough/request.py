@@ -168,7 +168,7 @@ class PassthroughRequest:
 
 
 async def count_tokens(
-    dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], line: ConnectionPool, upstream: Upstream
+    dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], pool: ConnectionPool, upstream: Upstream
 ) -> tuple[int, dict[str, str], bytes]:
     """Return status, headers and body of the provider's token count for a request. It is free."""
     sent = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
@@ -176,7 +176,7 @@ async def count_tokens(
     data = json.dumps({**sent, "model": upstream.model}).encode()
     answer = bytearray()
     try:
-        async with line.post(url, _request_headers(headers, upstream), data, upstream.ssl) as response:
+        async with pool.post(url, _request_headers(headers, upstream), data, upstream.ssl) as response:
             async for chunk in response.chunks():
                 answer += chunk[: _MAX_ERROR_BYTES - len(answer)]
     except ConnectionLost as error:

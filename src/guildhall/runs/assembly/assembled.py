@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.policy.rules import Mode, Rule, risk_rules
+from guildhall.policy.rules import Mode, Rule, assess_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation
 from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import permitted_capabilities
@@ -239,5 +239,5 @@ def run_rules(
         replace(rule, approval_required=False) if rule.name in CREATE_RULES else rule
         for rule in recipe.worker.rules_for(tool.name for tool in tools)
     )
-    accepted = recipe.worker.definition.accepts_risk
-    return (*own, *risk_rules(permitted_capabilities(tools, forbidden), accepted=accepted, others=around))
+    capabilities, accepted = permitted_capabilities(tools, forbidden), recipe.worker.definition.accepts_risk
+    return (*own, *assess_risk(capabilities, accepted=accepted, others=around).rules)

@@ -152,7 +152,7 @@ def _in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPa
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
-        raise NotFound(f"there is no file {name}") from None
+        raise NotFound(f"file not found: {name}") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
         raise UsageError(f"cannot attach {name}: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)

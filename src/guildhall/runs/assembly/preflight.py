@@ -56,7 +56,7 @@ def _schema_path(worker: Worker, frame: Frame) -> Path | None:
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
         hint = "Create the file, or correct the path, which is relative to the worker's project."
-        raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
+        raise InvalidFile(f"output_schema_ref: file not found: {path}", where=worker.place, hint=hint)
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -221,7 +221,7 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
         if not path.exists():
             base = "the folder of the workflow file" if worker.scope == "workflow" else "the worker's project"
             hint = f"Create the file, or correct the path, which is relative to {base}."
-            raise InvalidFile(f"model: there is no script {path}", where=worker.place, hint=hint)
+            raise InvalidFile(f"model: script not found: {path}", where=worker.place, hint=hint)
         if thorough:
             from guildhall.models.scripted.source import load_script
 

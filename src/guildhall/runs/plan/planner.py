@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge, risk_rules
+from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
 from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
@@ -201,7 +201,7 @@ def _plan_alone(
         check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
         problems.append(PlanProblem("risk", error.message))
-    guards = risk_rules(by_name, accepted=definition.accepts_risk, others=around)
+    risk_with_calls = assess_risk(by_name, accepted=definition.accepts_risk, others=around)
     mode = request.mode if request else "ask"
     return Plan(
         worker=worker.name,
@@ -213,7 +213,7 @@ def _plan_alone(
         priced=priced,
         mode=mode,
         bounds=tool_set.make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
-        tools=_judge_tools(prepared.tools, (*worker.rules, *guards), mode),
+        tools=_judge_tools(prepared.tools, (*worker.rules, *risk_with_calls.rules), mode),
         unknown=tuple(name for name in definition.toolboxes if name not in facts.toolboxes),
         cwd=view.cwd,
         folders=view.folders,
@@ -227,7 +227,7 @@ def _plan_alone(
         schema=facts.schema,
         code=facts.code,
         risk=assess_risk(by_name, accepted=definition.accepts_risk),
-        risk_with_calls=assess_risk(by_name, accepted=definition.accepts_risk, others=around),
+        risk_with_calls=risk_with_calls,
         problems=tuple(problems),
     )
 

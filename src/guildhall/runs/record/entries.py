@@ -151,7 +151,7 @@ class ToolStarted(Payload, kind="tool_started"):
 
 
 class ToolDoubted(Payload, kind="tool_doubted"):
-    """A tool call that was cut off. The user is asked if it took effect."""
+    """An interrupted tool call. The hall asks the user if it took effect."""
 
     tool: str
     arguments: Mapping[str, Any] | None
@@ -173,7 +173,7 @@ class WorkerCreated(Payload, kind="worker_created"):
 
 
 class LimitAsked(Payload, kind="limit_asked"):
-    """A limit was reached, and the user is asked to raise it."""
+    """A reached limit. The hall asks the user for more."""
 
     limit: str
     value: float
@@ -181,14 +181,14 @@ class LimitAsked(Payload, kind="limit_asked"):
 
 
 class LoopAsked(Payload, kind="loop_asked"):
-    """Agents of a workflow only exchange messages, and the user is asked if they may continue."""
+    """A loop of agents that only talk to each other. The hall asks the user if they may continue."""
 
     title: str
     ask: str
 
 
 class QuestionAsked(Payload, kind="question_asked"):
-    """The worker of a job or a commission has asked the user a question."""
+    """A question of the worker of a job or commission to the user."""
 
     question: str
     wait: bool

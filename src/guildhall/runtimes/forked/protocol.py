@@ -27,10 +27,10 @@ _Key = Annotated[str, Field(min_length=1, max_length=1000)]
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
-    def encode(self, longest: int = MAX_LINE_BYTES) -> bytes:
+    def encode(self) -> bytes:
         text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # json keeps lone surrogates
-        if len(text) > longest:
-            raise RuntimeFailed(f"message too long: {len(text):,} bytes, at most {longest:,} are allowed")
+        if len(text) > MAX_LINE_BYTES:
+            raise RuntimeFailed(f"message too long: {len(text):,} bytes, at most {MAX_LINE_BYTES:,} are allowed")
         return text
 
     @classmethod
@@ -46,10 +46,6 @@ class Start(_Message):
     tools: list[dict[str, Any]]
     output_schema: dict[str, Any] | None
     is_conversation: bool = False
-
-    @staticmethod
-    def from_assignment(assignment: Assignment) -> Start:
-        return Start.model_validate(assignment, from_attributes=True)
 
     def assignment(self) -> Assignment:
         fields: dict[str, Any] = {**dict(self), "tools": tuple(self.tools)}

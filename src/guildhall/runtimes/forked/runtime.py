@@ -148,7 +148,7 @@ class _DoorService:
 
     async def _read(self) -> Outcome:
         with suppress(OSError):
-            self._writer.write(Start.from_assignment(self._assignment).encode())
+            self._writer.write(Start.model_validate(self._assignment, from_attributes=True).encode())
             while (line := await self._read_line()).endswith(b"\n"):
                 try:
                     message = decode_message(line)
@@ -167,7 +167,7 @@ class _DoorService:
                         self._start(self._answer_tool(number, call))
                     case NextMessage():
                         self._check_turn()
-                        self._message_task = self._start(self._answer_message(message))
+                        self._message_task = self._start(self._answer_message(message.id, message.key))
                     case Failed(message=text, hint=hint):
                         raise RuntimeFailed(text, hint=hint)
                     case done:
@@ -213,8 +213,8 @@ class _DoorService:
             raise _ProcessDied("requested the user's next message out of turn and was ended")
         self._message_after = length
 
-    async def _answer_message(self, listened: NextMessage) -> Reply:
-        return Reply(id=listened.id, text=await self._doors.next_message(listened.key))
+    async def _answer_message(self, number: int, key: str) -> Reply:
+        return Reply(id=number, text=await self._doors.next_message(key))
 
     async def _answer_tool(self, number: int, call: ToolCall) -> Reply:
         return Reply(id=number, result=(await self._doors.call_tool(call)).as_dict())

@@ -61,23 +61,12 @@ class Claude(Driver):
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         mcp, prompt = home / "mcp.json", home / "prompt.md"
         servers = {
-            name: {
-                "type": "http",
-                "url": f"{url}/mcp/{name}/",
-                "headers": {"Authorization": f"Bearer ${{{_TOKEN}}}"},
-            }
+            name: {"type": "http", "url": f"{url}/mcp/{name}/", "headers": {"Authorization": f"Bearer ${{{_TOKEN}}}"}}
             for name in access.servers
         }
+        files = ("--mcp-config", str(mcp), "--system-prompt-file", str(prompt))
         return Launch(
-            argv=(
-                *_FLAGS,
-                "--model",
-                model or _ANY_MODEL,
-                "--mcp-config",
-                str(mcp),
-                "--system-prompt-file",
-                str(prompt),
-            ),
+            argv=(*_FLAGS, "--model", model or _ANY_MODEL, *files),
             env={
                 **_ENV,
                 "CLAUDE_CONFIG_DIR": str(home / "claude"),

@@ -8,7 +8,6 @@ Does not start the process: `process` does. Does not decide the output: `runtime
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, RuntimeFailed, RuntimeToolless
@@ -87,11 +86,7 @@ class Codex(Driver):
         return None
 
     def tool_name(self, server: str, tool: str) -> str:
-        return f"mcp__{_normalize(server)}__{_normalize(tool)}"
-
-
-def _normalize(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+        return f"mcp__{normal_name(server)}__{normal_name(tool)}".replace("-", "_")
 
 
 def _settings(access: DoorAccess, url: str, home: Path, model: str) -> dict[str, Any]:

@@ -34,19 +34,11 @@ _CATALOGUE = "models.json"  # an empty catalog, because it reads hundreds of mod
 _PACKAGES = {"anthropic": ("@ai-sdk/anthropic", "anthropic"), "openai": ("@ai-sdk/openai", "openai")}
 _OTHER_PACKAGE = ("@ai-sdk/openai-compatible", "openai")
 _DISABLED = (
-    "OPENCODE_DISABLE_AUTOCOMPACT",
-    "OPENCODE_DISABLE_AUTOUPDATE",
-    "OPENCODE_DISABLE_CLAUDE_CODE",
-    "OPENCODE_DISABLE_DEFAULT_PLUGINS",
-    "OPENCODE_DISABLE_EXTERNAL_SKILLS",
-    "OPENCODE_DISABLE_LSP_DOWNLOAD",
-    "OPENCODE_DISABLE_MODELS_FETCH",
-    "OPENCODE_DISABLE_PROJECT_CONFIG",
-    "OPENCODE_DISABLE_PRUNE",
-    "OPENCODE_DISABLE_SHARE",
-    "OPENCODE_DISABLE_TERMINAL_TITLE",
-    "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER",
-)
+    "OPENCODE_DISABLE_AUTOCOMPACT", "OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_CLAUDE_CODE",
+    "OPENCODE_DISABLE_DEFAULT_PLUGINS", "OPENCODE_DISABLE_EXTERNAL_SKILLS", "OPENCODE_DISABLE_LSP_DOWNLOAD",
+    "OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_PROJECT_CONFIG", "OPENCODE_DISABLE_PRUNE",
+    "OPENCODE_DISABLE_SHARE", "OPENCODE_DISABLE_TERMINAL_TITLE", "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER",
+)  # fmt: skip
 
 
 class OpenCode(Driver):
@@ -60,6 +52,7 @@ class OpenCode(Driver):
         argv = ["run", "--format", "json", "--auto", "--pure", "--agent", _NAME, "--model", f"{_NAME}/{name}"]
         argv += ["--title", "run"]  # otherwise it asks the model for a title
         argv += ["--session", self._session] if self._next_message is not None else []
+        text = message_text(assignment) if self._next_message is None else self._next_message
         settings = ".config/opencode"
         configured = json.dumps(_settings(assignment, access, url, name))
         known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it were installed
@@ -73,9 +66,7 @@ class OpenCode(Driver):
                 f"{settings}/package-lock.json": json.dumps({"packages": {"": known}}),
                 f"{settings}/node_modules/.keep": "",
             },
-            stdin=(message_text(assignment) if self._next_message is None else self._next_message).encode(
-                errors="replace"
-            ),
+            stdin=text.encode(errors="replace"),
         )
 
     def read(self, line: Mapping[str, Any]) -> TurnEnd | None:

@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from guildhall.rpc.listener import Listener
     from guildhall.runtimes.catalog import RuntimeInfo
-    from guildhall.runtimes.discovery import InstalledProgram, Programs
+    from guildhall.runtimes.discovery import Programs
     from guildhall.runtimes.programs.process import Launch, Program
 
 
@@ -104,48 +104,35 @@ class ProgramRuntime:
         driver = self._driver()
         installed = await self._programs.find(driver.info)
         exchange = _Exchange(assignment, driver, self._idle_timeout_s, doors)
-        access = doors.register(exchange.hooks())
-        try:
-            return await self._execute(assignment, driver, installed, exchange, access)
-        finally:
-            access.close()
-
-    async def _execute(
-        self,
-        assignment: Assignment,
-        driver: Driver,
-        installed: InstalledProgram,
-        exchange: _Exchange,
-        access: DoorAccess,
-    ) -> Outcome:
         provider, _, name = assignment.model.rpartition(":")
         model = "" if provider in ("script", "replay") or name == "auto" else name  # the provider's name of it
-        async with process.temporary_home() as home:
-            while True:
-                async with AsyncExitStack() as opened:
-                    started = await process.start(
-                        installed,
-                        home,
-                        lambda url: driver.launch(assignment, access, url, home, model),
-                        network=driver.info.needs_network,
-                    )
-                    opened.callback(started.door.close)
-                    opened.push_async_callback(started.end)
-                    serving = await self._listen(started.door)
-                    opened.push_async_callback(serving.close, 0)
-                    opened.push_async_callback(started.end)  # before the doors are closed
-                    try:
-                        outcome = await exchange.outcome(started, access)
-                    except RuntimeCrashed:
-                        await started.end()
-                        await access.wait_for_calls()  # so that the next process finds them recorded
-                        raise
-                    except BaseException:
-                        access.close()  # before anything else
-                        raise
-                    if outcome is not None:
-                        access.close()
-                        return outcome
+        with closing(doors.register(exchange.hooks())) as access:
+            async with process.temporary_home() as home:
+                while True:
+                    async with AsyncExitStack() as opened:
+                        started = await process.start(
+                            installed,
+                            home,
+                            lambda url: driver.launch(assignment, access, url, home, model),
+                            network=driver.info.needs_network,
+                        )
+                        opened.callback(started.door.close)
+                        opened.push_async_callback(started.end)
+                        serving = await self._listen(started.door)
+                        opened.push_async_callback(serving.close, 0)
+                        opened.push_async_callback(started.end)  # before the doors are closed
+                        try:
+                            outcome = await exchange.outcome(started, access)
+                        except RuntimeCrashed:
+                            await started.end()
+                            await access.wait_for_calls()  # so that the next process finds them recorded
+                            raise
+                        except BaseException:
+                            access.close()  # before anything else
+                            raise
+                        if outcome is not None:
+                            access.close()
+                            return outcome
 
 
 class _Exchange:

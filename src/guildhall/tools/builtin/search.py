@@ -152,7 +152,7 @@ class _GrepSearch:
             raise TimedOut(f"the search took longer than {_TIMEOUT_S:.0f} seconds", hint=hint)
 
     def add(self, line: str, *, counts: bool = True) -> None:
-        """Add a line to the result, or mark the result as full."""
+        """Add a line to the result, or note that the result is full."""
         if (counts and self.results >= self.most) or self.size > _MAX_OUTPUT_CHARS:
             self.full = True
             return

@@ -221,7 +221,7 @@ class _Fetcher:
         except (OSError, UnicodeError):
             found = []
         if not found:
-            raise NotFound(f"unknown host {host}", hint="Check the name.")
+            raise NotFound(f"cannot resolve {host}", hint="Check the name.")
         for text in found:
             if not self._permitted(ipaddress.ip_address(text)):
                 hint = "Only the public web can be fetched, not this machine and not private networks."
