@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hall.doors import put, served
-from tests.hall.test_mcp import official
+from tests.hall.doors import serve_tool_door, write_worker
+from tests.hall.test_mcp import open_official_client
 from tests.members.places import put_member
 from tests.runs.places import DONE, journal, put_script, put_worker
 
@@ -195,18 +195,18 @@ def test_a_test_starts_no_members(guild: Guild, project: Path, home: Home) -> No
 @pytest.mark.req("PLAN-3b")
 def test_at_the_tool_door_it_is_a_server_of_its_own(home: Home, project: Path) -> None:
     put_member(home.path, "ant")
-    put(project, "host", toolboxes=[], members=["ant"], tools=["Glob"], accepts_risk=True)
+    write_worker(project, "host", toolboxes=[], members=["ant"], tools=["Glob"], accepts_risk=True)
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("host")
-            async with official(f"{hall.url}/ant-dispatch/", token, "auto") as client:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("host")
+            async with open_official_client(f"{hall.url}/ant-dispatch/", token, "auto") as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == SIX
                 made = await client.call_tool("dispatch", {"description": "d", "task": "quick"})
                 assert json.loads(made.content[0].text) == {"jobId": "j-1"}
                 got = await client.call_tool("result", {"jobId": "j-1"})
                 assert json.loads(got.content[0].text)["output"] == "done: quick"
-            async with official(f"{hall.url}/tools/", token, "auto") as client:
+            async with open_official_client(f"{hall.url}/tools/", token, "auto") as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == ["Glob"]
 
     asyncio.run(work())

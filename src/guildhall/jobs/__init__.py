@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from guildhall.jobs.model import Dispatch as Dispatch
     from guildhall.jobs.model import Job as Job
     from guildhall.jobs.model import JobDetails as JobDetails
-    from guildhall.jobs.model import JobOperations as JobOperations
     from guildhall.jobs.model import JobResult as JobResult
     from guildhall.jobs.model import Page as Page
     from guildhall.jobs.model import WorkerJobs as WorkerJobs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 from guildhall.core.errors import UsageError
 from guildhall.core.text import check_line, check_text, did_you_mean, is_text
@@ -236,8 +236,10 @@ class JobResult:
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
 
 
-class JobOperations(Protocol):
-    """The operations on the jobs of a hall or of a member."""
+class WorkerJobs(Protocol):
+    """The jobs of one worker or member."""
+
+    async def dispatch(self, dispatch: Dispatch) -> Job: ...
 
     async def page(
         self,
@@ -261,12 +263,6 @@ class JobOperations(Protocol):
         ...
 
 
-class WorkerJobs(JobOperations, Protocol):
-    """The jobs of one worker or member, with the operation that starts a job."""
-
-    async def dispatch(self, dispatch: Dispatch) -> Job: ...
-
-
 def open_question(details: JobDetails, question: str | None) -> AskedQuestion:
     """Return the open question with this text, or the only open question. Raise UsageError if it is not clear which."""
     matching = [asked for asked in details.question_log if asked.answer is None and question in (None, asked.question)]
@@ -277,16 +273,8 @@ def open_question(details: JobDetails, question: str | None) -> AskedQuestion:
     return matching[0]
 
 
-def check_filter(filter: str | None) -> None:
-    if filter is not None and (not is_text(filter) or len(filter) > MAX_DESCRIPTION_CHARS):
-        raise UsageError(
-            f"filter: expected a pattern such as '*report*' of at most {MAX_DESCRIPTION_CHARS:,} characters"
-        )
-
-
 def parse_detail(word: object) -> Detail:
     """Return the level of detail. Raise UsageError if it is unknown."""
-    for detail in get_args(Detail):
-        if word == detail:
-            return detail
+    if word in get_args(Detail):
+        return cast("Detail", word)
     raise UsageError(f"unknown detail {str(word)[:40]!r}", hint=did_you_mean(str(word), get_args(Detail)))

@@ -25,9 +25,9 @@ from guildhall.activities.questions import answer_text
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
 from guildhall.core.ids import JOB, is_id
-from guildhall.core.text import did_you_mean
+from guildhall.core.text import did_you_mean, is_text
 from guildhall.jobs.directory import META, REMOVED_PREFIX, RESULT, JobFolder, change_stamp
-from guildhall.jobs.model import Job, JobDetails, JobResult, JobStatus, Page, check_filter
+from guildhall.jobs.model import MAX_DESCRIPTION_CHARS, Job, JobDetails, JobResult, JobStatus, Page
 from guildhall.runs.model import ENDED, Ask, Run
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import records
@@ -52,7 +52,7 @@ class Index:
     """All jobs of a folder in memory, ordered by time."""
 
     def __init__(self, folder: Path, *, clean_up: bool) -> None:
-        """`clean_up`: remove directories that never became a job, and those whose removal was interrupted."""
+        """Read all jobs. `clean_up`: remove incomplete directories, and directories of interrupted removals."""
         self._folder = folder
         self._jobs: dict[str, tuple[Job, tuple[int, ...] | None]] = {}
         self._positions: list[tuple[str, str]] = []  # oldest first
@@ -134,7 +134,9 @@ class Index:
         worker: str | None = None,
     ) -> Page:
         """Return jobs, newest first, starting after the cursor. `filter`: a glob for the whole description."""
-        check_filter(filter)
+        if filter is not None and (not is_text(filter) or len(filter) > MAX_DESCRIPTION_CHARS):
+            text = f"at most {MAX_DESCRIPTION_CHARS:,} characters"
+            raise UsageError(f"filter: expected a pattern such as '*report*' of {text}")
         if limit is not None and not 0 < limit <= _MAX_PAGE:
             raise UsageError(f"limit: {limit} is not between 1 and {_MAX_PAGE:,}")
         found: list[Job] = []
@@ -226,11 +228,8 @@ class JobQueries:
         """Return the result of a job. Raise NotFinished if it is not completed."""
         job, folder = self._current(id), self._index.folder(id)
         if job.status != "completed":
-            reason = {
-                "running": "is still running",
-                "failed": f"failed: {job.error}",
-                "cancelled": "was cancelled",
-            }[job.status]
+            reasons = {"running": "is still running", "failed": f"failed: {job.error}", "cancelled": "was cancelled"}
+            reason = reasons[job.status]
             hint = f"Details: guild show {id}"
             raise NotFinished(f"no result: the job {id} {reason}", job=id, status=job.status, hint=hint)
         output = folder.result()
@@ -248,7 +247,7 @@ class JobQueries:
         return self.get(id)
 
     def folder(self, id: str) -> Path:
-        """Return the directory of a job. Raise UnknownJob if there is none."""
+        """Return the directory of a job. Raise UnknownJob if the id is unknown."""
         self.get(id)
         return self._index.folder(id).path
 

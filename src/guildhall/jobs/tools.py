@@ -66,8 +66,8 @@ class JobTools:
     key: str
 
     async def update_summary(self, summary: str) -> str:
-        """Report your progress: what is done, what you are doing now, what comes next. It replaces your last summary.
-        Until there is a result, others see only this summary of your work.
+        """Report your progress: the finished, the current and the next steps. Replaces your last summary.
+        Until the result is submitted, others see only this summary of your work.
 
         Args:
             summary: 1-3 sentences.
@@ -173,11 +173,9 @@ def check_read_only(worker: Worker) -> None:
     writing = [f"tools: {name}" for name in WRITE_TOOLS if name in definition.tools]
     writing += [f"sandboxes.{name}: mode rw" for name, sandbox in definition.sandboxes.items() if sandbox.mode == "rw"]
     if writing:
-        raise Refused(
-            f"{worker.name} cannot run as a job: it can write ({', '.join(writing)})",
-            where=worker.place,
-            hint="Jobs write through write_artifact. Remove the entries, or use `guild run`.",
-        )
+        message = f"{worker.name} cannot run as a job: it can write ({', '.join(writing)})"
+        hint = "Jobs write through write_artifact. Remove the entries, or use `guild run`."
+        raise Refused(message, where=worker.place, hint=hint)
 
 
 def job_profile(worker: Worker) -> Worker:

@@ -145,11 +145,9 @@ def member_code(member: Member) -> Code:
         files.append(code_file(path, root))
         size += len(files[-1].content)
         if len(files) > MAX_FILES or size > MAX_BYTES:
-            raise ToolUnavailable(
-                f"the member {member.name} has more than {MAX_FILES} files, or {MAX_BYTES:,} bytes",
-                where=str(member.folder),
-                hint="These are too many to review. Remove files, or move the member to your home.",
-            )
+            message = f"the member {member.name} has more than {MAX_FILES} files, or {MAX_BYTES:,} bytes"
+            hint = "These are too many to review. Remove files, or move the member to your home."
+            raise ToolUnavailable(message, where=str(member.folder), hint=hint)
     return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
 
 

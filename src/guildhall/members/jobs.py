@@ -73,9 +73,8 @@ class MemberJobs:
     ) -> Page:
         params = {"detail": detail, "filter": filter, "limit": limit, "cursor": cursor}
         answer = await self._call(LIST, {name: value for name, value in params.items() if value is not None})
-        return Page(
-            jobs=[self._row(row, detail) for row in answer.rows("jobs")], next=answer.text_or_none("nextCursor")
-        )
+        jobs = [self._row(row, detail) for row in answer.rows("jobs")]
+        return Page(jobs=jobs, next=answer.text_or_none("nextCursor"))
 
     def _row(self, row: Answer, detail: Detail) -> Job:
         if detail == "simple":
@@ -130,11 +129,8 @@ class MemberJobs:
 
 
 def not_dispatchable(member: Member) -> Refused:
-    return Refused(
-        f"the member {member.name} does not accept jobs",
-        where=str(member.path),
-        hint=f'Jobs need "capabilities": ["{WORKER_CAPABILITY}"] in the manifest.',
-    )
+    hint = f'Jobs need "capabilities": ["{WORKER_CAPABILITY}"] in the manifest.'
+    return Refused(f"the member {member.name} does not accept jobs", where=str(member.path), hint=hint)
 
 
 def read_status(answer: Answer, member: str) -> JobDetails:

@@ -198,18 +198,11 @@ class MemberProcess:
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         command = self._command(port)
-        supervisor = [
-            os.path.realpath(sys.executable),
-            "-I",
-            "-S",
-            str(_SUPERVISOR),
-            str(os.getpid()),
-            str(self._timings.grace_s),
-        ]
+        python, arguments = os.path.realpath(sys.executable), (str(os.getpid()), str(self._timings.grace_s))
         try:
             with _open_log(self.log) as log:
                 return subprocess.Popen(
-                    [*supervisor, *command],
+                    [python, "-I", "-S", str(_SUPERVISOR), *arguments, *command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

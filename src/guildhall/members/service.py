@@ -70,14 +70,9 @@ class Members:
         if process is None:
             state = "trusted" if trusted else "declared"
             return MemberDetails(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
+        pid, port, note = process.pid, process.port, process.note
         return MemberDetails(
-            member=member,
-            state=process.state,
-            trusted=trusted,
-            pid=process.pid,
-            port=process.port,
-            note=process.note,
-            log=log,
+            member=member, state=process.state, trusted=trusted, pid=pid, port=port, note=note, log=log
         )
 
     def _is_trusted(self, member: Member) -> bool:

@@ -141,7 +141,7 @@ class Risk:
 
 
 def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()) -> Risk:
-    """Return the exfiltration risk of tools. `others`: the capabilities of parent runs and of workers it may call."""
+    """Return the exfiltration risk of tools. `others` has the capabilities of parent runs and of callable workers."""
     private = _PRIVATE in others or any(_PRIVATE in capabilities for capabilities in tools.values())
     outward = tuple(name for name, capabilities in tools.items() if _OUTSIDE in capabilities)
     return Risk(reads_private=private, outward=outward, guarded=outward if private and not accepted else ())

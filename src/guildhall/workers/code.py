@@ -28,7 +28,7 @@ from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustSta
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
@@ -95,6 +95,11 @@ def worker_code(
         *([partial(module_code, worker, frame, home)] if has_python_schema(worker) else []),
         *([partial(activation_code, worker)] if worker.activate else []),
     ]
+    return _collect(finders)
+
+
+def _collect(finders: Iterable[Callable[[], Code]]) -> tuple[list[Code], list[GuildError]]:
+    """Return the code that the functions find, and the errors that they raise."""
     found: list[Code] = []
     errors: list[GuildError] = []
     for find in finders:
@@ -134,17 +139,11 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, provided: 
         folders = (root / TOOLBOXES, home.toolboxes)
         known = {*provided, *(path.stem for folder in folders for path in folder.glob("*.py"))}
         known |= {path.parent.name for path in home.packages.glob(f"[!.]*/{PROJECT_FILE}")} - {name}
-        raise ToolUnavailable(
-            f"toolboxes: unknown toolbox {name!r}",
-            where=worker.place,
-            hint=did_you_mean(name, known) or f"Create {home.toolboxes / name}.py, or add a package with this name.",
-        )
+        hint = did_you_mean(name, known) or f"Create {home.toolboxes / name}.py, or add a package with this name."
+        raise ToolUnavailable(f"toolboxes: unknown toolbox {name!r}", where=worker.place, hint=hint)
     if len(paths) > 1:
-        raise ToolUnavailable(
-            f"toolboxes: {name!r} is ambiguous: {paths[0]} and {paths[1]}",
-            where=worker.place,
-            hint="Rename one of them.",
-        )
+        message = f"toolboxes: {name!r} is ambiguous: {paths[0]} and {paths[1]}"
+        raise ToolUnavailable(message, where=worker.place, hint="Rename one of them.")
     path = paths[0]
     if path.name == PROJECT_FILE:
         return package_code(read_package(path.parent), "toolbox")
@@ -235,18 +234,15 @@ def source_root(folder: Path) -> Path:
 
 def project_toolboxes(root: Path) -> tuple[list[Code], list[GuildError]]:
     """Return all toolboxes of a project, used or not, and the errors of files that cannot be read."""
-    found: list[Code] = []
-    errors: list[GuildError] = []
     try:
         paths = sorted(path for path in (root / TOOLBOXES).glob("*.py") if is_name(path.stem))
     except OSError as error:
         return [], [ToolUnavailable(f"cannot read the folder: {error.strerror}", where=str(root / TOOLBOXES))]
-    for path in paths:
-        try:
-            found.append(Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),)))
-        except GuildError as error:
-            errors.append(error)
-    return found, errors
+    return _collect(partial(_project_toolbox, path, root) for path in paths)
+
+
+def _project_toolbox(path: Path, root: Path) -> Code:
+    return Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),))
 
 
 def _package_folder(root: Path, top: str) -> Path | None:
@@ -314,14 +310,12 @@ def server_program(worker: Worker, name: str, frame: Frame) -> Path:
 
 def server_variables(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
     """Return the caller's variables that the worker file names. Raise ToolUnavailable if one is not allowed."""
-    found: dict[str, str] = {}
-    for variable in worker.definition.mcp_servers[name].env:
-        if variable not in frame.env:
-            message = f"{SERVERS}.{name}.env: the variable {variable} is not set or not allowed"
-            hint = f"Set it, and allow it in your settings: env: [{variable}]"
-            raise ToolUnavailable(message, where=worker.place, hint=hint)
-        found[variable] = frame.env[variable]
-    return found
+    variables = worker.definition.mcp_servers[name].env
+    if missing := next((variable for variable in variables if variable not in frame.env), None):
+        message = f"{SERVERS}.{name}.env: the variable {missing} is not set or not allowed"
+        hint = f"Set it, and allow it in your settings: env: [{missing}]"
+        raise ToolUnavailable(message, where=worker.place, hint=hint)
+    return {variable: frame.env[variable] for variable in variables}
 
 
 def readable_folders(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
@@ -421,12 +415,9 @@ class Trust:
         """Raise NotTrusted unless the code may be executed."""
         if self.is_trusted(code):
             return
-        field = _FIELDS.get(code.kind, "output_schema_ref")
-        raise NotTrusted(
-            f"{field}: {code.name} is {self.describe_untrusted(code)}",
-            where=worker.place,
-            hint=f"Review and trust it: {trust_command(worker, frame)}",
-        )
+        message = f"{_FIELDS.get(code.kind, 'output_schema_ref')}: {code.name} is {self.describe_untrusted(code)}"
+        hint = f"Review and trust it: {trust_command(worker, frame)}"
+        raise NotTrusted(message, where=worker.place, hint=hint)
 
     def describe_untrusted(self, code: Code) -> str:
         """Return the part of an error message that names the files that are not trusted."""

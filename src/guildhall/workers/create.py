@@ -106,7 +106,7 @@ def draft(
 ) -> Draft:
     """Return the worker of a request, with the rights that it may have.
 
-    `taken`: the names of all reachable workers, which a new worker must not shadow.
+    `existing_names`: of all reachable workers, which a new worker must not shadow.
     """
     if frame.worktree is not None:
         hint = "Propose the worker in your result. The user can create it."
@@ -114,7 +114,7 @@ def draft(
     root = creator.project_root(frame) if creator else frame.root
     path = root / WORKERS / GENERATED / f"{spec.name}.yaml"
     schema_path = root / SCHEMAS / GENERATED / f"{spec.name}.json"
-    rights, left_out = _rights(defaults or WorkerCreation(), creator, frame)
+    rights, omitted = _rights(defaults or WorkerCreation(), creator, frame)
     data: dict[str, Any] = {"name": spec.name}
     if spec.description:
         data["description"] = " ".join(spec.description.split())
@@ -131,19 +131,15 @@ def draft(
     except InvalidFile as error:
         raise UsageError(f"cannot create the worker: {error.message}", hint=error.hint) from None
     schema = None if spec.output_schema is None else check_output_schema(spec.output_schema, "output_schema")
+    checksum = digest(text.encode())
+    worker = Worker(definition=definition, instructions=spec.instructions, scope="project", digest=checksum, path=path)
     new = Draft(
-        worker=Worker(
-            definition=definition,
-            instructions=spec.instructions,
-            scope="project",
-            digest=digest(text.encode()),
-            path=path,
-        ),
+        worker=worker,
         path=path,
         text=text,
         schema_path=schema_path,
         schema=None if schema is None else json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
-        omitted_rights=left_out,
+        omitted_rights=omitted,
     )
     if spec.name.casefold() in {name.casefold() for name in existing_names} and not new.is_saved():
         raise Conflict(f"name: the worker {spec.name!r} already exists", hint="Use another name.")

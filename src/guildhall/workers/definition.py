@@ -238,8 +238,7 @@ class Definition(Part):
     locked: StrictBool = Field(default=False, description="true: lock the worker. The hall pins the text of the file.")
     base: StrictBool = Field(default=True, description="false: no base toolbox (memory, artifacts, decisions).")
     accepts_risk: StrictBool = Field(
-        default=False,
-        description="true: private files, untrusted text and network calls together need no approval.",
+        default=False, description="true: private files, untrusted text and network calls together need no approval."
     )
 
     @model_validator(mode="before")

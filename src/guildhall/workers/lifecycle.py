@@ -1,7 +1,6 @@
 """Worker life cycle: changes the status and the lock of a worker, and writes the starter file of a new worker.
 
-    draft --promote--> active --retire--> retired        locked: yes | no, independent of the status
-
+The status changes from draft to active and from active to retired. A lock does not depend on the status.
 The status is a field of the worker file, and a change edits only that field. A lock pins the digest of the file.
 Does not store locks: `workers.records` does.
 
@@ -23,14 +22,14 @@ from guildhall.workers.loader import load, load_definition
 from guildhall.workers.model import Lock, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from guildhall.workers.definition import Status
+
 Use = Literal["name", "star", "schedule", "dispatch"]
 
-# The permitted changes of the status, with the command of each.
-TRANSITIONS: Mapping[tuple[Status, Status], str] = {("draft", "active"): "promote", ("active", "retired"): "retire"}
+TRANSITIONS: Collection[tuple[Status, Status]] = (("draft", "active"), ("active", "retired"))
 _BOM = "\ufeff"
 _USE_TEXTS: Mapping[Use, str] = {"star": "through '*'", "schedule": "by a schedule", "dispatch": "by dispatch"}
 _TEMPLATE = """\
@@ -55,11 +54,8 @@ def set_field(path: Path, field: str, value: str | bool) -> None:
     data = {**cast("dict[str, Any]", source.data), field: value}
     text = yaml_edit.first_reading_as(data, _candidates(source, field, value), path)
     if text is None:
-        raise Conflict(
-            f"cannot change `{field}` safely in this file",
-            where=str(path),
-            hint=f"Set `{field}: {_yaml_text(value)}` in an editor.",
-        )
+        hint = f"Set `{field}: {_yaml_text(value)}` in an editor."
+        raise Conflict(f"cannot change `{field}` safely in this file", where=str(path), hint=hint)
     bom = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
     replace_user_file(path, bom + text)
 
@@ -109,32 +105,29 @@ def _edit_yaml(text: str, field: str, value: str | bool) -> Iterator[str]:
 def check_usable(worker: Worker, use: Use) -> None:
     """Raise an error unless the worker can be used in this way now."""
     if worker.status == "retired":
-        raise WorkerRetired(
-            f"the worker {worker.name!r} is retired",
-            where=worker.place,
-            hint="Use another worker, or copy the file under a new name.",
-        )
+        hint = "Use another worker, or copy the file under a new name."
+        raise WorkerRetired(f"the worker {worker.name!r} is retired", where=worker.place, hint=hint)
     if worker.status == "draft" and use != "name":
-        raise Refused(
-            f"the worker {worker.name!r} is a draft and cannot be used {_USE_TEXTS[use]}",
-            where=worker.place,
-            hint=f"Run it by its name, or promote it: guild worker set {worker.name} active",
-        )
+        message = f"the worker {worker.name!r} is a draft and cannot be used {_USE_TEXTS[use]}"
+        hint = f"Run it by its name, or promote it: guild worker set {worker.name} active"
+        raise Refused(message, where=worker.place, hint=hint)
     if worker.is_changed:
-        raise WorkerLocked(
-            f"the worker {worker.name!r} is locked, and its file was changed since",
-            where=worker.place,
-            hint=f"Restore the file, or accept the change: guild worker unlock {worker.name}",
-        )
+        message = f"the worker {worker.name!r} is locked, and its file was changed since"
+        hint = f"Restore the file, or accept the change: guild worker unlock {worker.name}"
+        raise WorkerLocked(message, where=worker.place, hint=hint)
 
 
-def promote(worker: Worker, *, even_if_locked: bool = False) -> Worker:
-    return _set_status(worker, "active", even_if_locked)
-
-
-def retire(worker: Worker, *, even_if_locked: bool = False) -> Worker:
-    """Retire an active worker. Current runs continue."""
-    return _set_status(worker, "retired", even_if_locked)
+def set_status(worker: Worker, to: Status, *, even_if_locked: bool = False) -> Worker:
+    """Promote a draft or retire an active worker. The current runs of a retired worker continue."""
+    path = _writable_path(worker)
+    if worker.is_locked and not even_if_locked:
+        raise _locked_error(worker.name, worker.place)
+    status = load_definition(path).status  # as it is now, not as it was when the worker was loaded
+    if (status, to) not in TRANSITIONS:
+        raise _transition_error(worker, status, to)
+    set_field(path, "status", to)
+    changed = load(path, scope=worker.scope)
+    return replace(changed, lock=replace(worker.lock, digest=changed.digest)) if worker.lock else changed
 
 
 def make_lock(worker: Worker, at: str) -> Lock:
@@ -175,18 +168,6 @@ def new_worker(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = N
         raise Conflict(f"the worker {name!r} already exists", where=str(path), hint="Overwrite it with --force.")
     replace_user_file(path, _TEMPLATE.format(name=name))
     return path
-
-
-def _set_status(worker: Worker, to: Status, even_if_locked: bool) -> Worker:
-    path = _writable_path(worker)
-    if worker.is_locked and not even_if_locked:
-        raise _locked_error(worker.name, worker.place)
-    status = load_definition(path).status  # as it is now, not as it was when the worker was loaded
-    if (status, to) not in TRANSITIONS:
-        raise _transition_error(worker, status, to)
-    set_field(path, "status", to)
-    changed = load(path, scope=worker.scope)
-    return replace(changed, lock=replace(worker.lock, digest=changed.digest)) if worker.lock else changed
 
 
 def _writable_path(worker: Worker, *, edits: bool = True) -> Path:

@@ -190,13 +190,10 @@ class Worker:
         if exists and not is_folder:
             raise ToolUnavailable(f"{field}: {path} is not a folder", where=self.place)
         if not exists and sandbox.mode == "ro":
-            raise ToolUnavailable(
-                f"{field}: the folder {path} does not exist",
-                where=self.place,
-                hint="Create it, correct the path, or use `mode: rw` for a folder that the run can create."
-                if frame.worktree is None
-                else "Set `checkout: full` in the worker file: the worktree contains only a part of the project.",
-            )
+            hint = "Create it, correct the path, or use `mode: rw` for a folder that the run can create."
+            if frame.worktree is not None:
+                hint = "Set `checkout: full` in the worker file: the worktree contains only a part of the project."
+            raise ToolUnavailable(f"{field}: the folder {path} does not exist", where=self.place, hint=hint)
         return Folder(
             path=path,
             name=name,

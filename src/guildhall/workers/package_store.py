@@ -66,8 +66,7 @@ class Packages:
 
     def find(self, name: str) -> Package:
         """Return a package. Raise NotFound if it does not exist, and InvalidFile if it is not valid."""
-        folder = self.folder(name)
-        package = read_package(folder)
+        package = read_package(self.folder(name))
         load_code(package)
         return package
 
@@ -130,9 +129,9 @@ def _listing(folder: Path) -> PackageListing:
     try:
         package = read_package(folder)
         load_code(package)
+        return package_listing(package)
     except GuildError as error:
         return PackageListing(name=folder.name, path=folder, error=str(error))
-    return package_listing(package)
 
 
 _PROJECT = """\
@@ -220,8 +219,7 @@ def _template_files(name: str, template: str) -> Mapping[str, str]:
 
 
 def _starter_files(name: str, kind: PackageKind) -> Mapping[str, str]:
-    types = '["worker", "toolbox"]' if kind == "both" else f'"{kind}"'
-    table = f"type = {types}\n"
+    table = 'type = ["worker", "toolbox"]\n' if kind == "both" else f'type = "{kind}"\n'
     files: dict[str, str] = {}
     if kind != "toolbox":
         toolboxes = '# toolboxes = ["mail"]               # packages or files\n'

@@ -174,13 +174,9 @@ def choose_model(
         if model:
             folder = worker.resource_folder(frame) if by == "worker" else frame.cwd
             return ModelChoice(model=resolve_script_path(normalize_model(model), folder), by=by)
-    raise NoModel(
-        f"no model set for worker {worker.name!r}",
-        where=worker.place,
-        hint=_MEMBER_HINT
-        if frame.caller == "member"
-        else f"Add `model:` to the worker file or your settings, set GUILDHALL_MODEL, or use {model_option}",
-    )
+    hint = f"Add `model:` to the worker file or your settings, set GUILDHALL_MODEL, or use {model_option}"
+    hint = _MEMBER_HINT if frame.caller == "member" else hint
+    raise NoModel(f"no model set for worker {worker.name!r}", where=worker.place, hint=hint)
 
 
 def normalize_model(model: str) -> str:

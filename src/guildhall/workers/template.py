@@ -32,7 +32,7 @@ class UnreadableFile(Exception):
 
 
 def read_inside(folder: str, name: str, label: str = "the prompts folder") -> str:
-    """Return the text of a regular file below the folder. Raise Outside for `..`, absolute paths and symbolic links.
+    """Return the text of a regular file below the folder. Raise UnreadableFile for `..`, absolute paths and links.
 
     `label`: the name of the folder in error messages.
     """

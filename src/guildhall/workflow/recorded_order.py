@@ -93,7 +93,7 @@ class RecordedOrder:
         return self.leaves_loop and self.loop_answers <= 0
 
     async def wait_for(self, place: str) -> None:
-        """Return when it is the turn of a place. `done` ends it."""
+        """Return when it is the turn of a place. `finish` ends it."""
         number = self._numbers.get(place)
         if number is None:
             return
@@ -101,7 +101,7 @@ class RecordedOrder:
         try:
             self._advance()
             while self._next < number:
-                await self._a_move()
+                await self._wait_for_move()
         finally:
             self._waiting.remove(number)
 
@@ -112,7 +112,7 @@ class RecordedOrder:
             self._over.add(number)
             self._advance()
 
-    async def _a_move(self) -> None:
+    async def _wait_for_move(self) -> None:
         """Return when an agent has moved, or when a place was skipped because none did."""
         moved = self._moved
         try:
@@ -122,7 +122,7 @@ class RecordedOrder:
             if moved is self._moved and not self.active_calls and not self._speaking:
                 self._timeout_s = _SHORT_TIMEOUT_S
                 self._next = min(self._waiting)
-                self._tell()
+                self._notify()
 
     def _advance(self) -> None:
         before = self._next
@@ -130,13 +130,13 @@ class RecordedOrder:
             self._next += 1
         if (spoken := self._spoken.get(self._next)) is not None:
             del self._spoken[self._next]
-            task = asyncio.ensure_future(self._say(self._next, spoken))
+            task = asyncio.ensure_future(self._post(self._next, spoken))
             self._speaking.add(task)
             task.add_done_callback(self._speaking.discard)
         if self._next != before:
-            self._tell()
+            self._notify()
 
-    async def _say(self, number: int, spoken: UserMessage) -> None:
+    async def _post(self, number: int, spoken: UserMessage) -> None:
         try:
             if self.post is not None:
                 await self.post(spoken)
@@ -144,7 +144,7 @@ class RecordedOrder:
             self._over.add(number)
             self._advance()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     Tree = Sequence[tuple[Run, Journal]]
 
-
 KICKOFF_KEY = "kickoff"
 
 
@@ -281,7 +280,7 @@ class WorkflowReplays:
         return FoundDifference(at=entries[step].at, run=played.run, difference=played.difference)
 
     def _current_workflow(self, instance: Instance, frame: Frame) -> tuple[Workflow, bool]:
-        """Return the workflow from its current file. Recorded workers replace those that no longer exist."""
+        """Load the workflow from its current file. A recorded worker replaces a missing one."""
         then = from_record(instance.source, instance.definition)
         path = Path(instance.path)
         if not path.exists():

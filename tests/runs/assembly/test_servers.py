@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hall.doors import listening
+from tests.hall.doors import serve_app
 from tests.runs.places import DONE, journal, kinds, put_script, put_worker
 from tests.tools.test_mcp_http import TOKEN, Guarded, library_server
 
@@ -270,7 +270,7 @@ def address() -> Generator[str]:
 
     async def serve() -> None:
         app = Guarded(library_server().streamable_http_app(json_response=True))
-        async with listening(app, lifespan="on") as url:
+        async with serve_app(app, lifespan="on") as url:
             found.append(f"{url}/mcp")
             ready.set()
             await asyncio.to_thread(done.wait)

@@ -89,11 +89,13 @@ async def plan_workflow(
     """Return the plan of a workflow. `request.worker` is its file."""
     workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
-    starting = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
+    values, problems = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
     return make_plan(
         workflow,
-        await plans_of_agents(hall, workflow, starting.values, request, frame),
-        starting,
+        await plans_of_agents(hall, workflow, values, request, frame),
+        values,
+        params=params,
+        problems=problems,
         frame=frame,
         home=hall.home,
         trust=Trust(hall.workers.pins()),

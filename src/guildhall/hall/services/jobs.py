@@ -13,7 +13,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.hall.client.interface import Jobs
 from guildhall.hall.composition.hall import Hall, HallService
-from guildhall.jobs.model import Dispatch, Job, JobDetails, JobOperations, JobResult, Page, open_question
+from guildhall.jobs.model import Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, open_question
 from guildhall.members.model import Member, parse_member_job
 from guildhall.runs.model import Answer, Ask
 from guildhall.workers.registry import FILE_SUFFIXES
@@ -79,7 +79,7 @@ class JobService(HallService, Jobs):
         await self._answer(asked.ask, Answer(choice=text))
         return asked.question
 
-    def _member_jobs(self, name: str, frame: Frame | None) -> JobOperations:
+    def _member_jobs(self, name: str, frame: Frame | None) -> WorkerJobs:
         if frame is None:
             raise UsageError(f"frame: required to find the member {name[:60]!r}")
         return self._hall.members.jobs(self._hall.members.find(name, frame), frame)

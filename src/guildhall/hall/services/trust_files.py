@@ -125,9 +125,9 @@ async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     there = workflow.frame(frame)
     setup = setup_status(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
-    known = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
+    values, _ = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
-    plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
+    plans = [*(await plans_of_agents(hall, workflow, values, request, frame)).values()]
     wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_untrusted_code(plans)]
     return TrustReport(folder=there.root, code=_unique(code), plans=plans, problems=wrong)

@@ -91,10 +91,10 @@ class WorkerService(HallService, Workers):
         return worker
 
     async def promote(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.promote(self._hall.workers.find(name, frame))
+        return lifecycle.set_status(self._hall.workers.find(name, frame), "active")
 
     async def retire(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.retire(self._hall.workers.find(name, frame))
+        return lifecycle.set_status(self._hall.workers.find(name, frame), "retired")
 
 
 _log = logging.getLogger("guildhall.hall")
