@@ -142,15 +142,15 @@ def _frame(project: Path, home: Home, case: Case, hall: Hall) -> Frame:
     return Frame(cwd=there.cwd, root=project, env=there.env, interactive=True, caller="test")
 
 
-@dataclass(frozen=True)
+@dataclass
 class TestHome(Home):
     """A temporary home. Its database may be in memory."""
 
     record: Path = field(kw_only=True)
 
-    @property
-    def database(self) -> Path:
-        return self.record / "hall.db"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.database = self.record / "hall.db"
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text import is_text
+from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
 from guildhall.runs.assembly.assembled import (
     Assembled,
@@ -28,13 +29,7 @@ from guildhall.runs.assembly.assembled import (
     with_recorded_descriptions,
 )
 from guildhall.runs.assembly.attachments import check_policy, read_user_files
-from guildhall.runs.assembly.callees import (
-    NO_MEMBERS,
-    calling_tools,
-    declared_capabilities,
-    find_callees,
-    recorded_members,
-)
+from guildhall.runs.assembly.callees import calling_tools, declared_capabilities, find_callees, recorded_members
 from guildhall.runs.assembly.mcp_servers import unchanged_server_tools
 from guildhall.runs.assembly.preflight import (
     Preflight,
@@ -43,15 +38,6 @@ from guildhall.runs.assembly.preflight import (
     check_exfiltration,
     check_native_tools,
     raise_problems,
-)
-from guildhall.runs.assembly.tool_set import (
-    BASE_TOOLS,
-    check_native_rules,
-    collect_tools,
-    make_bounds,
-    make_tool_environment,
-    make_view,
-    permitted_capabilities,
 )
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
@@ -65,6 +51,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import RunRequest
@@ -135,7 +122,7 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=make_bounds(worker, settings, request, called=caller is not None),
+            bounds=tool_set.make_bounds(worker, settings, request, called=caller is not None),
             output_schema=await self.preflight.output_schema(worker, frame),
             given=given,
             above=hooks.other_capabilities
@@ -192,7 +179,9 @@ class Assembler:
 
     def _environment(self, worker: Worker, frame: Frame) -> ToolEnvironment:
         settings = self.preflight.settings(frame)
-        return make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
+        return tool_set.make_tool_environment(
+            worker, frame, self._view(worker, frame), settings, self.preflight.environ
+        )
 
     async def assemble_replay(
         self,
@@ -239,15 +228,19 @@ class Assembler:
         environment = recorded = self._environment(worker, frame)
         if recipe.current is not None:
             environment = narrow_environment(recorded, recipe.current)
-        recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
+        member_tools = recipe.member_tools or self.preflight.member_tools(worker, frame)
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, recorded, served)  # a tool stays on the list without its permission
+            # A tool stays on the list without its permission.
+            tools = await self._tools(recipe, recorded, served, member_tools)
             tools = tuple(rebind_tool(tool, environment) for tool in tools)
-            return replace(await self._complete(recipe, environment, tools), servers=servers)
+            assembled = await self._complete(recipe, environment, tools, member_tools)
+            return replace(assembled, servers=servers)
 
-    async def _complete(self, recipe: Recipe, environment: ToolEnvironment, tools: tuple[Tool, ...]) -> Assembled:
+    async def _complete(
+        self, recipe: Recipe, environment: ToolEnvironment, tools: tuple[Tool, ...], member_tools: MemberTools
+    ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.settings(frame)
         near = worker.project_frame(frame)
@@ -255,15 +248,14 @@ class Assembler:
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = run_rules(recipe, tools, environment.forbidden, around)
-        check_exfiltration(worker, permitted_capabilities(tools, environment.forbidden), around)
-        check_native_rules(tools, rules, recipe.mode, worker.place)
+        check_exfiltration(worker, tool_set.permitted_capabilities(tools, environment.forbidden), around)
+        tool_set.check_native_rules(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
         timeout = settings.approvals.timeout
-        member_tools = recipe.member_tools or NO_MEMBERS
         instructions = worker.instructions if activation.system_prompt is None else activation.system_prompt
         return Assembled(
             worker=worker,
@@ -289,7 +281,11 @@ class Assembler:
         )
 
     async def _tools(
-        self, recipe: Recipe, environment: ToolEnvironment, served: Mapping[str, Sequence[Tool]]
+        self,
+        recipe: Recipe,
+        environment: ToolEnvironment,
+        served: Mapping[str, Sequence[Tool]],
+        member_tools: MemberTools,
     ) -> tuple[Tool, ...]:
         """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
@@ -298,12 +294,11 @@ class Assembler:
         system = (
             (*hooks.filter_base_tools(base), *hooks.tools, *hooks.filter_base_tools(tree)) if hooks else (*base, *tree)
         )
-        member_tools = recipe.member_tools or NO_MEMBERS
         system += member_tools.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
-        every = collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
+        every = tool_set.collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
@@ -319,7 +314,7 @@ class Assembler:
             return ()
         limit = self.preflight.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
+        return (*tool_set.BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
@@ -327,7 +322,9 @@ class Assembler:
         return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return make_view(worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.locked())
+        return tool_set.make_view(
+            worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.locked()
+        )
 
     async def _toolboxes(
         self,

@@ -165,7 +165,7 @@ class Runs:
                 assembled.mode,
                 ledger,
                 executor,
-                closed=hooks.block_reason if hooks else None,
+                block_reason=hooks.block_reason if hooks else None,
             ),
             model_door=ModelDoor(
                 prepared.source, ledger, self.clock, worker=assembled.worker.name, ordinal=prepared.ordinal

@@ -145,7 +145,7 @@ class Plan:
         return plan_text.format_line(self)
 
     def text(self) -> str:
-        return plan_text.format_plan(self)
+        return plan_text.format_rows(plan_text.plan_rows(self))
 
     def as_dict(self) -> dict[str, Any]:
         return {

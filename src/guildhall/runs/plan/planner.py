@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
+from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
     Preflight,
@@ -23,16 +24,6 @@ from guildhall.runs.assembly.preflight import (
     load_model_schema,
     split_by_sandbox,
     with_runtime_capabilities,
-)
-from guildhall.runs.assembly.tool_set import (
-    collect_tools,
-    make_bounds,
-    make_tool_environment,
-    make_view,
-    member_placeholder,
-    permitted_capabilities,
-    placeholder_tools,
-    protected_paths,
 )
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
@@ -125,7 +116,7 @@ def plan(
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
     """Return the plan of an assembled run. `called`: by another run, whose budget it shares."""
     worker, view = assembled.worker, assembled.environment.view
-    by_name = permitted_capabilities(assembled.tools, assembled.environment.forbidden)
+    by_name = tool_set.permitted_capabilities(assembled.tools, assembled.environment.forbidden)
     return Plan(
         worker=worker.name,
         place=worker.place,
@@ -141,7 +132,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         called=called,
         cwd=view.cwd,
         folders=view.folders,
-        protected=protected_paths(view),
+        protected=tool_set.protected_paths(view),
         env=tuple(sorted(assembled.environment.env)),
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
@@ -161,7 +152,7 @@ class _Prepared:
 
     @property
     def permitted_capabilities(self) -> dict[str, frozenset[str]]:
-        return permitted_capabilities(self.tools, self.environment.forbidden)
+        return tool_set.permitted_capabilities(self.tools, self.environment.forbidden)
 
 
 def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
@@ -171,14 +162,14 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     for one in split_by_sandbox(worker):
         with suppress(GuildError):
             folders += one.sandbox_folders(frame)
-    view = make_view(worker, folders, frame, context.home, context.locked)
-    environment = make_tool_environment(worker, frame, view, context.settings, context.environ)
-    collect = partial(collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
+    view = tool_set.make_view(worker, folders, frame, context.home, context.locked)
+    environment = tool_set.make_tool_environment(worker, frame, view, context.settings, context.environ)
+    collect = partial(tool_set.collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
     try:
         tools = collect()
     except GuildError:  # no search engine
         tools = collect(without=("WebSearch",))
-    tools += placeholder_tools(worker, environment)
+    tools += tool_set.placeholder_tools(worker, environment)
     return _Prepared(worker=worker, tools=tools, environment=environment, facts=facts)
 
 
@@ -221,12 +212,12 @@ def _plan_alone(
         chosen_by=by,
         priced=priced,
         mode=mode,
-        bounds=make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
+        bounds=tool_set.make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
         tools=_judge_tools(prepared.tools, (*worker.rules, *risk_with_calls.rules), mode),
         unknown=tuple(name for name in definition.toolboxes if name not in facts.toolboxes),
         cwd=view.cwd,
         folders=view.folders,
-        protected=protected_paths(view),
+        protected=tool_set.protected_paths(view),
         env=tuple(sorted(prepared.environment.env)),
         called=called,
         servers=definition.mcp_servers,
@@ -242,7 +233,7 @@ def _plan_alone(
 
 
 def _judge_tools(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[PlannedTool, ...]:
-    rules = (*rules, Rule(name=CREATE, approval_required=True))  # it always asks, whatever the rules are
+    rules = (*rules, Rule(name=CREATE, approval_required=True))  # the creation of a worker always asks
     verdicts = (judge(Action(tool=tool.name, capabilities=tool.capabilities), rules, mode) for tool in tools)
     return tuple(
         PlannedTool(
@@ -331,7 +322,7 @@ class Planner:
                 *self.assembler.tree_tools(worker, frame),
                 *outside.tools,
             ),
-            toolboxes={name: (member_placeholder(name),) for name in outside.toolboxes},
+            toolboxes={name: (tool_set.member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
             schema=self.preflight.schema_in_file(worker, frame),
@@ -357,7 +348,7 @@ class Planner:
                     continue
                 place = code.folder or code.files[0].path
                 if place not in known:
-                    nothing = ToolEnvironment(view=make_view(worker, (), frame, self.preflight.home))
+                    nothing = ToolEnvironment(view=tool_set.make_view(worker, (), frame, self.preflight.home))
                     known[place] = (await self.assembler.describe(code, nothing)).tools
                 toolboxes[code.name] = known[place]
             except GuildError as error:

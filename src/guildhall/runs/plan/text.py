@@ -39,10 +39,6 @@ def format_line(plan: Plan) -> str:
     return "; ".join([_runtime_and_model(plan), *_effects(plan), *attached, *calls, *_mode(plan), *_limits(plan)])
 
 
-def format_plan(plan: Plan) -> str:
-    return format_rows(_rows(plan))
-
-
 def format_rows(rows: Iterable[tuple[str, list[str]]]) -> str:
     """Return a table with the label of each row before its first line."""
     lines: list[str] = []
@@ -56,7 +52,7 @@ def writable_folders(plan: Plan) -> list[Folder]:
     return [folder for folder in plan.folders if folder.is_writable] if "fs.write" in plan.capabilities else []
 
 
-def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+def plan_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
         yield "runtime", [plan.runtime.summary, *plan.runtime.gaps]

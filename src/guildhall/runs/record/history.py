@@ -64,7 +64,6 @@ class History:
         return self._store.read(lambda connection: records.list_descendants(connection, run))
 
     def tree(self, run: str) -> list[Run]:
-        """Return a run and its descendants."""
         return [self.get(run), *self.descendants(run)]
 
     def journal(self, run: str) -> Journal:
