@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 
 if TYPE_CHECKING:
     from pathlib import Path

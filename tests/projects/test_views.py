@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import GuildError, ToolUnavailable
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.runs.assembly.tool_set import make_view
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.workers.registry import Registry

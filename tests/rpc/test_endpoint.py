@@ -13,9 +13,9 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from guildhall.rpc.endpoint import Endpoint, Offer
-from guildhall.rpc.http import MAX_BODY_BYTES
+from guildhall.rpc.asgi_requests import MAX_BODY_BYTES
 from guildhall.rpc.jsonrpc import RpcError
+from guildhall.rpc.mcp_app import Endpoint, Offer
 from tests.hall.doors import MODERN, SampleTools, open_raw_client, serve_app
 from tests.rpc.hostile import CASES, OK, UNANSWERED
 

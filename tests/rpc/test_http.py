@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.hall.doors import LlmEndpoint, McpEndpoint
-from guildhall.rpc.endpoint import Endpoint, Offer
-from guildhall.rpc.http import Headers, HttpError, check_local, is_token, read_body, send_json
+from guildhall.rpc.asgi_requests import Headers, HttpError, check_local, is_token, read_body, send_json
+from guildhall.rpc.mcp_app import Endpoint, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

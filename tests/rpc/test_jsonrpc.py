@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.rpc.http import Headers
+from guildhall.rpc.asgi_requests import Headers
 from guildhall.rpc.jsonrpc import MAX_BATCH
 from guildhall.rpc.mcp_messages import reply_to
 from tests.rpc.hostile import NOT_REQUESTS, UNREADABLE

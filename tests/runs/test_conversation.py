@@ -16,9 +16,9 @@ from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
 from guildhall.runs.execution.grants import Grant
 from guildhall.runs.hooks import replay_hooks
-from guildhall.runs.idle import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
+from guildhall.runs.idle_tracker import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.record import records
-from guildhall.runs.record.history import conversation
+from guildhall.runs.record.queries import conversation
 from guildhall.runs.replay.script_export import export_script
 from guildhall.store.tables import journal
 from tests.conformance.bench import WORKER, Bench, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from guildhall.core.clock import SystemClock
-from guildhall.runs.idle import IdleTracker
+from guildhall.runs.idle_tracker import IdleTracker
 
 
 class ManualClock(SystemClock):

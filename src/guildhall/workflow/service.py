@@ -29,7 +29,7 @@ from guildhall.runs.record.entries import Resumed
 from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
-from guildhall.workflow.agent_turn import FIRST_PAUSE_S
+from guildhall.workflow.agent_steps import FIRST_PAUSE_S
 from guildhall.workflow.loader import from_record, to_record
 from guildhall.workflow.plan import plan_summary
 from guildhall.workflow.scheduler import DEBOUNCE_S, Team
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.core.request_frame import Frame
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.record.history import History
+    from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker

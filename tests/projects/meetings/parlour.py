@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.projects.meetings.context import details
+from guildhall.projects.meetings.collaborators import details
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ModelAsked
 from tests.projects.conftest import Repository, repository

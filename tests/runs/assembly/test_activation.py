@@ -19,7 +19,7 @@ from guildhall.runs.assembly.activation import (
 )
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
-from guildhall.workers.code import Code, CodeFile
+from guildhall.workers.code_trust import Code, CodeFile
 from guildhall.workers.loader import worker_from_fields
 
 CONTEXT = {"tools": [{"name": "weigh"}]}

@@ -11,7 +11,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.runs.assembly.activation import ToolboxCache
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment
-from guildhall.workers.code import Code, code_file
+from guildhall.workers.code_trust import Code, code_file
 
 if TYPE_CHECKING:
     from pathlib import Path

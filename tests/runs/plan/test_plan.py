@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.model import RunRequest

@@ -21,7 +21,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict
-from guildhall.core.frame import RecordedFrame
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage

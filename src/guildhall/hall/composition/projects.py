@@ -18,7 +18,7 @@ from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectEntry
-from guildhall.projects.records import PersistentRedactor, list_unfinished
+from guildhall.projects.timeline_records import PersistentRedactor, list_unfinished
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.run_services import RunServices
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.service import Meetings
+    from guildhall.projects.name_bindings import Identities
     from guildhall.projects.registry import Projects
     from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
@@ -69,7 +69,7 @@ class ProjectServices:
 
     @cached_property
     def identities(self) -> Identities:
-        from guildhall.projects.identity import Identities
+        from guildhall.projects.name_bindings import Identities
 
         return Identities(self.environment.home, self._main.store)
 
@@ -149,7 +149,7 @@ class ProjectServices:
 
     @cached_property
     def meetings(self) -> Meetings:
-        from guildhall.projects.meetings.context import MeetingContext
+        from guildhall.projects.meetings.collaborators import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
         return Meetings(
@@ -213,7 +213,7 @@ class ProjectServices:
 
     @cached_property
     def commissions(self) -> Commissions:
-        from guildhall.projects.commissions.context import CommissionContext
+        from guildhall.projects.commissions.collaborators import CommissionContext
         from guildhall.projects.commissions.service import Commissions
 
         home = self.environment.home.path

@@ -20,7 +20,7 @@ from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.assembly.preflight import Preflight, raise_problems
 from guildhall.workers import records
-from guildhall.workers.code import trust_command
+from guildhall.workers.code_trust import trust_command
 from guildhall.workers.definition import ToolRule
 from guildhall.workers.lifecycle import Use, check_usable, requested_lock
 from guildhall.workers.registry import Registry
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.composition.runtimes import RuntimeRegistry
+    from guildhall.hall.composition.runtime_registry import RuntimeRegistry
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source

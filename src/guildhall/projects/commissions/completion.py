@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.core.request_frame import Frame
+    from guildhall.projects.commissions.collaborators import CommissionContext
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git.snapshot import UncommittedFiles
 

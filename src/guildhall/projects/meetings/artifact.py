@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.context import MeetingContext, Summary, details
+from guildhall.projects.meetings.collaborators import MeetingContext, Summary, details
 from guildhall.projects.meetings.model import (
     FOLDER,
     FollowUp,
@@ -27,7 +27,7 @@ from guildhall.projects.meetings.model import (
 )
 from guildhall.projects.meetings.states import STATUSES
 from guildhall.projects.model import INTEGRATION, Artifact, Project
-from guildhall.projects.records import list_known_ids
+from guildhall.projects.timeline_records import list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable

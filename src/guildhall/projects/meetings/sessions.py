@@ -2,7 +2,7 @@
 
 A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Both are checked again
 whenever a segment of the run ends, because a message may arrive at that instant.
-Does not store messages (`records.py`) and does not define the worker's tools (`tools.py`).
+Does not store messages (`records.py`) and does not define the worker's tools (`worker_tools.py`).
 
 Invariant: a recorded message is not lost if its run stops at the moment of its arrival.
 """
@@ -22,7 +22,7 @@ from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused,
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.artifact import render_notes
-from guildhall.projects.meetings.context import (
+from guildhall.projects.meetings.collaborators import (
     MeetingContext,
     Summary,
     checkout_path,
@@ -36,7 +36,7 @@ from guildhall.projects.meetings.context import (
 )
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
-from guildhall.projects.meetings.tools import (
+from guildhall.projects.meetings.worker_tools import (
     SERVER,
     MeetingTools,
     artifact_in_checkout,
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
-    from guildhall.runs.record.history import History
+    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.record.queries import History
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _log = logging.getLogger("guildhall.meetings")

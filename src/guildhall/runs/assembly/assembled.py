@@ -30,7 +30,7 @@ from guildhall.workers.model import Worker
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.hooks import RunHooks
     from guildhall.tools.executor import ToolEnvironment
 

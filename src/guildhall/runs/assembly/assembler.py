@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.hooks import RunHooks
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from guildhall.sandbox.view import View
     from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool, Toolbox
-    from guildhall.workers.code import Code
+    from guildhall.workers.code_trust import Code
     from guildhall.workers.model import Worker, WorkerListing
 
 
