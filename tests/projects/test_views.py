@@ -11,7 +11,7 @@ from guildhall.core.frame import Frame
 from guildhall.runs.assembly.tool_set import make_view
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.workers.registry import Registry
-from tests.sandbox.test_jail import KINDS, confined
+from tests.sandbox.test_jail import KINDS, run_confined
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def test_programs_see_the_worktree_and_history_and_nothing_else(
     git update-ref refs/heads/main HEAD~0 2>/dev/null && echo moved; git commit -qam mine 2>/dev/null || echo no commit
     touch {home.path}/x; touch {repo.path}/x; true
     """
-    code, out = confined(seen, script, kind)
+    code, out = run_confined(seen, script, kind)
     lines = out.splitlines()
     expected = [
         "total = 1", "written", "Start", " M src/cart.py", " 1 file changed, 1 insertion(+)", "no secret", "no token",
