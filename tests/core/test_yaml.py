@@ -188,12 +188,12 @@ def test_only_regular_readable_text_files_are_read(tmp_path: Path):
     fifo = tmp_path / "f.yaml"
     os.mkfifo(fifo)
     for path, message in (
-        (tmp_path / "no.yaml", "no such file"),
+        (tmp_path / "no.yaml", "file not found"),
         (tmp_path, "not a regular file"),
         (fifo, "not a regular file"),
         (binary, "byte 3"),
         (large, "larger than"),
-        (tmp_path / "a\0b.yaml", "no such file|cannot be read"),
+        (tmp_path / "a\0b.yaml", "file not found|cannot be read"),
         (tmp_path / ("n" * 300), "cannot be read"),
     ):
         with pytest.raises(InvalidFile, match=message):

@@ -107,7 +107,7 @@ def test_sandboxes_of_the_project_are_those_of_the_worktree(frame: Frame, home: 
     folders = {folder.name: folder.path for folder in view(frame, home, more).folders}
     assert folders["src"] == frame.worktree / "src"
     assert folders["other"] == tmp_path / "elsewhere"
-    with pytest.raises(ToolUnavailable, match="outside the project"):
+    with pytest.raises(ToolUnavailable, match="outside of the project"):
         view(frame, home, f"sandboxes: {{other: {{path: {tmp_path}/elsewhere, mode: rw}}}}\n")
     with pytest.raises(ToolUnavailable, match="does not exist"):
         view(frame, home, "sandboxes: {gone: {path: gone, mode: ro}}\n")
