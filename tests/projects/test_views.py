@@ -112,5 +112,5 @@ def test_sandboxes_of_the_project_are_those_of_the_worktree(frame: Frame, home: 
     with pytest.raises(ToolUnavailable, match="does not exist"):
         view(frame, home, "sandboxes: {gone: {path: gone, mode: ro}}\n")
     (frame.worktree / "trap").symlink_to("/etc")
-    with pytest.raises(ToolUnavailable, match="by a link"):
+    with pytest.raises(ToolUnavailable, match="is a link out of the worktree"):
         view(frame, home, "sandboxes: {trap: {path: trap, mode: rw}}\n")
