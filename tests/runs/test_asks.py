@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild
 
-ASK_BEFORE_THE_TOOL = {
-    "sandbox_write_text": {"approval_required": True}
-}  # a rule for the tool, so that the shell needs no approval
+# A rule for the tool, so that the shell needs no approval.
+ASK_BEFORE_THE_TOOL = {"sandbox_write_text": {"approval_required": True}}
 
 
 @pytest.fixture

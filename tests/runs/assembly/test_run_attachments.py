@@ -106,9 +106,8 @@ def test_a_model_without_support_for_a_file_type_is_not_called(
     assert f"script:answers.yaml does not accept {'PDFs' if 'pdf' in refused else 'images'}: {refused}" in ran.err
     assert "--override-model" in ran.err
     assert ran.json["run"] is None
-    assert (
-        guild("run", "evaluator", "Judge", *ATTACH_ALL[4:], "--model", "script:answers.yaml").code == 0
-    )  # every model accepts text
+    # Every model accepts text.
+    assert guild("run", "evaluator", "Judge", *ATTACH_ALL[4:], "--model", "script:answers.yaml").code == 0
 
 
 # Over the wire

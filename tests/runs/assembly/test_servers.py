@@ -84,9 +84,8 @@ def test_servers_of_a_project_start_only_while_their_code_is_trusted(guild: Guil
     assert f"toy: starts {sys.executable} servers/toy.py well" in shown.out
     assert guild("trust", "--yes").code == 0
     assert guild("run", "scribe", "go").code == 0
-    put_server_worker(
-        project, instructions="Write something else."
-    )  # the instructions are not part of the trusted code
+    # The instructions are not part of the trusted code.
+    put_server_worker(project, instructions="Write something else.")
     assert guild("run", "scribe", "go").code == 0
     put_server_worker(project, "noisy")
     assert "workers/scribe.yaml (mcp_servers.toy) (changed since you trusted it)" in guild("run", "scribe", "go").err
@@ -167,9 +166,8 @@ def test_a_run_is_not_resumed_with_changed_tools(guild: Guild, project: Path) ->
     refused = guild("resume", run)
     assert refused.code == 1
     assert "the tool 'toy_echo' has changed since the run started" in refused.err
-    toy.write_text(
-        TOY.read_text().replace("LISTS.get(mode, TOOLS)", "LISTS['more']")
-    )  # additional tools are no obstacle
+    # Additional tools are no obstacle.
+    toy.write_text(TOY.read_text().replace("LISTS.get(mode, TOOLS)", "LISTS['more']"))
     guild("trust", "--yes")
     assert guild("resume", run).code == 0
     assert tool_results(journal(guild, run)) == ["well: a"]

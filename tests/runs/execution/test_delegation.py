@@ -557,6 +557,5 @@ def test_compaction_is_reported_in_the_called_run_that_caused_it(guild: Guild, p
     (condensed,) = [line for line in lines if line["type"] == "memory_condensed"]
     assert (condensed["root"], condensed["run"]) == (result["run"], result["runs"][0]["run"])
     assert condensed["done"], condensed
-    assert condensed["by"] not in {
-        one["run"] for one in result["runs"]
-    }  # the compactor run belongs to the hall, not to the tree
+    # The compactor run belongs to the hall, not to the tree.
+    assert condensed["by"] not in {one["run"] for one in result["runs"]}

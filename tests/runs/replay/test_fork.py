@@ -75,9 +75,8 @@ def test_a_fork_does_not_pay_again_for_copied_answers(guild: Guild, project: Pat
 def test_every_entry_can_be_forked(guild: Guild, project: Path, finished_run: str) -> None:
     entries = journal(guild, finished_run)
     points = {entry["seq"] for entry in entries if entry["kind"] in {"assembled", "tool_ended"}}
-    inside = min(
-        find_steps(guild, finished_run, "tool_ended")
-    )  # the other call of the same answer is still running there
+    # The other call of the same answer is still running there.
+    inside = min(find_steps(guild, finished_run, "tool_ended"))
     points.discard(inside)
     for entry in entries:
         forked = guild("fork", finished_run, "--at", str(entry["seq"]), "--output", "json")
