@@ -138,7 +138,7 @@ def test_a_guild_works_in_a_repository(guild: Guild, temporary: dict[str, str]) 
     for line in (
         "Everything is real but the model",
         "is blocked: A discount in the cart (coder).",
-        "max_turns: the run has used its 2 turns",
+        "max_turns: the run has reached its limit of 2 turns",
         "by manager",
         "merged into the integration branch",
         "$ git commit -qam 'An empty cart costs nothing'",

@@ -84,7 +84,7 @@ def test_the_model_is_shown_exactly_these_tools_in_this_order(
     registered = registered or context in IN_PROJECTS
     house.furnish(**fields)
     if context == "job" and {*fields["tools"]} & {*WRITE_TOOLS}:
-        with pytest.raises(Refused, match="cannot run as a job: it can write"):
+        with pytest.raises(Refused, match="cannot run as a job: it has"):
             house.shown(context, registered=registered)
         return
     assert house.shown(context, registered=registered) == expected(context, fields, registered=registered)

@@ -125,7 +125,11 @@ def test_requests_and_answers_are_equal_after_a_round_trip() -> None:
         (_Outer, {"name": "x", "nam": 1}, "nam: unknown field"),
         (_Outer, {"name": "x", "inner": {"path": 1}}, "inner.path: expected a path"),
         (_Outer, {"name": "x", "many": [{"path": "/"}, {}]}, r"many\[1\].path: this field is required"),
-        (RunRequest, {"worker": "w", "input": "i", "max_turns": 0}, "max_turns: 0 is not a whole number above zero"),
+        (
+            RunRequest,
+            {"worker": "w", "input": "i", "max_turns": 0},
+            "max_turns: expected a whole number above 0, got 0",
+        ),
     ],
 )
 def test_a_wrong_type_is_reported_with_its_place(kind: Any, data: Any, message: str) -> None:

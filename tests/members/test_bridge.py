@@ -152,7 +152,7 @@ def test_a_member_and_a_server_of_one_name_are_told_apart_by_nobody(guild: Guild
     put_member(home.path, "ant")
     put_host(project, toolboxes=["ant"], mcp_servers={"ant": {"url": "http://127.0.0.1:1/mcp"}})
     put_script(project, DONE)
-    assert "toolboxes: ant is a member and an MCP server" in guild("run", "host", "go").err
+    assert "toolboxes: 'ant' is ambiguous: a member and an MCP server" in guild("run", "host", "go").err
 
 
 def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, project: Path, home: Home) -> None:

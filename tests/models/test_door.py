@@ -182,7 +182,7 @@ def test_an_answer_is_on_record_before_the_run_sees_it_and_given_once(place: Cal
 def test_a_record_of_another_question_is_not_given(place: Callable[..., Place]) -> None:
     here = place(says())
     asyncio.run(ask(here))
-    with pytest.raises(Exception, match="the call m1 of the run differs"):
+    with pytest.raises(Exception, match="the call m1 differs"):
         asyncio.run(ask(here, text="do something else"))
 
 
@@ -270,7 +270,7 @@ def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) ->
     here = place(dies, says(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ask(here))
-    assert Spent.by_cut_off_calls([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
+    assert Spent.in_cut_off_calls([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
         asyncio.run(ask(here))
     assert len(here.provider.asked) == 1

@@ -45,7 +45,7 @@ def test_put_in_and_taken_out_nothing_else_changes(home: Home, repo: Repository)
     assert home.settings.read_text() == CONFIG
     with pytest.raises(NotFound, match="unknown project 'shop'"):
         projects.remove("shop")
-    assert projects.check("old")[0].message == "missing folder: /nowhere/old"
+    assert projects.check("old")[0].message == "folder not found: /nowhere/old"
 
 
 def test_the_first_one_makes_the_file(home: Home, repo: Repository) -> None:

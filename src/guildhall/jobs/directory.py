@@ -194,10 +194,10 @@ class JobFolder:
             except OSError as error:
                 raise Conflict(f"cannot write {path}: {error.strerror or error}", where=str(folder)) from None
             if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise UsageError(f"{part} in {path} is a file, not a folder")
+                raise UsageError(f"cannot write {path}: {part} is a file, not a folder")
         target = folder / name
         if target.is_symlink() or target.is_dir():
-            raise UsageError(f"{path} exists and is not a file")
+            raise UsageError(f"cannot write {path}: it exists and is not a file")
         _replace(target, content)
 
     def check_result(self, contract: Contract, output: Any) -> str:
@@ -206,8 +206,8 @@ class JobFolder:
         missing = [path for path in contract.artifacts if f"{ARTIFACTS}/{path}" not in existing]
         value, problems = check_output(contract, output, missing)
         if problems:
-            hint = "Create missing files with write_artifact, correct the output, then call submit_result again."
-            raise NotFulfilled("; ".join(problems[:MAX_PROBLEMS]), hint=hint)
+            hint = "Correct the files and the output, then call submit_result again."
+            raise NotFulfilled(f"result rejected: {'; '.join(problems[:MAX_PROBLEMS])}", hint=hint)
         return output_text(value)
 
     def artifacts(self) -> list[str]:
@@ -262,7 +262,7 @@ def _is_decision(value: Any) -> bool:
 
 
 def _job(text: str, path: Path, summary: str | None) -> Job:
-    invalid = InvalidFile("not the meta.json of a job", where=str(path / META))
+    invalid = InvalidFile("not a valid meta.json of a job", where=str(path / META))
     try:
         meta: Any = json.loads(text)
         fields = {field: meta.get(name) for name, field in _META_FIELDS.items()}
@@ -272,7 +272,7 @@ def _job(text: str, path: Path, summary: str | None) -> Job:
     if not all(isinstance(value, str) for value in texts) or fields["status"] not in get_args(JobStatus):
         raise invalid
     if fields["id"] != path.name:
-        raise InvalidFile(f"the file of another job, {fields['id'][:40]!r}", where=str(path / META))
+        raise InvalidFile(f"belongs to another job: {fields['id'][:40]!r}", where=str(path / META))
     return Job(**fields, summary=summary)
 
 

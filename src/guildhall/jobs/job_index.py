@@ -166,9 +166,7 @@ def _parse_cursor(cursor: str | None) -> tuple[str, str]:
         return _AFTER_ALL, ""
     at, _, id = cursor.partition("~")
     if not is_id(id, JOB) or not at.isascii() or len(at) > 40:
-        raise UsageError(
-            "cursor: not returned by an earlier listing", hint="Leave it out to start with the newest job."
-        )
+        raise UsageError("cursor: not returned by an earlier listing", hint="Omit it to start with the newest job.")
     return at, id
 
 

@@ -82,7 +82,7 @@ class Dispatch:
         if artifacts is not None and not isinstance(artifacts, list | tuple):
             raise UsageError("config.artifacts: expected a list of paths")
         if len(self.artifacts) > MAX_ARTIFACTS:
-            raise UsageError(f"config.artifacts: more than {MAX_ARTIFACTS} paths")
+            raise UsageError(f"config.artifacts: too many paths (maximum: {MAX_ARTIFACTS})")
 
 
 def _check_config(config: object) -> None:
@@ -102,7 +102,7 @@ def _check_config(config: object) -> None:
 def check_no_model(config: Mapping[str, Any] | None) -> None:
     """Raise UsageError if the configuration chooses a model. Only the user may, not a model that dispatches a job."""
     if config and "model" in config:
-        raise UsageError("config.model: only the user can choose the model", hint="Leave it out.")
+        raise UsageError("config.model: only the user can choose the model", hint="Omit it.")
 
 
 def artifact_path(path: object) -> str:
@@ -114,12 +114,12 @@ def artifact_path(path: object) -> str:
     if parts[0] == "artifacts" and len(parts) > 1:
         parts = parts[1:]
     if len(path.encode()) > 500 or len(parts) > 16 or not path.isprintable():
-        raise UsageError(f"artifacts: invalid path {shown}")
+        raise UsageError(f"artifacts: invalid path {shown}: not printable, or more than 500 bytes or 16 parts")
     if any(part in ("", ".", "..") or part.startswith(".") or "\\" in part for part in parts):
         hint = "Use a relative path such as report.md or tables/prices.csv, without '..' and hidden names."
-        raise UsageError(f"artifacts: {shown} is not below artifacts/", hint=hint)
+        raise UsageError(f"artifacts: invalid path {shown}", hint=hint)
     if any(len(part.encode()) > 200 for part in parts):
-        raise UsageError(f"artifacts: {shown} contains a name that is too long")
+        raise UsageError(f"artifacts: {shown} contains a name of more than 200 bytes")
     return "/".join(parts)
 
 
@@ -267,9 +267,9 @@ def open_question(details: JobDetails, question: str | None) -> AskedQuestion:
     """Return the open question with this text, or the only open question. Raise UsageError if it is not clear which."""
     matching = [asked for asked in details.question_log if asked.answer is None and question in (None, asked.question)]
     if not matching:
-        raise UsageError(f"the job {details.job.id} has no such open question", hint="`worker/status` lists them.")
+        raise UsageError(f"the job {details.job.id} has no such open question")
     if question is None and len(matching) > 1:
-        raise UsageError(f"question: the job has {len(matching)} open questions; give the text of one")
+        raise UsageError(f"question: required, because the job has {len(matching)} open questions")
     return matching[0]
 
 

@@ -251,13 +251,13 @@ class Jobs(JobQueries):
                 return end
             text = folder.check_result(contract, end.output)
             if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
-                raise NotFulfilled(f"the submitted result was rejected, and no other was submitted: {why}")
+                raise NotFulfilled(f"the run ended without an accepted result: {why}")
             folder.write_result(text)
             return replace(end, output=text)
         except NotFulfilled as error:
             folder.write_result(output_text(end.output))
-            hint = f"Its output is in {folder.path / RESULT}. Dispatch the job again, with a more precise task."
-            failure = NotFulfilled(f"the contract is not met: {error.message}", hint=hint)
+            hint = f"The output is in {folder.path / RESULT}. Dispatch the job again with a more precise task."
+            failure = NotFulfilled(error.message, hint=hint)
             return SegmentEnd(status="failed", reason=failure.code, error=failure.as_dict(), output=end.output)
         except GuildError as error:
             return SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
@@ -278,6 +278,8 @@ class Jobs(JobQueries):
         if (job := self._index.get(purpose.id)) is None:
             message = f"cannot resume {run}: its job {purpose.id} was deleted"
             raise Conflict(message, hint="Dispatch the job again.")
+        if (status := self._history.get(run).status) in ("completed", "cancelled"):
+            raise Conflict(f"the job {job.id} is {status}: there is nothing to resume", hint=f"guild show {job.id}")
         async with self._locks[job.id]:  # of two concurrent calls, the second raises an error
             prepared = await self._runs().prepare_resume(run, frame, grant=grant, hooks=self._hooks(purpose))
             if job.status != "running":

@@ -144,7 +144,7 @@ class JobTools:
         try:
             await self._write(lambda folder: folder.write_result(folder.check_result(contract, output)))
         except NotFulfilled as error:
-            raise UsageError(f"Rejected: {error.message}", hint=error.hint) from None
+            raise UsageError(error.message, hint=error.hint) from None
         return "Result accepted. The task is complete; finish with one short sentence."
 
     async def _write(self, write: Callable[[JobFolder], object]) -> None:
@@ -171,11 +171,11 @@ _RESULT = """\
 def check_read_only(worker: Worker) -> None:
     """Raise Refused if a worker declares tools or sandboxes that write: a job writes through its own tools."""
     definition = worker.definition
-    writing = [f"tools: {name}" for name in WRITE_TOOLS if name in definition.tools]
-    writing += [f"sandboxes.{name}: mode rw" for name, sandbox in definition.sandboxes.items() if sandbox.mode == "rw"]
+    writing = [f"the tool {name}" for name in WRITE_TOOLS if name in definition.tools]
+    writing += [f"a writable sandbox ({name})" for name, box in definition.sandboxes.items() if box.mode == "rw"]
     if writing:
-        message = f"{worker.name} cannot run as a job: it can write ({', '.join(writing)})"
-        hint = "Jobs write through write_artifact. Remove the entries, or use `guild run`."
+        message = f"{worker.name} cannot run as a job: it has {' and '.join(writing)}"
+        hint = "Jobs write files only with write_artifact. Change the worker file, or use `guild run`."
         raise Refused(message, where=worker.place, hint=hint)
 
 

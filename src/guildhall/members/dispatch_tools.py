@@ -60,7 +60,7 @@ class DispatchTools:
         Args:
             description: A short label for the list of jobs.
             task: The complete task. The member does not see this conversation.
-            config: Options of this member, such as {"maxTurns": 40}. Leave it out if you do not know them.
+            config: Options of this member, such as {"maxTurns": 40}. Omit it if you do not know them.
         """
         check_no_model(config)
         try:

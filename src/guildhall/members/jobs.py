@@ -94,7 +94,7 @@ class MemberJobs:
 
     async def delete(self, id: str, *, force: bool = False) -> None:
         if force:
-            raise UsageError("cannot delete a failed job of a member")
+            raise UsageError("force can only be used with jobs of the hall, not with jobs of a member")
         answer = await self._call(DELETE, {"jobId": id})
         if answer.data.get("deleted") is not True:
             raise answer.field_error("deleted", "true")

@@ -146,7 +146,7 @@ def member_code(member: Member) -> Code:
         size += len(files[-1].content)
         if len(files) > MAX_FILES or size > MAX_BYTES:
             message = f"the member {member.name} has more than {MAX_FILES} files, or {MAX_BYTES:,} bytes"
-            hint = "These are too many to review. Remove files, or move the member to your home."
+            hint = "Remove files, or move the member to ~/.guild-hall/members."
             raise ToolUnavailable(message, where=str(member.folder), hint=hint)
     return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
 

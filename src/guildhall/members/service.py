@@ -184,7 +184,7 @@ class Members:
             return NO_MEMBERS
         targets, problems = self._dispatch_targets(worker, frame)
         problems += [
-            ToolUnavailable(f"toolboxes: {name} is a member and an MCP server", where=worker.place)
+            ToolUnavailable(f"toolboxes: {name!r} is ambiguous: a member and an MCP server", where=worker.place)
             for name in (member.name for member in toolboxes)
             if name in worker.definition.mcp_servers
         ]

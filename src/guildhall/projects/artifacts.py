@@ -100,13 +100,13 @@ class Artifacts:
         data = self._store.read(path)
         if data is None:
             hint = suggest_or(path, self._store.files(LORE), "artifact_list lists the artifacts.")
-            raise NotFound(f"no artifact {path}", hint=hint)
+            raise NotFound(f"artifact not found: {path}", hint=hint)
         if len(data) > MAX_ARTIFACT_BYTES:
-            raise Refused(f"{path} is larger than {MAX_ARTIFACT_BYTES:,} bytes")
+            raise Refused(f"cannot read {path}: larger than {MAX_ARTIFACT_BYTES:,} bytes", hint="Split the file.")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise Refused(f"{path} is not UTF-8 text") from None
+            raise Refused(f"cannot read {path}: not UTF-8 text") from None
 
     def write(
         self,
@@ -141,9 +141,10 @@ class Artifacts:
         try:
             data = new.render().encode()
         except UnicodeEncodeError:
-            raise UsageError("invalid content: contains a lone surrogate") from None
+            raise UsageError("invalid content: contains a lone surrogate", hint="Write plain text.") from None
         if len(data) > MAX_ARTIFACT_BYTES:
-            raise Refused(f"{path}: {len(data):,} bytes exceed the limit of {MAX_ARTIFACT_BYTES:,} bytes")
+            size = f"{len(data):,} bytes (maximum: {MAX_ARTIFACT_BYTES:,})"
+            raise Refused(f"cannot write {path}: {size}", hint="Split it into several artifacts.")
         self._store.write(path, data)
         return new
 
@@ -173,16 +174,16 @@ def artifact_path(path: str) -> str:
     for part in parts:
         is_long = len(part.encode("utf-8", "replace")) > _MAX_NAME_BYTES
         if not part or part.startswith((".", "-")) or "\\" in part or is_long:
-            raise UsageError(f"invalid artifact path: {path[:80]!r} contains the name {part[:40]!r}", hint=hint)
+            raise UsageError(f"invalid artifact path: {path[:80]!r} contains the invalid name {part[:40]!r}", hint=hint)
     return f"{LORE}/{'/'.join(parts)}"
 
 
 def _check_writable(path: str) -> None:
     if not path.endswith(".md"):
-        raise UsageError(f"invalid artifact path: {path} does not end in .md", hint="An artifact is a markdown file.")
+        raise UsageError(f"invalid artifact path: {path} does not end in .md", hint="Artifacts are Markdown files.")
     if is_hall_path(path):
         hint = "Write to another folder of `.lore/`, and refer to this file by its path."
-        raise Refused(f"cannot write {path}: only the hall writes there", hint=hint)
+        raise Refused(f"cannot write {path}: only the hall may write there", hint=hint)
 
 
 TOOLS = {"artifact_read": {"artifact.read"}, "artifact_write": {"artifact.write"}, "artifact_list": {"artifact.read"}}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _CONFIG = Path("config.yaml")
-_HINT = "Edit config.yaml by hand: `projects:`, then `  NAME:` with `path:` and `branch:`."
+_HINT = "Edit config.yaml by hand: under `projects:`, add or remove `NAME:` with `path:` and `branch:`."
 
 
 def _add_to_text(text: str, name: str, fields: Mapping[str, str]) -> str:
@@ -62,7 +62,7 @@ def _remove_from_text(text: str, name: str) -> str:
 def _parse(text: str) -> dict[str, Any]:
     data: Any = yaml.parse(_CONFIG, text).data if text.strip() else None
     if data is not None and not isinstance(data, dict):
-        raise Conflict("cannot change config.yaml: it has no fields", hint=_HINT)
+        raise Conflict("cannot change config.yaml: expected fields such as `projects:`", hint=_HINT)
     return cast("dict[str, Any]", data or {})
 
 
@@ -74,7 +74,7 @@ def _choose(texts: Iterator[str], expected: dict[str, Any]) -> str:
 
     text = yaml_edit.first_reading_as(expected, texts, _CONFIG, normalise=normalise)
     if text is None:
-        raise Conflict("cannot change config.yaml without changing other parts of it", hint=_HINT)
+        raise Conflict("cannot edit config.yaml without rewriting other parts of it", hint=_HINT)
     return text
 
 
@@ -217,7 +217,7 @@ class Projects:
         name = folder.name if name is None else name
         if not is_name(name):
             shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > MAX_NAME_CHARS else "")
-            hint = f"Choose one with `--name NAME`: letters, digits, dots, dashes, underscores; max. {MAX_NAME_CHARS}."
+            hint = f"Choose one with `--name NAME`: up to {MAX_NAME_CHARS} letters, digits, dots, dashes, underscores."
             raise UsageError(f"invalid project name: {shown}", hint=hint)
         self._check_unregistered(name, folder)
         project = Project(name=name, path=folder, branch=branch or _current_branch(folder))
@@ -247,7 +247,7 @@ class Projects:
             return [Problem(message=entry.error or "", hint=hint)]
         if not project.path.is_dir():
             hint = "If it was moved, run `guild project add` in its new folder. If it was deleted, remove the project: "
-            return [Problem(message=f"missing folder: {project.path}", hint=f"{hint}`guild project rm {name}`.")]
+            return [Problem(message=f"folder not found: {project.path}", hint=f"{hint}`guild project rm {name}`.")]
         try:
             repository.check_version()
             return sorted(self._problems(project), key=lambda problem: not problem.blocks)
@@ -272,18 +272,18 @@ class Projects:
         if not _has_branch(project):
             names = repository.run_git(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").text
             others = [branch for branch in names.split() if not branch.startswith(BRANCH_PREFIX)]
-            message = f"no branch {project.branch!r} with a commit"
+            message = f"the branch {project.branch!r} does not exist or has no commit"
             hint = did_you_mean(project.branch, others) or "Create a commit: `git commit --allow-empty -m Start`."
             found.append(Problem(message=message, hint=hint))
         prefix = BRANCH_PREFIX.removesuffix("/")
         ref = f"refs/heads/{prefix}"
         if repository.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
-            message = f"the branch {prefix!r} prevents a branch {INTEGRATION}"
-            found.append(Problem(message=message, hint=f"Rename yours: `git branch -m {prefix} NAME`."))
+            message = f"cannot create the branch {INTEGRATION}: a branch {prefix!r} exists"
+            found.append(Problem(message=message, hint=f"Rename it: `git branch -m {prefix} NAME`."))
         found += _storage_problems(project.path, common)
         for head, where in repository.list_checkouts(common):
             if head == f"refs/heads/{INTEGRATION}":
-                message = f"{INTEGRATION} is checked out in {where}; only the hall may move it"
+                message = f"{INTEGRATION} is checked out in {where}, so the hall cannot update it"
                 found.append(Problem(message=message, hint=f"Run `git switch {project.branch}` there."))
         return found
 
@@ -297,7 +297,7 @@ class Projects:
             if other.name == name:
                 raise Conflict(f"project {name!r} already exists: {other.path}", hint="Choose another: `--name NAME`.")
             if repository.common_directory(folder) == _common_or_none(other.path):
-                raise Conflict(f"this is a checkout of {other.name!r}, which is registered", where=str(folder))
+                raise Conflict(f"this repository is already registered as {other.name!r}", where=str(folder))
         if name in self._names():
             raise Conflict(f"project {name!r} already exists", hint="Choose another: `--name NAME`.")
 
@@ -332,7 +332,7 @@ class Projects:
         if not path.is_absolute():
             raise source.error("expected an absolute path", ("projects", name, "path"))
         if entry.branch.startswith(BRANCH_PREFIX):
-            raise source.error("expected a branch of yours, not a branch of the hall", ("projects", name, "branch"))
+            raise source.error(f"expected your own branch, not one below {BRANCH_PREFIX}", ("projects", name, "branch"))
         settings = ProjectSettings(**entry.model_dump(exclude={"path", "branch"}))
         return Project(name=name, path=Path(os.path.realpath(path)), branch=entry.branch, settings=settings)
 
@@ -340,22 +340,22 @@ class Projects:
 def _check_repository(folder: Path) -> None:
     """Raise if a folder is not the top of a checkout."""
     if not folder.is_dir():
-        raise NotFound("no such folder", where=str(folder))
+        raise NotFound("folder not found", where=str(folder))
     common = repository.common_directory(folder)
     if repository.run_git(folder, "rev-parse", "--is-bare-repository").text == "true":
-        raise Conflict("this repository is bare", where=str(folder), hint="Register a checkout of it.")
+        raise Conflict("cannot register a bare repository", where=str(folder), hint="Register a clone of it.")
     output = repository.run_git(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).text
     top = Path(os.path.realpath(output or common))
     if top != folder:
-        raise Conflict("this is not the top of a checkout", where=str(folder), hint=f"Register {top}.")
+        raise Conflict("not the root folder of the repository", where=str(folder), hint=f"Register {top}.")
 
 
 def _current_branch(folder: Path) -> str:
     branch = repository.run_git(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).text
     if not branch:
-        raise Conflict("no branch is checked out (detached HEAD)", where=str(folder), hint="Name it: `--branch NAME`.")
+        raise Conflict("no branch is checked out (detached HEAD)", where=str(folder), hint="Add `--branch NAME`.")
     if branch.startswith(BRANCH_PREFIX):
-        raise Conflict(f"{branch} is a branch of the hall", where=str(folder), hint="Name yours: `--branch NAME`.")
+        raise Conflict(f"{branch} is a branch of the hall", where=str(folder), hint="Choose another: `--branch NAME`.")
     return branch
 
 
@@ -371,7 +371,7 @@ def _storage_problems(folder: Path, common: Path) -> list[Problem]:
     found: list[Problem] = []
     storage = repository.run_git(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).text
     if storage not in ("", "files"):
-        found.append(Problem(message=f"unsupported storage of refs: {storage!r}"))
+        found.append(Problem(message=f"unsupported ref storage format: {storage!r}"))
     if repository.run_git(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).text:
         message = "this is a partial clone: missing objects cannot be checked out"
         found.append(Problem(message=message, hint="Fetch them: `git fetch --refetch --filter=blob:limit=1000g`."))

@@ -29,7 +29,7 @@ _ASKS = (entries.ToolAsked, entries.ToolDoubted, entries.LimitAsked, entries.Loo
 
 
 def current_bounds(journal: Journal) -> Bounds:
-    """Return the bounds of the run at its start, with all that has been granted since."""
+    """Return the bounds of the run, including all raised limits."""
     bounds = Bounds(**journal.assembly.bounds)
     for entry in journal.entries:
         if isinstance(entry.data, entries.Resumed | entries.Answered) and (granted := entry.data.bounds):
@@ -50,30 +50,30 @@ def usage_of(journal: Journal) -> Usage:
 
 
 def usage_with(journal: Journal, input_tokens: int, output_tokens: int, cost: float | None) -> Usage:
-    """Return the usage of the run with one more answer."""
+    """Return the usage of the run, including an answer that is not in the journal yet."""
     answer = Usage(turns=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost)
     return Usage.total([usage_of(journal), answer])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Dollars and tokens, according to journals."""
+    """Dollars and tokens that runs used, according to their journals."""
 
     dollars: float = 0.0
     tokens: int = 0
 
     @staticmethod
-    def by_cut_off_calls(journals: Iterable[Journal]) -> Spent:
-        """Return the reservations of calls that were cut off, because they may have to be paid."""
+    def in_cut_off_calls(journals: Iterable[Journal]) -> Spent:
+        """Return the reservations of calls that were cut off. The provider may charge for them."""
         calls = [call for journal in journals for call in _cut_off_calls(journal)]
         dollars = sum(call.reserved_usd or 0.0 for call in calls)
         return Spent(dollars=dollars, tokens=sum(call.reserved_tokens for call in calls))
 
     @staticmethod
-    def by(journals: Iterable[Journal]) -> Spent:
+    def in_journals(journals: Iterable[Journal]) -> Spent:
         """Return the spending of runs. A call that was cut off counts with its whole reservation."""
-        every = list(journals)
-        total, cut_off = Usage.total(map(usage_of, every)), Spent.by_cut_off_calls(every)
+        journals = list(journals)
+        total, cut_off = Usage.total(map(usage_of, journals)), Spent.in_cut_off_calls(journals)
         tokens = total.input_tokens + total.output_tokens + cut_off.tokens
         return Spent(dollars=(total.cost_usd or 0.0) + cut_off.dollars, tokens=tokens)
 
@@ -85,9 +85,9 @@ def _cut_off_calls(journal: Journal) -> list[entries.ModelAsked]:
     for entry in journal.entries:
         key, call = entry.key or "", entry.data
         if isinstance(call, entries.ModelAsked | entries.ModelAnswered | entries.ModelCallFailed):
-            before = open_calls.pop(key, None)
+            earlier_call = open_calls.pop(key, None)
             if isinstance(call, entries.ModelAsked) and not call.copied:
-                cut_off += [before] if before else []
+                cut_off += [earlier_call] if earlier_call else []
                 open_calls[key] = call
     return [*cut_off, *open_calls.values()]
 
@@ -100,33 +100,33 @@ def format_limit(name: LimitName, value: float) -> str:
 
 
 def limit_error(
-    name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, cut_off: Spent, resumed_by: str | None
+    name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, cut_off: Spent, run_to_resume: str | None
 ) -> LimitReached:
     """Return the error for a reached limit, with a hint to double it or to grant the `needed` amount.
 
-    `cut_off`: reserved for calls that were cut off. `resumed_by`: the run to resume, or None for a child run.
+    `cut_off`: reserved for model calls that were cut off. `run_to_resume`: None if only the worker file can help.
     """
     value = getattr(bounds, name)
+    limit, resume = format_limit(name, value), f"guild resume {run_to_resume}"
+    message = f"the next model call may exceed the limit of {limit}"
     if name == "max_turns":
-        message, more = f"the run has used its {format_limit(name, value)}", f"--max-turns {value * 2}"
+        message, hint = f"the run has reached its limit of {limit}", f"{resume} --max-turns {value * 2}"
     elif name == "max_tokens":
-        message = f"the next model call may need more than the rest of {format_limit(name, value)}"
-        more = f"--max-tokens {max(value * 2, round(needed * 1.1))}"
+        hint = f"{resume} --max-tokens {max(value * 2, round(needed * 1.1))}"
     elif name == "timeout":
-        message, more = f"the run has been running for {format_limit(name, value)}", "grants the same time again."
+        message, hint = f"the run has reached its time limit of {limit}", f"To grant the same time again: {resume}"
     else:
-        message = f"the next model call may cost more than the rest of {format_limit(name, value)}"
-        more = f"--budget {max(value * 2, needed * 1.1):g}"
+        hint = f"{resume} --budget {max(value * 2, needed * 1.1):g}"
     if name == "max_tokens" and cut_off.tokens:
-        message += f"; {cut_off.tokens:,} of them are reserved for calls that were cut off"
+        message += f"; {cut_off.tokens:,} tokens are reserved for model calls that were cut off"
     elif name in ("max_budget_usd", "budget") and cut_off.dollars:
-        message += f"; {cut_off.dollars:.4f} of them are reserved for calls that were cut off"
-    hint = f"Raise limits.{name} in the worker's file." if resumed_by is None else f"guild resume {resumed_by} {more}"
+        message += f"; {cut_off.dollars:.4f} USD are reserved for model calls that were cut off"
+    hint = hint if run_to_resume else f"Raise limits.{name} in the worker file."
     return LimitReached(f"{name}: {message}", limit=name, run=run, hint=hint)
 
 
 def seconds_since_start(journal: Journal) -> float:
-    """Return how long a segment without a recorded end had been running, not counting the time it waited."""
+    """Return the running time of a segment without a recorded end. Waiting does not count."""
     starts = (entries.Assembly, entries.Resumed)
     first = max(index for index, entry in enumerate(journal.entries) if isinstance(entry.data, starts))
     segment = journal.entries[first:]

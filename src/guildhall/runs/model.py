@@ -1,4 +1,4 @@
-"""Run model: defines the types of a run (request, bounds, usage, status, end of a segment) and of an ask.
+"""Run model: types of a run (request, bounds, usage, status, end of a segment) and of an ask.
 
 Parses the choices, amounts and dates that a user can answer with, and checks the values of limits.
 
@@ -39,12 +39,12 @@ _PAUSE_REASONS: dict[StopCause, str] = {
     "message": "person",
 }
 
-RELAYED = "relayed"  # `Answer.by`, if another model has passed on the user's answer
-HALL = "hall"  # the caller in the frame of a run that the hall creates by itself
+RELAYED = "relayed"  # `Answer.by` if another model relayed the user's answer
+HALL = "hall"  # the caller in the frame of a run that the hall creates
 
 AskKind = Literal["approval", "interrupted_call", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
-# Asks of these kinds stay open when their run ends, and do not block it: the answer is for the activity of the run.
+# Asks of these kinds do not block their run and stay open when it ends. Their answer goes to the activity.
 OUTLIVING_KINDS: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
 
 
@@ -55,26 +55,26 @@ _SYNONYMS = {"approve": "yes", "deny": "no"}
 
 
 def parse_choice(choices: Collection[str], typed: str) -> str | None:
-    """Return the choice that the user typed, in full or by its first letters, an amount or a date. None if invalid."""
+    """Return the choice, amount or date that the user typed, or None. The first letters of a choice are enough."""
     if FREE_TEXT in choices:
         return typed.strip() or None
     word = typed.strip().lower()
     word = _SYNONYMS.get(word, word)
-    found = [choice for choice in choices if choice not in (AMOUNT, DATE) and word and choice.startswith(word)]
-    if len(found) == 1:
-        return found[0]
+    matches = [choice for choice in choices if choice not in (AMOUNT, DATE) and word and choice.startswith(word)]
+    if len(matches) == 1:
+        return matches[0]
     if DATE in choices and (date := parse_date(typed)) is not None:
         return date
     return word if AMOUNT in choices and parse_amount(word) is not None else None
 
 
 def format_choices(choices: Collection[str]) -> str:
-    others = {AMOUNT: "an amount such as 2.50", FREE_TEXT: "a text", DATE: "a date such as 2027-01-31"}
-    return ", ".join(others.get(choice, choice) for choice in choices)
+    descriptions = {AMOUNT: "an amount such as 2.50", FREE_TEXT: "any text", DATE: "a date such as 2027-01-31"}
+    return ", ".join(descriptions.get(choice, choice) for choice in choices)
 
 
 def parse_amount(text: str) -> float | None:
-    """Return the positive number in a text, or None."""
+    """Return the amount in dollars, or None if the text is not a number above 0 and below a million."""
     try:
         amount = float(text.removeprefix("$"))
     except ValueError:
@@ -83,7 +83,7 @@ def parse_amount(text: str) -> float | None:
 
 
 def parse_date(text: str) -> str | None:
-    """Return the stamp of an ISO date or time, or None. Without a zone it is local time."""
+    """Return the stamp of an ISO date or time, or None. The default time zone is the local zone."""
     try:
         return stamp(datetime.fromisoformat(text.strip()).astimezone())
     except (ValueError, OverflowError):
@@ -98,16 +98,16 @@ def check_limits(
     *,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise UsageError if a limit is not positive and finite. `names`: other names of the limits for the message."""
+    """Raise UsageError if a limit is not positive and finite. `names`: the names to use in the message."""
     for name, value in (("max_turns", max_turns), ("max_tokens", max_tokens)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
-            raise UsageError(f"{names.get(name, name)}: {value!r} is not a whole number above zero")
+            raise UsageError(f"{names.get(name, name)}: expected a whole number above 0, got {value!r}")
     for name, value in (("max_budget_usd", max_budget_usd), ("budget", budget)):
         if value is None:
             continue
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-            hint = "Leave it out for the limit of the settings. `budget: none` in config.yaml removes that limit."
-            raise UsageError(f"{names.get(name, name)}: {value!r} is not an amount of dollars above zero", hint=hint)
+            hint = "Omit it to use the budget of config.yaml. `budget: none` there means no limit."
+            raise UsageError(f"{names.get(name, name)}: expected US dollars above 0, got {value!r}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +123,14 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The request to run a worker. Stored with the run, which is assembled from it again."""
+    """The request to run a worker. The hall stores it with the run and assembles the run from it on resume."""
 
     worker: str  # a name, `project/name`, or the path of a file
     input: str
     attachments: tuple[str, ...] = ()  # paths that the user typed
     model: str | None = None  # used if the worker has none
     override_model: str | None = None  # used instead of the worker's model
-    max_turns: int | None = None  # this and the next two replace the worker's own limits
+    max_turns: int | None = None  # this and the next two replace limits of the worker
     max_tokens: int | None = None
     max_budget_usd: float | None = None
     budget: float | None = None  # of the whole command, instead of the budget in the settings
@@ -147,11 +147,11 @@ class RunRequest:
 
 
 def request_from_record(record: Mapping[str, Any]) -> RunRequest:
-    """Return the request that was stored as a plain dict. Other keys of the record are ignored."""
-    known: dict[str, Any] = {one.name: record[one.name] for one in fields(RunRequest) if one.name in record}
-    known["attachments"] = tuple(known["attachments"])
-    known["purpose"] = purpose_from_record(known["purpose"])
-    return RunRequest(**known)
+    """Return the request from its stored fields. Ignore other keys of the record."""
+    values: dict[str, Any] = {item.name: record[item.name] for item in fields(RunRequest) if item.name in record}
+    values["attachments"] = tuple(values["attachments"])
+    values["purpose"] = purpose_from_record(values["purpose"])
+    return RunRequest(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,13 +197,13 @@ class Usage:
 
     @staticmethod
     def total(usages: Iterable[Usage]) -> Usage:
-        every = list(usages)
-        known = [usage.cost_usd for usage in every if usage.cost_usd is not None]
+        items = list(usages)
+        costs = [usage.cost_usd for usage in items if usage.cost_usd is not None]
         return Usage(
-            turns=sum(usage.turns for usage in every),
-            input_tokens=sum(usage.input_tokens for usage in every),
-            output_tokens=sum(usage.output_tokens for usage in every),
-            cost_usd=round(sum(known), 9) if known else None,  # sums of floats leave a rest
+            turns=sum(usage.turns for usage in items),
+            input_tokens=sum(usage.input_tokens for usage in items),
+            output_tokens=sum(usage.output_tokens for usage in items),
+            cost_usd=round(sum(costs), 9) if costs else None,  # sums of floats have rounding errors
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def test_open_meetings_are_capped_for_each_project(parlour: Parlour) -> None:
         made = [await parlour.client.meetings.open("architect", f"topic {n}", parlour.frame) for n in range(2)]
         with pytest.raises(Refused) as refused:
             await parlour.client.meetings.open("architect", "one more", parlour.frame)
-        assert "the maximum is 2" in refused.value.message
+        assert "maximum: 2" in refused.value.message
         assert all(one.id in refused.value.message for one in made)
         await parlour.client.meetings.close(made[0].id, parlour.frame)
         await parlour.client.meetings.open("architect", "one more", parlour.frame)
@@ -259,7 +259,7 @@ def test_no_limit_is_passed_by_cutting_answers_off(parlour: Parlour, limit: str)
         paid = round(before + asked[0].data.reserved_usd, 9)
         assert parlour.shown(meeting.id).cost_usd == limits.usage_of(journal).cost_usd == paid
         assert parlour.hall.history.get(meeting.run).usage == limits.usage_of(journal)
-        assert limits.Spent.by([journal]).tokens >= asked[0].data.reserved_tokens
+        assert limits.Spent.in_journals([journal]).tokens >= asked[0].data.reserved_tokens
         ended = (await parlour.said(meeting.id, "something else"))[-1]
         assert ended.data["status"] == "failed"
         assert parlour.hall.history.get(meeting.run).error["code"] == "limit_reached"

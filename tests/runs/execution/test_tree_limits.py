@@ -73,7 +73,7 @@ def test_a_limit_of_a_called_worker_ends_only_its_run(
         "limit_reached",
         next(iter(limit)),
     )
-    assert child["error"]["hint"] == f"Raise limits.{next(iter(limit))} in the worker's file."
+    assert child["error"]["hint"] == f"Raise limits.{next(iter(limit))} in the worker file."
     assert next(iter(limit)) in tool_results(guild, done["run"])
     assert kinds(journal(guild, child["run"])).count("model_answered") == where
     assert guild("replay", done["run"]).code == 0

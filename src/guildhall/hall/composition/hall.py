@@ -171,7 +171,7 @@ class Hall:
     def members(self) -> Members:
         from guildhall.members.service import Members
 
-        return Members(home=self.home, clock=self.clock, trust=self.workers.preflight.trust)
+        return Members(home=self.home, clock=self.clock, trust=self.workers.preflight.load_trust)
 
     @cached_property
     def memory(self) -> Memory:

@@ -120,12 +120,12 @@ class WorkerServices:
         return Preflight(
             home=self.environment.home,
             environ=self.environment.environ,
-            settings=self.environment.settings,
-            pins=self.pins,
-            locked=lambda: self.store.read(records.all_locks),
-            member_tools=lambda worker, frame: self.get_members().member_tools(worker, frame),
-            own=member.root if member is not None else None,
-            program=self.runtimes.check_program,
+            load_settings=self.environment.settings,
+            load_pins=self.pins,
+            list_locked_files=lambda: self.store.read(records.all_locks),
+            find_member_tools=lambda worker, frame: self.get_members().member_tools(worker, frame),
+            member_folder=member.root if member is not None else None,
+            check_program=self.runtimes.check_program,
         )
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
@@ -167,7 +167,7 @@ class WorkerServices:
         from guildhall.runs.assembly.mcp_servers import connect_servers
 
         if (check_servers := self.environment.policy.check_servers) is not None:
-            check_servers(worker, self.preflight.member_tools(worker, frame))
+            check_servers(worker, self.preflight.find_member_tools(worker, frame))
         more = await self.get_members().specs(worker, frame)
         return await connect_servers(worker, frame, environment, self.preflight, more)
 
@@ -217,8 +217,8 @@ class WorkerServices:
         return [one.worker for one in found if one.worker and one.problem is None]
 
     def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-        trust, found = self.preflight.trust(), list[NotTrusted]()
-        for code in self.preflight.code_of(worker, frame, given)[0]:
+        trust, found = self.preflight.load_trust(), list[NotTrusted]()
+        for code in self.preflight.find_code(worker, frame, given)[0]:
             try:
                 trust.check(code, worker, frame)
             except NotTrusted as error:

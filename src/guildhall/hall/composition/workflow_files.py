@@ -68,7 +68,7 @@ async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame:
 def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
     """Raise if a workflow is not trusted as it was loaded, or if one of its agents cannot run."""
     if hall.environment.policy.runs_setup_commands:
-        check_trust(workflow, hall.workers.preflight.trust(), hall.home)
+        check_trust(workflow, hall.workers.preflight.load_trust(), hall.home)
     request, frame = anchor_models(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:

@@ -59,7 +59,7 @@ async def plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[l
 async def inspect_worker(hall: Hall, worker: Worker, frame: Frame) -> TrustReport:
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
-    _, wrong = hall.workers.preflight.code_of(worker, frame)
+    _, wrong = hall.workers.preflight.find_code(worker, frame)
     return TrustReport(
         folder=worker.resource_folder(frame), code=_unique(_untrusted_code([plan])), plans=[plan], problems=wrong
     )
@@ -94,7 +94,7 @@ async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
         plan = await hall.workers.planner.plan(worker, frame)
         if _untrusted_code([plan]):
             plans.append(plan)
-        wrong += hall.workers.preflight.code_of(worker, frame)[1]
+        wrong += hall.workers.preflight.find_code(worker, frame)[1]
     members, invalid_members = _members(hall, frame)
     # The user has put the toolboxes of the home there, so they need no trust.
     is_home = folder.resolve() == hall.home.path.resolve()
@@ -128,7 +128,7 @@ async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     values, _ = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, values, request, frame)).values()]
-    wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]
+    wrong = [error for agent in workflow.agents for error in hall.workers.preflight.find_code(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_untrusted_code(plans)]
     return TrustReport(folder=there.root, code=_unique(code), plans=plans, problems=wrong)
 

@@ -175,7 +175,7 @@ def artifact_warnings(context: CommissionContext, commission: Commission) -> lis
         return [f"{commission.path}: {error.message}"]
     if written.status == commission.status or written.revision < context.revision(commission.id):
         return []
-    return [f"{commission.path} was edited by hand to {written.status!r}; the commission is still {commission.status}"]
+    return [f"{commission.path} was edited by hand to {written.status!r}, but the commission is {commission.status}"]
 
 
 # rebuilding

@@ -204,7 +204,7 @@ async def redispatch(context: CommissionContext, id: str, frame: Frame) -> Commi
         def write(connection: Connection) -> None:
             now = context.now()
             data = {"result": commission.result} if commission.is_submitted else {}
-            records.apply(connection, id, "reopen", "to be tried again", now, data=data)
+            records.apply(connection, id, "reopen", "retry requested", now, data=data)
             withdraw_asks(connection, commission, now)
 
         await context.store.write(write)
@@ -350,8 +350,7 @@ def attempt_budget(context: CommissionContext, commission: Commission, worker: W
     if remaining.dollars <= 0:
         raise Conflict(
             "the budget of the manager run that created this commission is used up",
-            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD, then guild retry "
-            f"{commission.id}. Or create a commission of your own: guild dispatch WORKER TASK --project NAME",
+            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD. Then: guild retry {commission.id}",
         )
     return remaining.dollars
 

@@ -64,7 +64,7 @@ class CommissionContext(ProjectContext):
         try:
             return self.get(self.history.purpose(run, CommissionPurpose).id)
         except NotFound as error:
-            raise Conflict(error.message, hint="It was deleted. Create a new one.") from None
+            raise Conflict(f"{error.message}: it was deleted", hint="Create a new commission.") from None
 
     async def note(self, id: str, kind: Note, text: str, **data: Any) -> None:
         """Append a timeline entry that is not a transition."""

@@ -80,8 +80,8 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
             return ending
         refused = rejection_reason(context.history.entries(run))
         raise NotFulfilled(
-            f"the result was not accepted: {refused}" if refused else "the run ended without submitting a result",
-            hint=f"The work is on the branch {commission.branch}. guild retry {commission.id}",
+            f"the run ended without {f'an accepted result: {refused}' if refused else 'submitting a result'}",
+            hint=f"The work is on the branch {commission.branch}. Try again: guild retry {commission.id}",
         )
     work = await commit_work(context, commission)
     if commission.submitted_commit is None or commission.submitted_commit != work.tip:  # changed since

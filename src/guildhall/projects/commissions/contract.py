@@ -93,7 +93,7 @@ async def _inspect(
         context.project(context.get(commission.id))  # raises if the project's name now means another repository
         raise NotFulfilled(
             "the checkout was removed, with all changes since the last submitted result",
-            hint="Nothing more can be done in this run: finish. The user has to redispatch the commission.",
+            hint="Finish now. Only the user can start the commission again.",
         )
     await _report_lost_work(context, commission, call)
     work = await commit_work(context, commission)
@@ -140,7 +140,7 @@ async def check_contract(
     value, problems = check_output(contract, output, found.missing)
     problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.rejected]
     if found.new_records:
-        problems.append(f"only the hall writes there: {join_names(found.new_records)}; move it elsewhere")
+        problems.append(f"{join_names(found.new_records)}: only the hall may write there; move it elsewhere")
     commands = (*project.settings.checks, *commission.draft.checks)
     if not problems and commands and work.tip is not None:
         problems += await _failed_checks(context, commission, commands, work.tip)
@@ -151,8 +151,8 @@ async def check_contract(
 
 def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
     return NotFulfilled(
-        f"the contract is not met: {'; '.join(problems[:MAX_PROBLEMS])}",
-        hint="Correct the files or the result, and submit it again.",
+        f"result rejected: {'; '.join(problems[:MAX_PROBLEMS])}",
+        hint="Correct the files and the output, then call submit_result again.",
     )
 
 
@@ -211,7 +211,7 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
     files = f": {join_names(names)}" if names else ""
     raise NotFulfilled(
         f"{_LOST}: your changes since the last submitted result are lost{files}",
-        hint="Look at what is there, repeat what is missing, and submit again.",
+        hint="Inspect the files, repeat the lost changes, then call submit_result again.",
     )
 
 
@@ -330,7 +330,7 @@ async def require_approval(
     if reviewer is None:
         return None
     if not context.is_alive(run):
-        missing = "the review is missing: the run that it belongs to is not executed any more"
+        missing = f"no review from {reviewer}: the run {run} has stopped"
         raise NotFulfilled(missing) if context.history.get(run).status in RUN_ENDED else Conflict(missing)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:

@@ -99,7 +99,7 @@ def missing_links(context: CommissionContext, commission: Commission) -> list[st
     """Return a warning for every linked file that does not exist. Links do not block a commission."""
     branches = context.branches_of(commission)
     absent = [path for path in commission.draft.linked if not branches.has_file(path)]
-    return [f"linked: {path} is not on {INTEGRATION} (it does not block the commission)" for path in absent]
+    return [f"linked: {path} does not exist on {INTEGRATION} (this does not block the commission)" for path in absent]
 
 
 def blocked_reason(missing: Sequence[str]) -> str:
@@ -111,7 +111,7 @@ def check_not_blocked(context: CommissionContext, commission: Commission) -> Non
     if commission.status == "blocked":
         raise Conflict(
             f"commission {commission.id} is blocked: {blocked_reason(find_missing(context, commission))}",
-            hint=f"It becomes pending when all of them are on {INTEGRATION} or on your branch.",
+            hint=f"It becomes pending when these files exist on {INTEGRATION} or on your branch.",
         )
 
 

@@ -82,7 +82,7 @@ async def edit(
 ) -> Commission:
     """Change fields of a draft. Restart the commission if it is active."""
     if not changes:
-        raise UsageError("nothing to change", hint="Name a field: title, worker, prompt, ...")
+        raise UsageError("no changes given", hint="Give at least one field, such as title or prompt.")
     async with context.locks[id]:
         before = context.get(id)
         draft = _edited_draft(context, before, changes, frame, by)
@@ -101,7 +101,7 @@ def _edited_draft(
     context: CommissionContext, before: Commission, changes: Mapping[str, Any], frame: Frame, by: By
 ) -> Draft:
     if before.status in FINAL:
-        raise Conflict(f"commission {before.id} is {before.status}: it cannot be edited", hint="Create a new one.")
+        raise Conflict(f"commission {before.id} is {before.status}: it cannot be edited", hint="Create another one.")
     draft = before.draft.edit(changes)
     check_draft(context, context.project(before), draft, frame, by, changed=tuple(changes))
     after = replace(before, draft=draft)
@@ -152,12 +152,12 @@ async def delete(context: CommissionContext, id: str) -> None:
 def _delete(connection: Connection, id: str, now: str) -> None:
     commission = records.get(connection, id)
     if commission.status not in FINAL:
-        hint = f"guild stop {id}{'' if commission.status in ACTIVE else ' --abandon'} first."
+        hint = f"Cancel it first: guild stop {id}{'' if commission.status in ACTIVE else ' --abandon'}"
         raise NotDeletable(f"commission {id} is {commission.status}: it cannot be deleted", hint=hint)
     others = records.list_all(connection, project=commission.project)
     dependents = [one.id for one in others if one.status not in FINAL and commission.path in one.draft.dependencies]
     if dependents:
-        hint = "They would stay blocked: end them first, or edit their dependencies."
+        hint = "They would stay blocked. Cancel them first, or edit their dependencies."
         raise NotDeletable(f"commission {id} cannot be deleted: {', '.join(dependents)} depend on it", hint=hint)
     records.remove(connection, id, now)
 
@@ -181,7 +181,7 @@ def check_draft(
     """
     draft.check()
     if reserved := [path for path in draft.artifacts if is_hall_path(path)]:
-        hint = "Choose another place, such as .lore/plans/."
+        hint = "Choose another folder, such as .lore/plans."
         raise UsageError(f"artifacts: {reserved[0]} is in a folder that only the hall writes", hint=hint)
     if by != "person":
         _check_not_reserved(draft, changed)
@@ -202,11 +202,11 @@ def _check_not_reserved(draft: Draft, changed: Collection[str] | None) -> None:
     """Raise if the manager sets checks or a model, or names a worker by its file, which a worker may have written."""
     for field in ("checks", "model"):
         if getattr(draft, field) and (changed is None or field in changed):
-            raise UsageError(f"{field}: only the user may set this", hint="Leave it out.")
+            raise UsageError(f"{field}: only the user may set this", hint="Omit it.")
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
         if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILE_SUFFIXES):
-            raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Only the user may name the file of a worker.")
+            raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Use the name of a worker, not a path.")
 
 
 def _check_dependencies_known(context: CommissionContext, paths: Sequence[str]) -> None:

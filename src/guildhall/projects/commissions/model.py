@@ -31,7 +31,7 @@ MAX_COMMAND = 4_096  # characters of a check
 MAX_PATHS = 100
 MAX_CHECKS = 20
 MAX_REASON = 2_000  # characters
-_EMPTY = "Give a value, or leave it out."
+_EMPTY = "Give a value, or omit it."
 By = Literal["person", "manager", "artifact"]  # artifact: rebuilt from its file, the author is unknown
 
 
@@ -63,9 +63,9 @@ def repository_path(field: str, path: object) -> str:
     shown = repr(path[:100])
     parts = path.split("/")
     if len(path.encode()) > 500 or len(parts) > 32 or not path.isprintable():
-        raise UsageError(f"{field}: {shown} is not a valid file path")
+        raise UsageError(f"{field}: invalid path {shown}: not printable, or more than 500 bytes or 32 parts")
     if any(part in ("", ".", "..") or "\\" in part or part.lower() == ".git" for part in parts):
-        hint = "Give a path like .lore/notes.md or src/app.py: relative to the project, without '..'."
+        hint = "Use a path relative to the project, without '..' and '.git', such as src/app.py."
         raise UsageError(f"{field}: {shown} is outside of the project", hint=hint)
     if any(len(part.encode()) > 200 for part in parts):
         raise UsageError(f"{field}: {shown} contains a name of more than 200 bytes")
@@ -92,12 +92,12 @@ class Draft:
         """Raise UsageError if a field is invalid."""
         for field in ("title", "worker"):
             check_line(field, getattr(self, field), MAX_TITLE, empty=_EMPTY)
-        long = "Put the text into a file of the project and link it (`--link`)."
+        long = "Put the text into a file of the project and link that file."
         check_text("prompt", self.prompt, max_bytes=MAX_PROMPT, empty=_EMPTY, long=long)
         for field in ("dependencies", "artifacts", "linked"):
             paths = [repository_path(field, path) for path in _items(field, getattr(self, field), MAX_PATHS)]
             if len(set(paths)) != len(paths):
-                raise UsageError(f"{field}: duplicate path")
+                raise UsageError(f"{field}: duplicate path", hint="List each path once.")
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
         for field in ("model", "reviewer"):
             if getattr(self, field) is not None:
@@ -105,8 +105,8 @@ class Draft:
         for command in _items("checks", self.checks, MAX_CHECKS):
             check_text("checks", command, MAX_COMMAND, empty=_EMPTY)
         if len(json.dumps(self.as_dict())) > MAX_DRAFT:
-            hint = "Put part of it into a file of the project and link it (`--link`)."
-            raise UsageError(f"the draft is larger than {MAX_DRAFT:,} bytes", hint=hint)
+            hint = "Put a part of it into a file of the project and link that file."
+            raise UsageError(f"the commission is too long: more than {MAX_DRAFT:,} bytes", hint=hint)
 
     def edit(self, changes: Mapping[str, Any]) -> Draft:
         """Return the draft with some fields changed. Raise UsageError if a field is unknown or invalid."""
@@ -114,7 +114,7 @@ class Draft:
         for name in changes:
             if name not in known:
                 hint = did_you_mean(name[:40], known)
-                raise UsageError(f"a commission has no field {name[:40]!r} that can be edited", hint=hint)
+                raise UsageError(f"unknown field {name[:40]!r} of a commission", hint=hint)
         lists = {name: tuple(cast("list[Any]", value)) for name, value in changes.items() if isinstance(value, list)}
         edited = replace(self, **{**changes, **lists})
         edited.check()
@@ -145,7 +145,7 @@ def _items(field: str, value: object, maximum: int) -> Sequence[object]:
         raise UsageError(f"{field}: expected a list")
     items = cast("Sequence[object]", value)
     if len(items) > maximum:
-        raise UsageError(f"{field}: more than {maximum} items")
+        raise UsageError(f"{field}: too many items (maximum: {maximum})")
     return items
 
 
@@ -209,12 +209,12 @@ class Commission:
         id = self.id
         return {
             "pending": f"Start it: guild dispatch {id}",
-            "blocked": f"It is blocked until its dependencies exist: guild show {id}",
-            "dispatched": f"It is queued: guild wait {id}. To cancel: guild stop {id}",
-            "in_progress": f"To cancel: guild stop {id}",
+            "blocked": f"Show its missing dependencies: guild show {id}",
+            "dispatched": f"Wait for it: guild wait {id}. Cancel it: guild stop {id}",
+            "in_progress": f"Cancel it: guild stop {id}",
             "failed": f"Try again: guild retry {id}",
             "cancelled": f"Try again: guild retry {id}",
-        }.get(self.status, f"It has ended: guild show {id}")
+        }.get(self.status, f"Show it: guild show {id}")
 
     def purpose(self, contract: Contract | None) -> CommissionPurpose:
         """Return the purpose of a run that works on this attempt, or reviews it if there is no contract."""

@@ -412,9 +412,9 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
         case "cancel":
             await _end(context, id, "cancel", "its run was cancelled")
         case "fail":
-            await _end(context, id, "fail", "its run is not on record: the hall's database was lost")
+            await _end(context, id, "fail", "its run is missing: the database of the hall was lost")
         case "hold":
-            error = RuntimeFailed("unexpected error", hint="hall.log has the details.")
+            error = RuntimeFailed("unexpected error", hint="See hall.log for the details.")
             await context.hold(id, "cannot_resume", error)
         case "clean_up" if await asyncio.to_thread(_has_leftovers, context, commission):
             await completion.clean_up(context, id)

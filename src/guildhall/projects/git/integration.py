@@ -250,7 +250,7 @@ class Branches:
             raise NotFound(
                 f"branch {self.project.branch!r} of project {self.project.name} is missing or has no commit",
                 where=str(self.project.path),
-                hint="Create a commit on it, or name another branch in `projects:` of config.yaml.",
+                hint="Create a commit on it, or set another `branch:` of the project in config.yaml.",
             )
         return tip
 
@@ -283,7 +283,7 @@ class Branches:
                 f"merge conflict with {INTEGRATION}: {join_names(files)}",
                 files=files,
                 where=str(self.project.path),
-                hint="The branch is unchanged.",
+                hint="Nothing was merged: the work is still on its branch.",
             )
         theirs = [
             stages.get(3) or TreeEntry(path=path)
@@ -323,7 +323,7 @@ class Branches:
                 raise Conflict(
                     f"{ref.removeprefix('refs/heads/')} is checked out",
                     where=str(where),
-                    hint=f"Only the hall may move it. Run `git switch {self.project.branch}` there, then try again.",
+                    hint=f"The hall must update it. Run `git switch {self.project.branch}` there, then try again.",
                 )
 
     def _store_files(self, files: Mapping[str, bytes | None]) -> list[TreeEntry]:

@@ -299,11 +299,12 @@ def _run(
             input=None if isinstance(input, int) else input or b"",
         )
     except subprocess.TimeoutExpired:
-        raise TimedOut(f"git {args[0]} took longer than {_TIMEOUT_S:.0f} s", where=str(cwd)) from None
+        hint = "Check for another git process and for a slow disk, then try again."
+        raise TimedOut(f"git {args[0]} timed out after {_TIMEOUT_S:.0f} s", where=str(cwd), hint=hint) from None
     except OSError as error:
         if not cwd.exists():
-            hint = "If the repository was moved, `guild check` explains what to do."
-            raise GitFailed("missing folder", where=str(cwd), hint=hint) from None
+            hint = "If you moved the repository, register its new folder: guild project add PATH"
+            raise GitFailed("folder not found", where=str(cwd), hint=hint) from None
         raise GitFailed(f"cannot start git: {error.strerror}", where=str(cwd)) from None
     stderr = done.stderr.decode("utf-8", "replace")
     if done.returncode not in ok:
@@ -346,7 +347,7 @@ def encode_path(path: str) -> bytes:
     """Return a path as git stores it. Raise UsageError if git would not accept it."""
     parts = path.split("/")
     if not path or "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
-        raise UsageError(f"invalid path: {path[:200]!r}", hint="Give a path relative to the project's folder.")
+        raise UsageError(f"invalid path: {path[:200]!r}", hint="Use a path relative to the project.")
     try:
         return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -128,7 +128,7 @@ class Worktrees:
         with self._lock(path):
             record = self._read_record(path)
             if record is None or not path.is_dir():
-                raise NotFound("missing worktree", where=str(path))
+                raise NotFound("worktree not found", where=str(path))
             self._check_out(project, path, record)
             commit, snapshot = self._commit(project, path, record, message, author, wanted)
             return CommitResult(commit=commit, rejected=tuple(snapshot.rejected))
@@ -146,7 +146,7 @@ class Worktrees:
         with self._lock(path):
             record = self._read_record(path)
             if path.is_dir() and record is None:
-                raise Conflict("this folder is not a worktree of the hall", where=str(path), hint="Move it elsewhere.")
+                raise Conflict("cannot remove: not a worktree of the hall", where=str(path), hint="Move it elsewhere.")
             uncommitted = self._remove(project, path, record) if record is not None else None
             self._remove_temporary(path)
             return uncommitted
@@ -221,9 +221,9 @@ class Worktrees:
             folder.mkdir(exist_ok=True)
         except FileNotFoundError:
             raise GitFailed(
-                "the project's repository is missing",
+                "repository not found",
                 where=str(folder.parents[1]),
-                hint="If it was moved, set its path in `projects:` of config.yaml, or move it back.",
+                hint="If you moved it, set its path under `projects:` in config.yaml, or move it back.",
             ) from None
         _write(folder / "locked", "Guildhall works here\n")
         _write(folder / "guildhall", f"{wanted.activity}\n")

@@ -350,7 +350,7 @@ class UserPrograms:
                 out, err = process.communicate(text.encode(), timeout=_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # with its child processes
-                message = f"`{program} {args[0]}` took longer than {_TIMEOUT_S:.0f} s"
+                message = f"`{program} {args[0]}` timed out after {_TIMEOUT_S:.0f} s"
                 raise GuildError(message, hint="Check the connection to the remote, then try again.") from None
         stderr = self._redact(err.decode(errors="replace")).strip()
         if len(stderr) > _MAX_STDERR_CHARS:

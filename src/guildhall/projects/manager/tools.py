@@ -144,7 +144,7 @@ class ManagerContext:
         if (found := self.projects.find_at(self.frame.root)) is not None:
             return found
         names = ", ".join(project.name for project in self.projects.list_valid()) or "none"
-        raise UsageError("project: this folder is not in a registered project", hint=f"Registered projects: {names}.")
+        raise UsageError("project: the folder is not in a registered project", hint=f"Registered projects: {names}.")
 
     def project_frame(self, project: Project) -> Frame:
         """Return the frame for work in a project, with the workers of its folder."""

@@ -117,7 +117,7 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
         return [f"{path}: {error.message}"]
     if artifact is None or artifact.status == meeting.status or artifact.revision < context.revision(meeting.id):
         return []
-    return [f"{path} was edited by hand to {artifact.status[:40]!r}; the meeting is still {meeting.status}"]
+    return [f"{path} was edited by hand to {artifact.status[:40]!r}, but the meeting is {meeting.status}"]
 
 
 def synchronise(context: MeetingContext) -> None:

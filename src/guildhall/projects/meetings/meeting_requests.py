@@ -67,7 +67,7 @@ async def request(
                 return other
         if len(requested) >= _MAX_REQUESTS:
             raise Refused(
-                f"{project.name} has {len(requested)} requests for meetings, the maximum",
+                f"too many open requests for meetings in {project.name}: {len(requested)} (the maximum)",
                 hint="Continue without a meeting, or ask the user in another way.",
             )
         run_records.add_ask(connection, _ask(connection, meeting, topic))
@@ -124,7 +124,7 @@ async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
     """Hide a requested meeting until a date."""
     date = parse_date(until)
     if date is None:
-        raise UsageError(f"{until[:60]!r} is not a date", hint="Write 2027-01-31, or 2027-01-31T14:00.")
+        raise UsageError(f"{until[:60]!r} is not a date", hint="Use a format such as 2027-01-31 or 2027-01-31T14:00.")
     if parse_stamp(date) <= context.clock.now():
         raise UsageError(f"{until[:60]!r} is in the past", hint="Give a date in the future.")
 
@@ -155,8 +155,8 @@ def check_free_place(connection: Connection, project: str, max_meetings: int) ->
         return
     named = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in found)
     raise Refused(
-        f"{project} has {len(found)} open meetings, the maximum is {max_meetings}: {named}",
-        hint=f"Close one: guild meet {found[-1].id} --close. Or raise max_meetings of the project in config.yaml.",
+        f"too many open meetings in {project}: {len(found)} (maximum: {max_meetings}): {named}",
+        hint=f"Close one: guild meet {found[-1].id} --close. Or raise `max_meetings:` of the project in config.yaml.",
     )
 
 

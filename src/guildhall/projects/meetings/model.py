@@ -157,5 +157,5 @@ def topic_line(text: str) -> str:
     first = next(line.strip() for line in text.splitlines() if line.strip())
     printable = "".join(char if char.isprintable() else " " for char in first).strip()
     if not printable:
-        raise UsageError("topic: no printable character in the first line")
+        raise UsageError("topic: the first line has no printable character")
     return printable if len(printable) <= MAX_TOPIC else printable[: MAX_TOPIC - 3] + "..."

@@ -173,8 +173,8 @@ class Meetings:
         if (found := projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
-            f"{frame.cwd} is not in a project, and a meeting needs one",
-            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
+            f"a meeting requires a project, and {frame.cwd} is not in one",
+            hint="Register this repository with `guild project add .`, or choose a project with --project NAME.",
         )
 
     async def join(
@@ -232,7 +232,7 @@ class Meetings:
         """Delete an ended meeting from the record. Its notes and its runs stay."""
         meeting = self.get(id)
         if meeting.status not in ENDED:
-            hint = f"guild meet {id} --close first." if meeting.status == "open" else f"guild answer {id} no first."
+            hint = f"First: guild meet {id} --close" if meeting.status == "open" else f"First: guild answer {id} no"
             raise NotDeletable(f"meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
         await clean_up(self.context, meeting)
         now = self.context.now()

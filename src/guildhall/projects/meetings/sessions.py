@@ -126,7 +126,7 @@ class Sessions:
                 meeting = context.get(id)
                 check_open(meeting)
                 if not renew and unanswered_messages(context, id) is None:
-                    _check_no_grant(grant, f"meeting {id} owes no answer")
+                    _check_no_grant(grant, f"meeting {id} has no unanswered message")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
                 session = context.sessions(id)[-1]
@@ -203,7 +203,7 @@ class Sessions:
         """Return the run that is to be launched, or None if it is alive, and the events to show first."""
         context = self._context
         if meeting.run is None:
-            _check_no_grant(grant, f"meeting {meeting.id} has not begun")
+            _check_no_grant(grant, f"meeting {meeting.id} has not started")
             return await self._start(meeting, frame), []
         if renew:
             await context.runs().pause(meeting.run, "user")
@@ -221,7 +221,7 @@ class Sessions:
             return prepared, [self._renewed_event(prepared.run, error)]
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
-        message = f"the session was renewed, with a summary of the conversation so far: {error.message}"
+        message = f"started a new session with a summary of the conversation: {error.message}"
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
@@ -379,7 +379,7 @@ def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[st
     """Return the limits of the session that follows a run: the limits minus the use of earlier sessions."""
     last = history.journal(run)
     below = [history.journal(child.id) for child in history.descendants(run)]
-    bounds, spent = current_bounds(last), Spent.by([last, *below])
+    bounds, spent = current_bounds(last), Spent.in_journals([last, *below])
     limits: dict[str, Any] = {}
     dollars, tokens = None, None
     if grant is not None:
@@ -401,12 +401,12 @@ def _check_resumable(run: Run, *, renew: bool) -> None:
     code = run.error_code
     if run.status == "failed" and code in _NOT_RESUMABLE:
         is_too_long = code == ContextTooLong.code
-        raise Conflict("the conversation no longer fits" if is_too_long else "its journal cannot be continued")
+        raise Conflict("the conversation is too long for the model" if is_too_long else "its journal is not valid")
     if run.status in ("completed", "cancelled"):
-        raise Conflict(f"its run was {run.status}")
+        raise Conflict(f"its run is {run.status}")
 
 
-def _check_no_grant(grant: Grant | None, why: str) -> None:
+def _check_no_grant(grant: Grant | None, reason: str) -> None:
     """Raise Conflict if new limits are given to a meeting that cannot use them."""
     if grant is not None:
-        raise Conflict(f"{why}: it has not reached a limit", hint="Leave the limits out.")
+        raise Conflict(f"cannot raise limits: {reason}", hint="Omit the limits.")

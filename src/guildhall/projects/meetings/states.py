@@ -63,10 +63,10 @@ TRANSITIONS: Mapping[Event, Transition] = {
 }
 
 _NEXT_COMMANDS: Mapping[MeetingStatus, str] = {
-    "requested": "guild answer {id} yes (or no, or a date)",
-    "open": "guild meet {id} continues it; guild meet {id} --close ends it",
-    "closed": "guild show {id} prints the notes. To open another one: guild meet WORKER",
-    "declined": "To open another one: guild meet WORKER",
+    "requested": "Answer it: guild answer {id} yes (or no, or a date)",
+    "open": "Continue it: guild meet {id}. Close it: guild meet {id} --close",
+    "closed": "Show its notes: guild show {id}. Open another meeting: guild meet WORKER",
+    "declined": "Open another meeting: guild meet WORKER",
 }
 
 
@@ -89,7 +89,7 @@ def check_event(meeting: Meeting, event: Event) -> None:
 def check_open(meeting: Meeting) -> None:
     """Raise Conflict if the user cannot talk in this meeting."""
     if meeting.status != "open":
-        message = f"meeting {meeting.id} is {meeting.status}: you cannot talk in it"
+        message = f"meeting {meeting.id} is {meeting.status}: you cannot send messages to it"
         raise Conflict(message, hint=next_commands(meeting))
 
 

@@ -124,7 +124,7 @@ def artifact_in_checkout(worktree: str | None, path: str) -> str:
     top = Path(worktree or "/nowhere").resolve()
     here = (top / found).resolve()
     if worktree is None or not here.is_relative_to(top / LORE) or not here.is_file():
-        raise UsageError(f"no artifact {found[:100]!r}", hint="artifact_list lists the artifacts.")
+        raise UsageError(f"artifact not found: {found[:100]!r}", hint="artifact_list lists the artifacts.")
     return found
 
 
@@ -151,7 +151,7 @@ class MeetingTools:
             if found in meeting.linked:
                 return f"Already linked: {found}"
             if len(meeting.linked) >= MAX_LINKED:
-                raise Conflict(f"Not linked: a meeting has at most {MAX_LINKED} artifacts.")
+                raise Conflict(f"cannot link {found}: a meeting has at most {MAX_LINKED} artifacts")
             records.change(connection, meeting.id, self.now(), linked=(*meeting.linked, found))
             records.add_note(connection, meeting.id, "link", f"linked {found}", self.now(), path=found)
             return f"Linked: {found}"
@@ -178,7 +178,7 @@ class MeetingTools:
             if any(entry.data["key"] == self.key for entry in before):
                 return "Already proposed."
             if len(before) >= _MAX_FOLLOWUPS:
-                raise Conflict(f"Not proposed: a meeting has at most {_MAX_FOLLOWUPS} follow-ups.")
+                raise Conflict(f"cannot propose it: a meeting has at most {_MAX_FOLLOWUPS} follow-ups")
             data = {"followup": followup.as_dict(), "key": self.key}
             text = f"proposed: {followup.title}"
             records.add_note(connection, self.meeting, "propose_followup", text, self.now(), **data)

@@ -183,7 +183,7 @@ def recorded_toolbox(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     """Return a toolbox of an ended process for a replay, which does not call its tools."""
 
     def unavailable(**_: Any) -> None:
-        raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that started the run")
+        raise ToolUnavailable(f"the toolbox {name!r} exists only in the process that started the run")
 
     return Toolbox(name, *(Tool.from_described(tool, unavailable) for tool in tools))
 

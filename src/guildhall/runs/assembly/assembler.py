@@ -97,14 +97,14 @@ class Assembler:
         `caller`: the run that calls this one, shares its budget, and passes on the `attached` files.
         """
         if not is_text(request.input):
-            raise UsageError("invalid input: not text, or contains NUL", hint="Attach other data as a file.")
+            raise UsageError("invalid input: not text, or contains a NUL byte", hint="Attach other data as a file.")
         if not request.input.strip():
-            raise UsageError("the input is empty", hint="Describe the task of the worker.")
+            raise UsageError("the input is empty", hint="Describe the task for the worker.")
         worker = worker or self.find(request.worker, frame)
         check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
-        settings = self.preflight.settings(frame)
+        settings = self.preflight.load_settings(frame)
         try:
             choice = adapt_model(worker, _choose_model(worker, frame, settings, request))
         except ModelUnusable:
@@ -178,7 +178,7 @@ class Assembler:
         return _adapt_to_owner(replace(found, workdir=then.workdir, workflow_paths=then.workflow_paths), recipe.hooks)
 
     def _environment(self, worker: Worker, frame: Frame) -> ToolEnvironment:
-        settings = self.preflight.settings(frame)
+        settings = self.preflight.load_settings(frame)
         return tool_set.make_tool_environment(
             worker, frame, self._view(worker, frame), settings, self.preflight.environ
         )
@@ -228,7 +228,7 @@ class Assembler:
         environment = recorded = self._environment(worker, frame)
         if recipe.current is not None:
             environment = narrow_environment(recorded, recipe.current)
-        member_tools = recipe.member_tools or self.preflight.member_tools(worker, frame)
+        member_tools = recipe.member_tools or self.preflight.find_member_tools(worker, frame)
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
@@ -242,7 +242,7 @@ class Assembler:
         self, recipe: Recipe, environment: ToolEnvironment, tools: tuple[Tool, ...], member_tools: MemberTools
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.preflight.settings(frame)
+        settings = self.preflight.load_settings(frame)
         near = worker.project_frame(frame)
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
@@ -312,7 +312,7 @@ class Assembler:
         """Return the tools that a worker has without declaring them, except the tools to call workers."""
         if not worker.definition.base:
             return ()
-        limit = self.preflight.settings(frame).memory.limit_tokens
+        limit = self.preflight.load_settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
         return (*tool_set.BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
 
@@ -323,7 +323,7 @@ class Assembler:
 
     def _view(self, worker: Worker, frame: Frame) -> View:
         return tool_set.make_view(
-            worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.locked()
+            worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.list_locked_files()
         )
 
     async def _toolboxes(

@@ -1,10 +1,10 @@
-"""Attachments: read the files of a request once, within the limits of the worker's `attachment_policy`.
+"""Attachments: reads the files of a request once, within the limits of `attachment_policy` of the worker.
 
-A worker can name only files of its own sandboxes (`input/deck.pdf`) and files that it was given. A user can also name
-files below the project by a path from the current folder, and files anywhere by an absolute path.
+A worker can name only files in its sandboxes (`input/deck.pdf`) and attachments that it received. A user can also name
+files in the project by a path relative to the current folder, and other files by an absolute path.
 
-Invariant: no link, name or concurrent replacement leads out of the permitted folder. The policy applies to the given
-name before the file is opened, and to the name that a link leads to.
+Invariant: no link, name or concurrent replacement leads out of the permitted folder. The policy applies to the name
+before the file is opened, and to the target of a link.
 """
 
 from __future__ import annotations
@@ -55,38 +55,38 @@ def read_sandbox_files(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
 ) -> tuple[Attachment, ...]:
     """Read files that a worker names as `sandbox/path`. `policy` and `where` (for errors) belong to the callee."""
-    sandboxes = _sandboxes_of(view)
-    return _read_all(names, lambda name: _in_sandbox(name, sandboxes), policy, where)
+    files = _sandbox_files(view)
+    return _read_all(names, lambda name: _locate_in_sandbox(name, files), policy, where)
 
 
 def forward_attachments(
-    names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker
+    names: Sequence[str], received: Iterable[Attachment], view: View, callee: Worker
 ) -> tuple[Attachment, ...]:
-    """Return the files that a worker passes to another: from its sandboxes, and from its own attachments."""
+    """Return the files that a worker passes to a callee, from its sandboxes and from the attachments it received."""
     _check_unique(names)
-    named = {folder.name for folder in view.folders}
-    known = {file.name: file for file in own if _sandbox_and_path(file.name, named)[0] not in named}
-    others = [name for name in names if name not in known]
-    read = read_sandbox_files(others, view, callee.definition.attachment_policy, where=callee.place)
-    found = {**known, **dict(zip(others, read, strict=True))}
-    return tuple(found[name] for name in names)
+    sandboxes = {folder.name for folder in view.folders}
+    files = {file.name: file for file in received if _split_name(file.name, sandboxes)[0] not in sandboxes}
+    sandbox_names = [name for name in names if name not in files]
+    attachments = read_sandbox_files(sandbox_names, view, callee.definition.attachment_policy, where=callee.place)
+    files |= dict(zip(sandbox_names, attachments, strict=True))
+    return tuple(files[name] for name in names)
 
 
 def read_user_files(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, root: Path, where: str | None = None
 ) -> tuple[Attachment, ...]:
     """Read files that the user names: `sandbox/path`, a path below `root` (the project), or an absolute path."""
-    sandboxes = _sandboxes_of(view)
-    named = {folder.name for folder in sandboxes.view.folders}
+    files = _sandbox_files(view)
+    sandboxes = {folder.name for folder in files.view.folders}
 
-    def find(name: str) -> tuple[str, SandboxFiles, SandboxPath]:
-        if _sandbox_and_path(name, named)[0] in named:
-            return _in_sandbox(name, sandboxes)
+    def locate(name: str) -> tuple[str, SandboxFiles, SandboxPath]:
+        if _split_name(name, sandboxes)[0] in sandboxes:
+            return _locate_in_sandbox(name, files)
         if name.startswith(("/", "~")):
-            return _in_file_system(name, view)
-        return _in_project(name, view, root)
+            return _locate_in_file_system(name, view)
+        return _locate_in_project(name, view, root)
 
-    return _read_all(names, find, policy, where)
+    return _read_all(names, locate, policy, where)
 
 
 def check_policy(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where: str | None = None) -> None:
@@ -110,19 +110,19 @@ def check_media_types(attachments: Iterable[Attachment], source: Source) -> None
 
 
 def format_size(size: int) -> str:
-    for unit, least in (("MB", 1_000_000), ("kB", 1_000)):
-        if size >= least:
-            return f"{size / least:.1f}".removesuffix(".0") + f" {unit}"
+    for unit, unit_bytes in (("MB", 1_000_000), ("kB", 1_000)):
+        if size >= unit_bytes:
+            return f"{size / unit_bytes:.1f}".removesuffix(".0") + f" {unit}"
     return f"{size} bytes"
 
 
-def _sandboxes_of(view: View) -> SandboxFiles:
-    """Return the named folders, without the working folder of the run."""
+def _sandbox_files(view: View) -> SandboxFiles:
+    """Return the files of the sandboxes, without the working folder of the run."""
     return SandboxFiles(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
 
 
-def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]:
-    """Split a name such as `input/deck.pdf` or `input:deck.pdf`."""
+def _split_name(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]:
+    """Return the sandbox and the path in a name such as `input/deck.pdf` or `input:deck.pdf`."""
     sandbox, colon, path = name.partition(":")
     if colon and sandbox in sandboxes:
         return sandbox, path
@@ -130,67 +130,66 @@ def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str
     return sandbox, path
 
 
-def _in_sandbox(name: str, rooted: SandboxFiles) -> tuple[str, SandboxFiles, SandboxPath]:
-    named = {folder.name for folder in rooted.view.folders}
-    sandbox, path = _sandbox_and_path(name, named)
+def _locate_in_sandbox(name: str, files: SandboxFiles) -> tuple[str, SandboxFiles, SandboxPath]:
+    sandbox, path = _split_name(name, {folder.name for folder in files.view.folders})
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
-        raise UsageError(f"{name!r} is not a file in a sandbox", hint="Use sandbox/path, such as input/deck.pdf.")
-    return f"{sandbox}/{path}", rooted, rooted.locate_in(rooted.find_sandbox(sandbox), path)
+        raise UsageError(f"{name!r} is not a file in a sandbox", hint="Use SANDBOX/PATH, such as input/deck.pdf.")
+    return f"{sandbox}/{path}", files, files.locate_in(files.find_sandbox(sandbox), path)
 
 
-def _in_project(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
+def _locate_in_project(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
-    rooted = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
+    files = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
-        return name, rooted, rooted.locate(name)
+        return name, files, files.locate(name)
     except Refused:
-        hint = "Use an absolute path for files elsewhere."
-        raise Refused(f"{name} is not below {project.path}", hint=hint) from None
+        hint = "Use an absolute path for a file outside of the project."
+        raise Refused(f"cannot attach {name}: outside of the project {project.path}", hint=hint) from None
 
 
-def _in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPath]:
+def _locate_in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPath]:
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
-        raise NotFound(f"file not found: {name}") from None
+        raise NotFound(f"cannot attach {name}: file not found") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
         raise UsageError(f"cannot attach {name}: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
-    rooted = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
-    return name, rooted, rooted.locate_in(folder, path.name or ".")
+    files = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
+    return name, files, files.locate_in(folder, path.name or ".")
 
 
 def _read_all(
     names: Sequence[str],
-    find: Callable[[str], tuple[str, SandboxFiles, SandboxPath]],
+    locate: Callable[[str], tuple[str, SandboxFiles, SandboxPath]],
     policy: AttachmentPolicy,
     where: str | None,
 ) -> tuple[Attachment, ...]:
-    """Read the files that `find` locates. A file whose name the policy does not permit is not opened."""
+    """Read the files that `locate` returns. Do not open a file whose name the policy does not permit."""
     _check_count(len(names), policy, where)
     _check_unique(names)
     for name in names:
         if not name.strip() or not name.isprintable():
-            raise UsageError(f"invalid file name: {name!r}")
+            raise UsageError(f"cannot attach {name!r}: invalid file name")
         _check_suffix(_base_name(name), name, policy, where)
-    read: list[Attachment] = []
+    attachments: list[Attachment] = []
     size = 0
     for name in names:
-        attached_as, rooted, spot = find(name)
-        contents = rooted.read(spot, max_bytes=min(policy.max_total_bytes, MAX_TOTAL_BYTES) - size)
+        display_name, files, path = locate(name)
+        contents = files.read(path, max_bytes=min(policy.max_total_bytes, MAX_TOTAL_BYTES) - size)
         for base_name in {_base_name(name), contents.name}:  # the policy applies to a link and to its target
             if not has_suffix(base_name, contents.folder.attachment_suffixes):
                 suffixes = ", ".join(contents.folder.attachment_suffixes)
-                raise Refused(f"{name}: the sandbox {contents.folder.name!r} permits only {suffixes} as attachments")
+                raise Refused(f"cannot attach {name}: the sandbox {contents.folder.name!r} permits only {suffixes}")
             _check_suffix(base_name, name, policy, where)
         size += len(contents.data)
         _check_size(size, policy, where)
-        read.append(_attachment(attached_as, contents.data))
-    return tuple(read)
+        attachments.append(_make_attachment(display_name, contents.data))
+    return tuple(attachments)
 
 
-def _attachment(name: str, data: bytes) -> Attachment:
-    """Return a file with the media type of its name. Raise InvalidFile if the content has another type."""
+def _make_attachment(name: str, data: bytes) -> Attachment:
+    """Return an attachment with the media type of its name. Raise InvalidFile if the content has another type."""
     kind = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
     found = media_type(data)
     if is_media(kind):
@@ -198,13 +197,13 @@ def _attachment(name: str, data: bytes) -> Attachment:
             found = _PDF
         if found != kind:
             raise InvalidFile(
-                f"the suffix means {kind}, but the content is {found or 'something else'}",
+                f"expected the content to be {kind}, got {found or 'another type'}",
                 where=name,
-                hint="Correct the suffix, or create the file again.",
+                hint="Rename the file to match its content, or export it again.",
             )
     elif not _is_utf8(data):
-        hint = f"The content is {found}: correct the suffix." if found else "Convert it to a PDF, an image or text."
-        raise InvalidFile("neither UTF-8 text nor a file with the suffix of a PDF or an image", where=name, hint=hint)
+        hint = f"Rename the file: its content is {found}." if found else "Convert the file to text, PDF or an image."
+        raise InvalidFile("cannot attach it: not UTF-8 text, a PDF or an image", where=name, hint=hint)
     return Attachment(name=name, media_type=kind, data=data)
 
 
@@ -221,31 +220,31 @@ def _base_name(name: str) -> str:
 
 def _check_unique(names: Sequence[str]) -> None:
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{duplicates[0]} is attached twice")
+        raise UsageError(f"duplicate attachment: {duplicates[0]}", hint="Attach each file once.")
 
 
 def _check_count(count: int, policy: AttachmentPolicy, where: str | None) -> None:
     if count > policy.max_attachments:
-        message = f"too many attachments: {count} (the worker accepts {policy.max_attachments})"
-        raise Refused(message, where=where, hint=_hint("max_attachments"))
+        message = f"too many attachments: {count} (the worker accepts at most {policy.max_attachments})"
+        raise Refused(message, where=where, hint=_policy_hint("max_attachments"))
 
 
 def _check_suffix(base_name: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
     if not has_suffix(base_name, policy.allowed_suffixes):
-        message = f"{name}: the worker accepts only {', '.join(policy.allowed_suffixes)} as attachments"
-        raise Refused(message, where=where, hint=_hint("allowed_suffixes"))
+        message = f"cannot attach {name}: the worker accepts only {', '.join(policy.allowed_suffixes)}"
+        raise Refused(message, where=where, hint=_policy_hint("allowed_suffixes"))
     if policy.denied_suffixes and has_suffix(base_name, policy.denied_suffixes):
-        message = f"{name}: the worker does not accept {', '.join(policy.denied_suffixes)} as attachments"
-        raise Refused(message, where=where, hint=_hint("denied_suffixes"))
+        message = f"cannot attach {name}: the worker does not accept {', '.join(policy.denied_suffixes)}"
+        raise Refused(message, where=where, hint=_policy_hint("denied_suffixes"))
 
 
 def _check_size(size: int, policy: AttachmentPolicy, where: str | None) -> None:
     if size > policy.max_total_bytes:
-        message = f"the attachments have more than the {policy.max_total_bytes:,} bytes that the worker accepts"
-        raise Refused(message, where=where, hint=_hint("max_total_bytes"))
+        message = f"attachments too large: the worker accepts at most {policy.max_total_bytes:,} bytes in total"
+        raise Refused(message, where=where, hint=_policy_hint("max_total_bytes"))
     if size > MAX_TOTAL_BYTES:
-        raise Refused(f"the attachments have more than the {MAX_TOTAL_BYTES:,} bytes that a run accepts", where=where)
+        raise Refused(f"attachments too large: a run accepts at most {MAX_TOTAL_BYTES:,} bytes in total", where=where)
 
 
-def _hint(field: str) -> str:
-    return f"Change attachment_policy.{field} in the worker file."
+def _policy_hint(field: str) -> str:
+    return f"Attach other files, or change attachment_policy.{field} in the worker file."

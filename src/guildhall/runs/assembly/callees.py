@@ -123,7 +123,7 @@ def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> MemberToo
         return NO_MEMBERS
 
     def unavailable(**_: Any) -> None:
-        raise ToolUnavailable("a replay dispatches no jobs")
+        raise ToolUnavailable("cannot dispatch a job in a replay")
 
     dispatch: Mapping[str, Sequence[Mapping[str, Any]]] = recorded["dispatch"]
     return MemberTools(

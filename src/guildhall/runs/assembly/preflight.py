@@ -1,4 +1,4 @@
-"""Preflight: compares the declarations of a worker with the available resources, and lists all problems.
+"""Preflight: checks that the resources that a worker declares are available, and lists all problems.
 
 Also refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects.
 
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 
 def _schema_path(worker: Worker, frame: Frame) -> Path | None:
-    """Return the file of the worker's output schema, or None if it names no file."""
+    """Return the path of the output schema, or None if the worker has no schema file."""
     reference = worker.definition.output_schema_ref
     return worker.resource_folder(frame) / reference if reference and reference.endswith(".json") else None
 
 
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
-        hint = "Create the file, or correct the path, which is relative to the worker's project."
+        hint = "Create the file, or correct the path. It is relative to the project of the worker."
         raise InvalidFile(f"output_schema_ref: file not found: {path}", where=worker.place, hint=hint)
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
+        raise InvalidFile(f"not JSON: {error}", where=str(path), hint="Write a JSON Schema.") from None
     return check_output_schema(schema, str(path))
 
 
@@ -79,65 +79,67 @@ async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """The resources of a home and an environment, and the checks of workers against them."""
+    """Checks workers against the resources of a home and an environment."""
 
     home: Home
     environ: Mapping[str, str]
-    settings: Callable[[Frame], Settings]
-    pins: Callable[[], Mapping[Path, Pin]]  # the trusted files
-    locked: Callable[[], Collection[Path]]  # the files of locked workers
-    member_tools: Callable[[Worker, Frame], MemberTools]  # the members that a worker names
-    program: Callable[[RuntimeInfo, Frame], object]  # raises if the program of a runtime is missing
-    own: Path | None = None  # the folder of the program, in the hall of a member
+    load_settings: Callable[[Frame], Settings]
+    load_pins: Callable[[], Mapping[Path, Pin]]  # the trusted files
+    list_locked_files: Callable[[], Collection[Path]]  # of locked workers
+    find_member_tools: Callable[[Worker, Frame], MemberTools]
+    check_program: Callable[[RuntimeInfo, Frame], object]  # raises if the program of a runtime is missing
+    member_folder: Path | None = None  # in the hall of a member
 
     def find_problems(
         self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True, thorough: bool = True
     ) -> list[GuildError]:
-        """Return an error for each unmet declaration, in the order of the fields. `given`: toolboxes of the caller.
+        """Return an error for each declaration that cannot be met, in the order of the fields.
 
-        Without `script` the model of the worker is not checked. Without `thorough` files are not read.
+        `given`: toolboxes of the caller. Without `script` skip the model. Without `thorough` do not read files.
         """
-        outside = self.member_tools(worker, frame)
-        given = (*given, *outside.toolboxes)
-        unknown = [name for name in worker.definition.toolboxes if name not in given]
+        members = self.find_member_tools(worker, frame)
+        given = (*given, *members.toolboxes)
+        toolboxes = [name for name in worker.definition.toolboxes if name not in given]
         checks: list[Callable[[], object]] = [
             lambda: self._check_program(worker, frame),
             *([lambda: _check_model(worker, frame, thorough=thorough)] if script else []),
             lambda: self._check_search(worker, frame),
-            *(lambda name=name: self.toolbox_code(worker, name, frame, given) for name in unknown),
-            *(lambda error=error: _raise(error) for error in outside.problems),
-            *(lambda code=code: self._check_trust(code, worker, frame) for code in outside.code),
+            *(lambda name=name: self.toolbox_code(worker, name, frame, given) for name in toolboxes),
+            *(lambda error=error: _raise(error) for error in members.problems),
+            *(lambda code=code: self._check_trust(code, worker, frame) for code in members.code),
             *(lambda name=name: self.check_server(worker, name, frame) for name in worker.definition.mcp_servers),
-            *(lambda one=one: one.sandbox_folders(frame) for one in split_by_sandbox(worker)),
+            *(lambda part=part: part.sandbox_folders(frame) for part in split_by_sandbox(worker)),
             lambda: self.check_schema(worker, frame, thorough=thorough),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
-        found: list[GuildError] = []
+        problems: list[GuildError] = []
         for check in checks:
             try:
                 check()
             except GuildError as error:
-                found.append(error)
-        return found
+                problems.append(error)
+        return problems
 
     def _check_program(self, worker: Worker, frame: Frame) -> None:
         try:
-            self.program(RUNTIMES[worker.definition.runtime], frame)
+            self.check_program(RUNTIMES[worker.definition.runtime], frame)
         except GuildError as error:
             raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
-    def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
+    def find_code(
+        self, worker: Worker, frame: Frame, given: Collection[str] = ()
+    ) -> tuple[list[Code], list[GuildError]]:
         """Return the code that the worker and its members would execute, and an error for each missing part."""
-        outside = self.member_tools(worker, frame)
-        found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
-        return [*found, *outside.code], [*wrong, *outside.problems]
+        members = self.find_member_tools(worker, frame)
+        code, problems = worker_code(worker, frame, self.home, (*given, *members.toolboxes))
+        return [*code, *members.code], [*problems, *members.problems]
 
     def toolbox_code(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
-        """Return the code of a toolbox that is not `given`. Raise NotTrusted if it may not run."""
+        """Return the code of a toolbox. Raise NotTrusted if it may not run. `given`: toolboxes of the caller."""
         return self._check_trust(toolbox_code(worker, name, frame, self.home, given), worker, frame)
 
     def check_server(self, worker: Worker, name: str, frame: Frame) -> None:
-        """Raise if a server is not trusted, or if its program or variables are missing."""
+        """Raise if an MCP server is not trusted, or if its program or variables are missing."""
         self._check_trust(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
             server_program(worker, name, frame)
@@ -148,27 +150,27 @@ class Preflight:
         return self._check_trust(module_code(worker, frame, self.home), worker, frame)
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """Return the schema of the worker's output, or None if its file names none."""
+        """Return the output schema of the worker, or None if the worker has no schema."""
         if (path := _schema_path(worker, frame)) is not None:
             return _read_schema(worker, path)
         return await load_model_schema(worker, self.module_code(worker, frame)) if has_python_schema(worker) else None
 
-    def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """Return the output schema if it is in a valid file, or None."""
+    def read_schema_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
+        """Return the output schema from its file, or None if there is no valid file."""
         path = _schema_path(worker, frame)
         with suppress(GuildError):
             return _read_schema(worker, path) if path is not None else None
 
-    def trust(self) -> Trust:
-        return Trust(self.pins(), self.own)
+    def load_trust(self) -> Trust:
+        return Trust(self.load_pins(), self.member_folder)
 
     def _check_trust(self, code: Code, worker: Worker, frame: Frame) -> Code:
         if not code.is_own:
-            self.trust().check(code, worker, frame)
+            self.load_trust().check(code, worker, frame)
         return code
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
-        """Raise if the output schema cannot be used, as far as that is known without executing code."""
+        """Raise if the output schema is not usable. Does not execute code."""
         path = _schema_path(worker, frame)
         if has_python_schema(worker):
             self.module_code(worker, frame)
@@ -180,15 +182,15 @@ class Preflight:
             return
         from guildhall.tools.builtin.web_search import search_tool
 
-        wanted = self.settings(frame).web_search
+        engine = self.load_settings(frame).web_search
         try:
-            search_tool(wanted.model_dump() if wanted else None, merge_environ(self.environ, frame.keys))
+            search_tool(engine.model_dump() if engine else None, merge_environ(self.environ, frame.keys))
         except ToolUnavailable as error:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
 
 def raise_problems(problems: Sequence[GuildError], place: str) -> None:
-    """Raise the problems of a worker as one error, if there are any."""
+    """Raise a single error for all problems of a worker, if there are any."""
     if not problems:
         return
     if len(problems) == 1:
@@ -206,11 +208,11 @@ def _raise(error: GuildError) -> NoReturn:
 
 
 def find_warnings(worker: Worker) -> list[str]:
-    """Return warnings about declarations that are valid but probably a mistake."""
+    """Return warnings about valid declarations that are probably mistakes."""
     writers = [name for name in worker.definition.tools if name in ("Write", "Edit")]
     if not writers or any(sandbox.mode == "rw" for sandbox in worker.definition.sandboxes.values()):
         return []
-    return [f"tools: {' and '.join(writers)} can write nothing, because no sandbox has `mode: rw`"]
+    return [f"tools: {' and '.join(writers)} cannot write any file: add a sandbox with `mode: rw`"]
 
 
 def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
@@ -219,8 +221,8 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     if model.startswith(SCRIPT):
         path = Path(resolve_script_path(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
         if not path.exists():
-            base = "the folder of the workflow file" if worker.scope == "workflow" else "the worker's project"
-            hint = f"Create the file, or correct the path, which is relative to {base}."
+            base = "the folder of the workflow file" if worker.scope == "workflow" else "the project of the worker"
+            hint = f"Create the file, or correct the path. It is relative to {base}."
             raise InvalidFile(f"model: script not found: {path}", where=worker.place, hint=hint)
         if thorough:
             from guildhall.models.scripted.source import load_script
@@ -236,13 +238,13 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
 
 
 def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
-    """Yield the worker with each of its sandboxes alone, so that an invalid sandbox does not hide another."""
+    """Yield a copy of the worker for each sandbox, so that an invalid sandbox does not hide another."""
     for name, sandbox in worker.definition.sandboxes.items():
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))
 
 
 def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
-    """Return a choice that the worker's runtime accepts. `auto` becomes a model of the runtime's provider."""
+    """Return a model that the runtime of the worker accepts. Replace `auto` by a model of its provider."""
     row = RUNTIMES[worker.definition.runtime]
     if row.uses_model_door and choice.model.startswith(CURSOR):
         raise ModelUnusable(
@@ -265,41 +267,36 @@ def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
     )
 
 
-def with_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Return the capabilities of a worker's tools and of its runtime."""
+def add_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Return the capabilities of the tools and of the runtime."""
     row = RUNTIMES[worker.definition.runtime]
     return {**tools, **({row.title: frozenset({"net"})} if row.needs_network else {})}
 
 
-def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
-    """Raise if the runtime itself could send out private data, because it does not ask for approval."""
-    row = RUNTIMES[worker.definition.runtime]
-    if (
-        row.title
-        in assess_risk(
-            with_runtime_capabilities(worker, tools), accepted=worker.definition.accepts_risk, others=around
-        ).guarded
-    ):
+def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], others: frozenset[str]) -> None:
+    """Raise if the runtime could send private data without asking. `others`: capabilities of other workers."""
+    row, capabilities = RUNTIMES[worker.definition.runtime], add_runtime_capabilities(worker, tools)
+    if row.title in assess_risk(capabilities, accepted=worker.definition.accepts_risk, others=others).guarded:
         raise ToolUnavailable(
-            f"runtime {row.name}: {row.title} reaches the network by itself and could send out private files",
+            f"runtime {row.name}: {row.title} could send private files over the network without asking for approval",
             where=worker.place,
             hint="Remove the tools that read private files, or set `accepts_risk: true` in the worker file.",
         )
 
 
 def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
-    """Raise if the runtime cannot use a tool of the model's provider."""
+    """Raise if the worker has a tool of the model provider that its runtime cannot use."""
     row = RUNTIMES[worker.definition.runtime]
     if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
         raise ToolUnavailable(
-            f"tools: {native} of the provider is not available with runtime {row.name}",
+            f"tools: {native} of the model provider cannot be used with runtime {row.name}",
             where=worker.place,
-            hint="Set a search engine in `web_search:` of the settings: see docs/tools-exec.md.",
+            hint="Set a search engine in config.yaml: `web_search: {searxng: URL}`. Or remove the tool.",
         )
 
 
 def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
-    """Raise Conflict if resuming would start the run over and repeat calls that have effects."""
+    """Raise Conflict if the runtime would start over and repeat calls that have effects."""
     row = RUNTIMES[worker.definition.runtime]
     if row.uses_model_door:
         return
@@ -307,7 +304,7 @@ def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> No
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
     if effects := dict.fromkeys(name for name in called if name not in harmless):
         message = f"cannot resume {journal.run}: {row.title} would start over and repeat {', '.join(effects)}"
-        hint = f"Show its calls: guild log {journal.run}. Start a new run for the rest: guild run {worker.name} ..."
+        hint = f"Show its calls: guild log {journal.run}. Start a new run for the remaining work."
         raise Conflict(message, hint=hint)
 
 
@@ -323,7 +320,7 @@ def check_conversation(worker: Worker) -> None:
 
 
 def check_replayable(worker: Worker, run: str) -> None:
-    """Raise Conflict if the runtime bypassed the model door, so that the journal has no answers."""
+    """Raise Conflict if the journal has no answers, because the runtime calls its model itself."""
     row = RUNTIMES[worker.definition.runtime]
     if not row.uses_model_door:
         message = f"cannot replay {run}: {row.title} calls its model itself, so the answers are not recorded"

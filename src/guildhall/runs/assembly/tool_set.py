@@ -107,9 +107,9 @@ def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode,
         verdict = judge(Action(tool=one.name, capabilities=one.capabilities), rules, mode)
         if one.native and verdict.decision != "allow":
             raise ToolUnavailable(
-                f"tools: the provider calls {one.name} without approval: {verdict.reason}",
+                f"tools: {one.name} of the model provider cannot wait for approval: {verdict.reason}",
                 where=place,
-                hint="Set a search engine in the settings (`web_search: {searxng: URL}`), or remove the tool.",
+                hint="Set a search engine in config.yaml: `web_search: {searxng: URL}`. Or remove the tool.",
             )
 
 

@@ -82,9 +82,9 @@ class LiveLedger(RunAsks):
         super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, idle_tracker=idle_tracker)
         self.bounds: Bounds = limits.current_bounds(journal)
         journals = [journal, *child_journals]
-        spent = limits.Spent.by(journals)
+        spent = limits.Spent.in_journals(journals)
         self.run_budget = RunBudget(self.run, self.bounds, spent, parent.run_budget if parent else None)
-        self._cut_off = limits.Spent.by_cut_off_calls(journals)
+        self._cut_off = limits.Spent.in_cut_off_calls(journals)
         self._parent = parent
         self._denied: set[LimitName] = set()  # limits that the user did not raise in this segment
         self._asking = asyncio.Lock()  # concurrent calls reach a limit together: one ask at a time
@@ -92,7 +92,7 @@ class LiveLedger(RunAsks):
         self._worker = worker
         self._identity = identity
         self._interactive = interactive
-        self._resumed_by = self.run if parent is None else root if is_agent else None
+        self._run_to_resume = self.run if parent is None else root if is_agent else None
 
     # the model door
 
@@ -103,7 +103,7 @@ class LiveLedger(RunAsks):
         if answer is None:
             return None
         if self.journal.last(key, entries.ModelAsked) is None or self.is_other_question(key, messages):
-            raise _divergence_error(key)
+            raise _divergence_error(self.run, key)
         return load_response(answer.data.response)
 
     def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
@@ -217,7 +217,7 @@ class LiveLedger(RunAsks):
     def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
         """Return the error that ends the run at one of its limits."""
         return limits.limit_error(
-            name, self.bounds, self.run, needed, cut_off=self._cut_off, resumed_by=self._resumed_by
+            name, self.bounds, self.run, needed, cut_off=self._cut_off, run_to_resume=self._run_to_resume
         )
 
     async def ask_for_more(self, name: LimitName, needed: float = 0.0, *, waiting: IdleTracker | None = None) -> None:
@@ -278,7 +278,7 @@ class LiveLedger(RunAsks):
             return None
         began = self.journal.last(call.key, entries.ToolStarted, entries.ToolRefused, entries.ToolAsked)
         if began is None or (began.data.tool, began.data.arguments) != (call.tool, call.arguments):
-            raise _divergence_error(call.key)
+            raise _divergence_error(self.run, call.key)
         return ToolResult.from_dict(end.data.result)
 
     def is_interrupted(self, call: ToolCall) -> bool:
@@ -381,8 +381,8 @@ def _unusable_answer(journal: Journal) -> str | None:
     return None if "".join(texts).strip() else "the answer was empty"
 
 
-def _divergence_error(key: str) -> RuntimeFailed:
+def _divergence_error(run: str, key: str) -> RuntimeFailed:
     return RuntimeFailed(
-        f"cannot continue: the call {key} of the run differs from its journal",
-        hint="`guild replay` shows the difference. Start a new run.",
+        f"cannot continue {run}: the call {key} differs from the journal",
+        hint=f"Show the difference: guild replay {run}. Then start a new run.",
     )

@@ -48,7 +48,7 @@ class SingleCallRuntime:
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         if all(tool["name"] != CALL for tool in assignment.tools):
-            raise Refused("the worker may not call workers", hint="List them in `allow_workers:` of its file.")
+            raise Refused("the worker may not call workers", hint="Add `allow_workers:` to the worker file.")
         result = await doors.call_tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
@@ -87,7 +87,7 @@ def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] =
         FILE_SUFFIXES
     ):  # not files: the worker itself may have written one
         return name
-    raise Refused(f"worker_call: calling {name!r} is not allowed.", hint=did_you_mean(name, [*allowed, *created]))
+    raise Refused(f"worker_call: calling {name!r} is not allowed", hint=did_you_mean(name, [*allowed, *created]))
 
 
 def input_text(data: object) -> str:

@@ -46,7 +46,7 @@ class Grant:
 
     def check_above_usage(self, journal: Journal, children: Iterable[Journal]) -> None:
         """Raise UsageError if the run and its child runs have used the granted amount already."""
-        turns, spent, problem = journal.turns(), Spent.by([journal, *children]), None
+        turns, spent, problem = journal.turns(), Spent.in_journals([journal, *children]), None
         if self.max_turns is not None and self.max_turns <= turns:
             problem = f"max_turns {self.max_turns}: the run has already used {format_limit('max_turns', turns)}"
         elif self.max_tokens is not None and self.max_tokens <= spent.tokens:
@@ -54,7 +54,7 @@ class Grant:
         elif self.budget is not None and self.budget <= spent.dollars:
             problem = f"budget {self.budget:g}: the run has already used {spent.dollars:.4f} USD"
         if problem is not None:
-            raise UsageError(problem, hint="The limit counts from the start of the run: grant more than it has used.")
+            raise UsageError(problem, hint="Limits count from the start of the run: give a higher value.")
 
 
 def check_price(source: Source) -> None:

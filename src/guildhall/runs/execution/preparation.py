@@ -172,7 +172,7 @@ class Preparation:
         self._check_resumable(run, caller)
         journal = self.history.journal(run_id)
         if hooks is None or hooks.next_message is None:
-            journal.check_no_conversation("only its owner can resume it", hint=f"guild show {run_id}")
+            journal.check_no_conversation("resume", hint=f"Show the conversation: guild show {run_id}")
         frame = recorded_frame(run.frame, frame)
         assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with close_on_error(assembled.servers):
@@ -227,13 +227,13 @@ class Preparation:
         if run.parent is not None and caller is None:
             raise child_run_error(run, "resume")
         if self.is_alive(run.id) or (run.status == "running" and caller is None):
-            raise Conflict(f"the run {run.id} is running")
+            raise Conflict(f"the run {run.id} is already running", hint=f"Follow it: guild log {run.id} -f")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
 
 
 def child_run_error(run: Run, verb: str) -> Conflict:
-    return Conflict(f"the run {run.id} is a child run of {run.root}", hint=f"guild {verb} {run.root}")
+    return Conflict(f"cannot {verb} {run.id}: it is a child run of {run.root}", hint=f"guild {verb} {run.root}")
 
 
 def check_stoppable(run: Run) -> None:

@@ -275,7 +275,7 @@ class Runs:
         """Prepare the run of a worker for a call. Raise Refused if the call is not allowed."""
         if caller.depth >= delegation.MAX_DEPTH:
             depth = delegation.MAX_DEPTH
-            raise Refused(f"worker_call: the maximum depth of {depth} calls is reached. Do the task yourself.")
+            raise Refused(f"worker_call: the maximum depth of {depth} calls is reached", hint="Do the task yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.project_frame(caller.prepared.frame)
@@ -302,7 +302,7 @@ class Runs:
 
     async def _create_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         prepared = caller.prepared
-        settings = self.assembler.preflight.settings(prepared.frame)
+        settings = self.assembler.preflight.load_settings(prepared.frame)
         frame = prepared.assembled.worker.project_frame(prepared.frame)
 
         def plan_text(worker: Worker) -> str:

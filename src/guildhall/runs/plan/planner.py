@@ -20,10 +20,10 @@ from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilitie
 from guildhall.runs.assembly.preflight import (
     Preflight,
     adapt_model,
+    add_runtime_capabilities,
     check_exfiltration,
     load_model_schema,
     split_by_sandbox,
-    with_runtime_capabilities,
 )
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
@@ -196,7 +196,7 @@ def _plan_alone(
     keeps_budget = has_budget(worker, priced=priced is not False)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
         problems.append(PlanProblem("model", f"the model {model} has no known price, so a budget cannot be enforced"))
-    by_name = with_runtime_capabilities(worker, prepared.permitted_capabilities)
+    by_name = add_runtime_capabilities(worker, prepared.permitted_capabilities)
     try:
         check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
@@ -295,9 +295,9 @@ class Planner:
     def _context(self, frame: Frame, facts: Callable[[Worker], WorkerFacts]) -> PlanContext:
         return PlanContext(
             home=self.preflight.home,
-            locked=tuple(self.preflight.locked()),
+            locked=tuple(self.preflight.list_locked_files()),
             environ=self.preflight.environ,
-            settings=self.preflight.settings(frame),
+            settings=self.preflight.load_settings(frame),
             find=lambda name: self.assembler.find(name, frame),
             active=lambda: self.assembler.active_workers(frame),
             facts=facts,
@@ -306,8 +306,8 @@ class Planner:
 
     def _read(self, worker: Worker, frame: Frame, context: str) -> WorkerFacts:
         """Return the facts that can be read without executing code."""
-        trust = self.preflight.trust()
-        found, _ = self.preflight.code_of(worker, frame)
+        trust = self.preflight.load_trust()
+        found, _ = self.preflight.find_code(worker, frame)
         code = tuple(
             ExecutedCode(
                 kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
@@ -315,7 +315,7 @@ class Planner:
             for one in found
         )
         problems = self.preflight.find_problems(worker, frame)
-        outside = self.preflight.member_tools(worker, frame)
+        outside = self.preflight.find_member_tools(worker, frame)
         return WorkerFacts(
             system=(
                 *self.assembler.base_tools(worker, frame, context, run="", model=""),
@@ -325,7 +325,7 @@ class Planner:
             toolboxes={name: (tool_set.member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
-            schema=self.preflight.schema_in_file(worker, frame),
+            schema=self.preflight.read_schema_file(worker, frame),
             problems=tuple(PlanProblem("missing", one.message) for one in problems if not isinstance(one, NotTrusted)),
         )
 
@@ -336,10 +336,10 @@ class Planner:
 
         `known`: the tools of toolboxes that were described before, by place.
         """
-        facts, trust = self._read(worker, frame, context), self.preflight.trust()
+        facts, trust = self._read(worker, frame, context), self.preflight.load_trust()
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
-        for code in self.preflight.code_of(worker, frame)[0]:
+        for code in self.preflight.find_code(worker, frame)[0]:
             if code.kind in ("server", "member", "activation") or not trust.is_trusted(code):
                 continue
             try:

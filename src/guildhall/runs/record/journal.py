@@ -86,10 +86,10 @@ class Journal:
             raise RuntimeFailed(f"invalid key {key!r} of a user message: the next one is {message_key(heard + 1)}")
         return number
 
-    def check_no_conversation(self, reason: str, hint: str) -> None:
-        """Raise Conflict with the reason if the run is a conversation."""
+    def check_no_conversation(self, verb: str, hint: str) -> None:
+        """Raise Conflict if the run is a conversation. `verb`: the refused operation, for the message."""
         if self.assembly.converses:
-            raise Conflict(f"the run {self.run} is a conversation, and {reason}", hint=hint)
+            raise Conflict(f"cannot {verb} {self.run}: it is a conversation", hint=hint)
 
     async def append(
         self,

@@ -65,7 +65,7 @@ class Forks:
                 hint="Dispatch the task again. Its configuration can name another model.",
             )
         journal = self.history.journal(run_id)
-        journal.check_no_conversation("a conversation cannot be forked", hint="Start a new conversation.")
+        journal.check_no_conversation("fork", hint="Start a new conversation.")
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
             hint = f"List the entries: guild log {run_id}"

@@ -128,6 +128,7 @@ def test_a_failed_job_reports_the_reason_and_can_be_resumed(guild: Guild, shop: 
     (shop.home.jobs / job["jobId"] / "artifacts" / "key.md").write_text("by hand")
     assert guild("resume", job["jobId"]).code == 0
     assert guild("wait", job["jobId"]).out.strip() == "done"
+    assert f"the job {job['jobId']} is completed: there is nothing to resume" in guild("resume", job["jobId"]).err
     limited = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"maxTurns": 1}')
     assert limited.code == 5
     assert "max_turns" in limited.err

@@ -298,7 +298,7 @@ def test_five_meetings_can_be_open_each_with_a_branch_and_a_checkout(guild: Guil
         assert repo.git("branch", "--show-current", cwd=checkouts / id) == f"claude/meeting/{id}"
     refused = guild("meet", "architect", "One more")
     assert refused.code != 0
-    assert "shop has 5 open meetings, the maximum is 5" in refused.err
+    assert "too many open meetings in shop: 5 (maximum: 5)" in refused.err
     assert all(id in refused.err for id in ids)
     assert sorted(path.name for path in checkouts.iterdir() if path.is_dir()) == sorted(ids)
     assert (repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")) == before
@@ -334,7 +334,7 @@ def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, p
     assert guild("show", id, "--json").json["run"] == run
     more = guild("resume", id, "--max-turns", "9")
     assert more.code != 0
-    assert "owes no answer" in more.err
+    assert "has no unanswered message" in more.err
     assert guild("meet", id, "Bye").out == "Bye.\n"
 
 

@@ -254,7 +254,7 @@ def test_a_missing_script_or_prompt_is_reported_with_its_path(guild: Guild, revi
     review.write_text(review.read_text().replace("script:script.yaml", "script:nix.yaml"))
     ran = guild("run", "review.yaml")
     assert f"model: script not found: {review.parent / 'nix.yaml'}" in ran.err
-    assert "correct the path, which is relative to the folder of the workflow file." in ran.err
+    assert "correct the path. It is relative to the folder of the workflow file." in ran.err
     review.write_text(review.read_text().replace("You are ann.", "ann.md"))
     ran = guild("run", "review.yaml")
     assert "correct the path, which starts at the folder of this file." in ran.err

@@ -240,7 +240,7 @@ def test_a_reached_limit_exits_with_5_and_prints_how_to_resume(guild: Guild, scr
     assert ran.code == 5
     assert ran.json["error"]["code"] == "limit_reached"
     assert f"guild resume {ran.json['run']}" in ran.err
-    assert "max_turns: the run has used its 1 turn\n" in ran.err
+    assert "max_turns: the run has reached its limit of 1 turn\n" in ran.err
     assert guild("show", ran.json["run"]).out.count("limit_reached") == 1
     for words in (["--max-turns", "1"], ["--max-tokens", "1100"], ["--budget", "0.001"]):
         little = guild("resume", ran.json["run"], *words)

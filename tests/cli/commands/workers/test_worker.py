@@ -91,12 +91,12 @@ def test_all_missing_parts_are_named(guild: Guild, scribe: Path) -> None:
     ]
     assert messages == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
-    assert checked.json[0]["warnings"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
+    assert checked.json[0]["warnings"] == ["tools: Edit cannot write any file: add a sandbox with `mode: rw`"]
     shown = guild("check", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
     assert (row.split()[:3], risk.strip().startswith("exfiltration risk:")) == (["invalid", "worker", "wish"], True)
-    assert "Edit can write nothing" in shown.err
+    assert "Edit cannot write any file" in shown.err
     refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1
     assert "7 problems:" in refused.err
