@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import InvalidFile
@@ -86,6 +86,27 @@ class ProjectEntry:
     def as_dict(self) -> dict[str, Any]:
         fields = {} if self.project is None else self.project.as_dict()
         return {"name": self.name, **fields, "error": self.error, "unfinished": list(self.unfinished)}
+
+
+class Activity(Protocol):
+    """A commission or a meeting."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def branch(self) -> str | None: ...
+    @property
+    def checkout(self) -> str: ...
+    @property
+    def created_at(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)

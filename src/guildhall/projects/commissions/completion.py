@@ -28,15 +28,7 @@ from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Question, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.record.records import (
-    add_ask,
-    change_ask,
-    complete_run,
-    fail_run,
-    find_run,
-    list_asks,
-    withdraw_kind,
-)
+from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -131,13 +123,13 @@ async def finish(context: CommissionContext, commission: Commission, ending: Seg
         return
 
     def write(connection: Connection) -> None:
-        found = find_run(connection, run)
+        found = run_records.find_run(connection, run)
         if found is not None and found.status not in RUN_ENDED:
             if judged.status == "completed":
-                complete_run(connection, run, judged.output, context.now())
+                run_records.complete_run(connection, run, judged.output, context.now())
             else:
                 error = judged.error or ErrorInfo(code="error", message=judged.reason or "unknown reason")
-                fail_run(connection, run, error, context.now())
+                run_records.fail_run(connection, run, error, context.now())
         record_end(context, commission.id, connection, run, judged)
 
     await context.store.write(write)
@@ -206,14 +198,14 @@ def ask_user(connection: Connection, commission: Commission, now: str) -> None:
         question=Question(title=title, body=body, choices=("redispatch", "abandon", "keep")),
         created_at=now,
     )
-    add_ask(connection, ask)
+    run_records.add_ask(connection, ask)
 
 
 def withdraw_asks(connection: Connection, commission: Commission, now: str) -> None:
     """Withdraw the open asks of an attempt that is tried again or abandoned: conflicts and questions."""
     if commission.run is not None:
-        withdraw_kind(connection, commission.run, KIND, now)
-        withdraw_kind(connection, commission.run, "question", now)
+        run_records.withdraw_kind(connection, commission.run, KIND, now)
+        run_records.withdraw_kind(connection, commission.run, "question", now)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +236,7 @@ class Answers:
 
     async def catch_up(self) -> None:
         """Carry out the answers that a killed hall had recorded and not acted on."""
-        answered = self.context.store.read(lambda connection: list_asks(connection, status="answered"))
+        answered = self.context.store.read(lambda connection: run_records.list_asks(connection, status="answered"))
         for ask in answered:
             if ask.kind == KIND:
                 try:
@@ -262,4 +254,4 @@ class Answers:
             await self.abandon(commission.id, answer.note or "merge conflict")
 
     async def _change(self, ask: str, **columns: object) -> None:
-        await self.context.store.write(lambda connection: change_ask(connection, ask, "answered", **columns))
+        await self.context.store.write(lambda c: run_records.change_ask(c, ask, "answered", **columns))

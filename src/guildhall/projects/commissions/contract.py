@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.git.integration import Branches
     from guildhall.runs.purpose import Contract
-    from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 
 CHECK_TIMEOUT = 600.0  # seconds
@@ -55,39 +55,30 @@ async def submit(context: CommissionContext, id: str, call: str, contract: Contr
     """
     commission = context.get(id)
     try:
-        accepted = await _inspect(context, commission, call, contract, output)
+        value, commit, warning = await _inspect(context, commission, call, contract, output)
     except NotFulfilled:
         raise
     except (GuildError, OSError) as error:
         value, problems = check_output(contract, output, ())
         if problems:
             raise _not_fulfilled(problems) from None
-        accepted = _Accepted(value=value)
+        commit, warning = None, ""
         await context.note(id, "inspect", f"the work could not be inspected: {error}")
-    context.redact(output_text(accepted.value))  # remembered, so that every hall writes the same artifact
+    context.redact(output_text(value))  # remembered, so that every hall writes the same artifact
     now = context.now()
 
     def write(connection: Connection) -> None:
-        changes = {"result": accepted.value, "submitted_at": now, "submitted_commit": accepted.commit}
-        records.change(connection, id, now, **changes)
-        records.add_note(connection, id, "submit", "result submitted", now, commit=accepted.commit)
+        records.change(connection, id, now, result=value, submitted_at=now, submitted_commit=commit)
+        records.add_note(connection, id, "submit", "result submitted", now, commit=commit)
 
     await context.store.write(write)
-    return accepted.warning
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Accepted:
-    """A result that meets the contract."""
-
-    value: Any
-    commit: str | None = None  # that was inspected; None if nothing could be
-    warning: str = ""  # what will not be merged
+    return warning
 
 
 async def _inspect(
     context: CommissionContext, commission: Commission, call: str, contract: Contract, output: Any
-) -> _Accepted:
+) -> tuple[Any, str | None, str]:
+    """Return the value of a result, the inspected commit, and a warning about files that will not be merged."""
     workplace = context.workspace(commission)
     if not workplace.path.is_dir():
         context.project(context.get(commission.id))  # raises if the project's name now means another repository
@@ -99,7 +90,7 @@ async def _inspect(
     work = await commit_work(context, commission)
     value, changed = await check_contract(context, commission, contract, output, work)
     ignored = await asyncio.to_thread(workplace.list_ignored)
-    return _Accepted(value=value, commit=work.tip, warning=_not_merged(ignored, changed))
+    return value, work.tip, _not_merged(ignored, changed)
 
 
 def _not_merged(ignored: Sequence[str], changed_records: Sequence[str]) -> str:
@@ -136,17 +127,19 @@ async def check_contract(
     Raise NotFulfilled, listing all problems, if the contract is not met.
     """
     project = context.project(commission)
-    found = await asyncio.to_thread(_find_paths, context.branches(project), work.tip, contract.artifacts)
-    value, problems = check_output(contract, output, found.missing)
+    missing, new, changed = await asyncio.to_thread(
+        _compare_files, context.branches(project), work.tip, contract.artifacts
+    )
+    value, problems = check_output(contract, output, missing)
     problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.rejected]
-    if found.new_records:
-        problems.append(f"only the hall writes there: {join_names(found.new_records)}; move it elsewhere")
+    if new:
+        problems.append(f"only the hall writes there: {join_names(new)}; move it elsewhere")
     commands = (*project.settings.checks, *commission.draft.checks)
     if not problems and commands and work.tip is not None:
         problems += await _failed_checks(context, commission, commands, work.tip)
     if problems:
         raise _not_fulfilled(problems)
-    return value, found.changed_records
+    return value, changed
 
 
 def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
@@ -156,19 +149,13 @@ def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Paths:
-    missing: Sequence[str] = ()  # artifacts that are not committed as regular files; a link does not count
-    new_records: Sequence[str] = ()  # new files where only the hall writes
-    changed_records: Sequence[str] = ()
-
-
-def _find_paths(branches: Branches, commit: str | None, artifacts: Sequence[str]) -> _Paths:
+def _compare_files(
+    branches: Branches, commit: str | None, artifacts: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Return the artifacts that are not committed as regular files, and the new and changed records of the hall."""
     if commit is None:
-        return _Paths(missing=artifacts)
-    missing = [path for path in artifacts if not branches.has_file(path, ref=commit)]
-    new, changed = branches.changed_hall_files(commit)
-    return _Paths(missing=missing, new_records=new, changed_records=changed)
+        return artifacts, (), ()
+    return [path for path in artifacts if not branches.has_file(path, ref=commit)], *branches.changed_hall_files(commit)
 
 
 # lost work
@@ -361,15 +348,12 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
 
 
 def _review_hooks() -> RunHooks:
-    def execute(run: str) -> Execute:
-        async def call_tool(tool: Tool, call: ToolCall) -> ToolResult:
-            return await invoke(tool, call.arguments or {})
-
-        return call_tool
+    async def call_tool(tool: Tool, call: ToolCall) -> ToolResult:
+        return await invoke(tool, call.arguments or {})
 
     return RunHooks(
         tools=REVIEW_TOOLS,
-        executor=execute,
+        executor=lambda run: call_tool,
         server=REVIEW_SERVER,
         adapt_worker=review_profile,
         withheld_capabilities=WITHHELD,

@@ -72,7 +72,7 @@ async def create(
         commission = replace(commission, status="blocked", reason=blocked_reason(missing))
     _remember_secrets(context, commission)
     author = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
-    await context.store.write(lambda connection: records.add(connection, commission, f"created by {author}"))
+    await context.store.write(lambda connection: records.add(connection, commission, "create", f"created by {author}"))
     await write_artifact(context, commission.id)
     return context.get(commission.id)
 

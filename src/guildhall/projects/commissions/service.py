@@ -15,32 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.questions import QuestionChannel, ResumeTimers, call_with_answers
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
-from guildhall.projects.commissions import attempts, completion, drafts, records
-from guildhall.projects.commissions.artifact import (
-    artifact_warnings,
-    current_artifact,
-    decisions,
-    questions,
-    rebuild_rows,
-    refresh_artifact,
-)
-from guildhall.projects.commissions.attempts import Queue, cost
-from guildhall.projects.commissions.completion import Answers
-from guildhall.projects.commissions.contract import (
-    REVIEW_SERVER,
-    REVIEW_TOOLS,
-    WITHHELD,
-    record_lost_checkout,
-    review_profile,
-)
-from guildhall.projects.commissions.dependencies import (
-    BranchWatcher,
-    dependency_graph,
-    find_missing,
-    missing_links,
-    neighbours,
-    update_blocked,
-)
+from guildhall.projects.commissions import artifact, attempts, completion, contract, dependencies, drafts, records
+from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS, WITHHELD, review_profile
+from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
@@ -71,9 +48,9 @@ class Commissions:
 
     def __init__(self, context: CommissionContext) -> None:
         self.context = context
-        self._queue = Queue(context, partial(attempts.start, context, hooks=self._hooks))
-        self._watcher = BranchWatcher(context)
-        self._answers = Answers(context=context, redispatch=self.redispatch, abandon=self.abandon)
+        self._queue = attempts.Queue(context, partial(attempts.start, context, hooks=self._hooks))
+        self._watcher = dependencies.BranchWatcher(context)
+        self._answers = completion.Answers(context=context, redispatch=self.redispatch, abandon=self.abandon)
         self._timers: ResumeTimers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -113,11 +90,11 @@ class Commissions:
         return CommissionDetails(
             commission=commission,
             timeline=timeline,
-            asked=questions(context, timeline),
-            decisions=decisions(context, timeline),
+            asked=artifact.questions(context, timeline),
+            decisions=artifact.decisions(context, timeline),
             waiting=[ask.id for ask in asks if ask.status == "open"],
-            neighbours=neighbours(commission, context.all(commission.project), missing),
-            cost_usd=cost(context, timeline),
+            neighbours=dependencies.neighbours(commission, context.all(commission.project), missing),
+            cost_usd=attempts.cost(context, timeline),
             worktree=worktree,
             warnings=warnings,
         )
@@ -129,7 +106,7 @@ class Commissions:
         if commission.status == "in_progress":
             return []
         links = missing_links(self.context, commission) if commission.status in ("pending", "blocked") else []
-        return artifact_warnings(self.context, commission) + links
+        return artifact.artifact_warnings(self.context, commission) + links
 
     def needs_user(self, id: str) -> bool:
         """Return True if the commission has ended or cannot make progress without user action."""
@@ -140,7 +117,7 @@ class Commissions:
             return found.run is not None and (found.hold is not None or self._run_needs_user(found.run))
         if found.status != "blocked":
             return True
-        graph = dependency_graph(self.context.all(found.project))
+        graph = dependencies.dependency_graph(self.context.all(found.project))
         makers = [self.get(maker).status for _, maker in graph.get(id, ())]
         return not any(status in (*ACTIVE, "blocked") for status in makers)
 
@@ -256,7 +233,7 @@ class Commissions:
 
     async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Continue after the end of a run segment was recorded."""
-        await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
+        await asyncio.to_thread(artifact.current_artifact, self.context, self.get(id))  # remembers the redacted texts
         if ending.status == "waiting" and self._timers is not None:
             self._timers.start(run)
         if ending.status not in RUN_ENDED:
@@ -292,7 +269,7 @@ class Commissions:
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
-        record_lost_checkout(self.context, checkout)
+        contract.record_lost_checkout(self.context, checkout)
 
     async def stop(self, run: str) -> list[str]:
         """Cancel the commission of a run, and return the runs that were ended."""
@@ -368,10 +345,9 @@ def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a commission's run or review for a replay, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
-    contract = purpose.contract
-    if contract is None:
+    if purpose.contract is None:
         return replay_hooks(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld_capabilities=WITHHELD)
-    return replay_hooks(commission_tools(contract.schema), commission_profile, server=SERVER)
+    return replay_hooks(commission_tools(purpose.contract.schema), commission_profile, server=SERVER)
 
 
 # recovery
@@ -379,14 +355,9 @@ def recorded_hooks(run: Run) -> RunHooks | None:
 
 async def recover(context: CommissionContext) -> None:
     """Do the next step of every commission. Errors are logged and do not stop the rest."""
-    try:
-        projects = context.projects().list_valid()
-    except GuildError as error:  # config.yaml is unreadable: recover what is on record
-        _log.warning("%s", error)
-        projects = []
-    for project in projects:
+    for project in context.list_projects():
         try:
-            await asyncio.to_thread(rebuild_rows, context, project)
+            await asyncio.to_thread(artifact.rebuild_rows, context, project)
             await asyncio.to_thread(_remove_stale_checkouts, context, project)
         except GuildError as error:
             _log.warning("%s: %s", project.name, error)
@@ -421,7 +392,7 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
         case _:
             pass
     if commission.status not in ACTIVE:
-        await refresh_artifact(context, id)
+        await artifact.refresh_artifact(context, id)
 
 
 async def _end(context: CommissionContext, id: str, event: Event, reason: str) -> None:

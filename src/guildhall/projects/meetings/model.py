@@ -64,6 +64,10 @@ class Meeting:
         return self.id
 
     @property
+    def path(self) -> str:
+        return artifact_path(self.id)
+
+    @property
     def is_work_left(self) -> bool:
         """Return True if the meeting is closed, or being closed, without merging its work."""
         return self.closing is not None and self.closing.leave_work

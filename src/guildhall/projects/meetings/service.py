@@ -15,7 +15,7 @@ import logging
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
@@ -27,15 +27,7 @@ from guildhall.projects.meetings.artifact import (
     synchronise,
     write_artifact,
 )
-from guildhall.projects.meetings.context import (
-    MeetingContext,
-    Summary,
-    checkout_scope,
-    details,
-    exchanges,
-    render_transcript,
-    summarise,
-)
+from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import (
     By,
     Meeting,
@@ -88,7 +80,7 @@ class Meetings:
         return self.context.all(project, status)
 
     async def details(self, id: str) -> MeetingDetails:
-        found = details(self.context, id)
+        found = self.context.details(id)
         return replace(found, warnings=await asyncio.to_thread(artifact_warnings, self.context, found.meeting))
 
     # requests
@@ -308,7 +300,7 @@ class Meetings:
     def _restore_checkout(self, meeting: Meeting) -> None:
         """Create the checkout of an open meeting again if it was removed."""
         assert meeting.branch is not None
-        scope = checkout_scope(self.context, meeting)
+        scope = self.context.checkout_scope(meeting)
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
@@ -361,18 +353,18 @@ def _begin(connection: Connection, id: str, closing: Closing, now: str) -> Meeti
 async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> Summary:
     if meeting.run is None:
         return Summary(problem="the user did not join")
-    transcript = render_transcript(exchanges(context, meeting.id), meeting.worker)
+    transcript = render_transcript(context.exchanges(meeting.id), meeting.worker)
     model = context.history.get(meeting.run).model
-    return await summarise(context, transcript, context.project_frame(meeting, frame), model)
+    return await context.summarise(transcript, context.project_frame(meeting, frame), model)
 
 
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     """Commit the work and the notes to the integration branch, as a single commit."""
     workplace, redact = context.workspace(meeting), context.redact
-    notes = render_notes(details(context, meeting.id), summary, redact)
+    notes = render_notes(context.details(meeting.id), summary, redact)
     revision = context.revision(meeting.id) + 1  # with the event `close`, which follows
     artifact = render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
-    files = {artifact_path(meeting.id): artifact}
+    files = {meeting.path: artifact}
     message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
     has_work = workplace.tip() is not None  # else there was no session
     if has_work:
@@ -390,7 +382,7 @@ def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, n
 
 def _record_close(connection: Connection, id: str, summary: Summary, now: str) -> Meeting:
     """Apply `close` to the meeting, and complete the runs of its sessions, including failed runs."""
-    changes = {"notes": artifact_path(id), **({"summary": summary.text} if summary.text else {})}
+    changes: dict[str, Any] = {"notes": artifact_path(id), **({"summary": summary.text} if summary.text else {})}
     meeting = records.apply(connection, id, "close", "closed by the user", now, **changes)
     for session in records.sessions(connection, id):
         run = run_records.find_run(connection, session.run)
