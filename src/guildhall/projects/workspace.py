@@ -12,7 +12,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import READ_TOOLS, WRITE_TOOLS
 from guildhall.core.clock import Clock, stamp
@@ -107,11 +107,14 @@ FILE_TOOLS = (*READ_TOOLS, *WRITE_TOOLS)
 
 def checkout_profile(worker: Worker, instructions: str) -> Worker:
     """Return the worker with file tools and further instructions. Its own schema does not apply."""
-    definition = worker.definition
-    declared = [name for name in definition.tools if name not in FILE_TOOLS]
-    changes = {"tools": (*FILE_TOOLS, *declared), "output_schema_ref": None}
-    instructions = f"{worker.instructions.rstrip()}\n\n{instructions}\n"
-    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
+    declared = [name for name in worker.definition.tools if name not in FILE_TOOLS]
+    return adapt_worker(worker, instructions, tools=(*FILE_TOOLS, *declared))
+
+
+def adapt_worker(worker: Worker, instructions: str, **changes: Any) -> Worker:
+    """Return the worker with further instructions and changed fields. Its own schema does not apply."""
+    definition = worker.definition.model_copy(update={**changes, "output_schema_ref": None})
+    return replace(worker, definition=definition, instructions=f"{worker.instructions.rstrip()}\n\n{instructions}\n")
 
 
 @dataclass(frozen=True, kw_only=True)

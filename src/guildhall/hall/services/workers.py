@@ -25,7 +25,7 @@ from guildhall.runs.assembly.activation import check_function, describe_code
 from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment
-from guildhall.workers import lifecycle, records
+from guildhall.workers import lifecycle, package_store, records
 from guildhall.workers.code import package_code
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import (
@@ -39,17 +39,6 @@ from guildhall.workers.model import (
     Worker,
 )
 from guildhall.workers.package import Package, read_package
-from guildhall.workers.package_store import (
-    Packages,
-    add_package,
-    code_in,
-    described_files,
-    listed_as,
-    new_package,
-    remove_package,
-    tools_said,
-    worker_in,
-)
 from guildhall.workers.records import work_for
 
 if TYPE_CHECKING:
@@ -103,25 +92,27 @@ _NOT_PERMISSIONS = frozenset({"name", "description", "instructions", "status", "
 
 class PackageService(HallService, interface.Packages):
     async def list(self) -> Sequence[PackageListed]:
-        return await asyncio.to_thread(Packages(self._hall.home).listed)
+        return await asyncio.to_thread(package_store.Packages(self._hall.home).listed)
 
     async def get(self, name: str, frame: Frame) -> PackageShown:
-        return await _describe(self._hall, Packages(self._hall.home).find(name), frame)
+        return await _describe(self._hall, package_store.Packages(self._hall.home).find(name), frame)
 
     async def inspect(self, folder: Path) -> PackageShown:
         return await asyncio.to_thread(_inspect, folder)
 
     async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
-        return new_package(self._hall.home, name, kind, template)
+        return package_store.new_package(self._hall.home, name, kind, template)
 
     async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
         now, unused = stamp(self._hall.clock.now()), partial(_check_unused, self._hall)
-        return await asyncio.to_thread(add_package, self._hall.home, folder, now, seen=seen, force=force, unused=unused)
+        add = partial(package_store.add_package, self._hall.home, folder, now, seen=seen, force=force, unused=unused)
+        return await asyncio.to_thread(add)
 
     async def remove(self, name: str) -> Path:
         if is_name(name):  # a package with an invalid name cannot be in use
             _check_unused(self._hall, name)
-        return await asyncio.to_thread(remove_package, self._hall.home, name, stamp(self._hall.clock.now()))
+        now = stamp(self._hall.clock.now())
+        return await asyncio.to_thread(package_store.remove_package, self._hall.home, name, now)
 
 
 def _inspect(folder: Path) -> PackageShown:
@@ -129,17 +120,17 @@ def _inspect(folder: Path) -> PackageShown:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="Unpack an archive first and name its folder.")
     package = read_package(folder, named=False)
-    code = code_in(package)
-    files, digest = described_files(folder, code)
+    code = package_store.code_in(package)
+    files, digest = package_store.described_files(folder, code)
     return PackageShown(
-        package=listed_as(package),
+        package=package_store.listed_as(package),
         files=files,
         digest=digest,
         posture=package.posture,
         rights=_permissions(package) if "worker" in package.types else None,
         activate=package.table.activate,
         export=package.table.export,
-        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in tools_said(one)),
+        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in package_store.tools_said(one)),
     )
 
 
@@ -148,7 +139,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
     details = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
-        code = next(one for one in code_in(package) if one.kind == "toolbox")
+        code = next(one for one in package_store.code_in(package) if one.kind == "toolbox")
         try:
             box = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [
@@ -164,12 +155,13 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.workers.preflight.find_problems(worker_in(package), frame)]
+        worker = package_store.worker_in(package)
+        problems += [str(error) for error in hall.workers.preflight.find_problems(worker, frame)]
     return replace(details, problems=tuple(problems))
 
 
 def log_invalid_packages(home: Home) -> None:
-    for package in Packages(home).listed():
+    for package in package_store.Packages(home).listed():
         if package.error is not None:
             _log.warning("skipped the package %s: %s", package.name, package.error)
 
@@ -200,7 +192,7 @@ def _uses(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
 
 def _permissions(package: Package) -> dict[str, Any]:
     """Return the fields of the package's worker that grant permissions and differ from their defaults."""
-    definition = worker_in(package).definition
+    definition = package_store.worker_in(package).definition
     fields = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NOT_PERMISSIONS))
     return {name: fields[name] for name in Definition.model_fields if name in fields}
 

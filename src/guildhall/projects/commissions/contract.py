@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
@@ -18,8 +18,9 @@ from guildhall.core.errors import Conflict, GuildError, NotFulfilled
 from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
+from guildhall.projects.git.worktrees import delete_folder
 from guildhall.projects.model import join_names
-from guildhall.projects.workspace import Work
+from guildhall.projects.workspace import Work, adapt_worker
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
@@ -224,7 +225,7 @@ async def _failed_checks(
     try:
         checks = await run_checks(commands, folder, env)
     finally:
-        await asyncio.to_thread(context.worktrees.delete_export, folder)
+        await asyncio.to_thread(delete_folder, folder)
     failed = [check for check in checks if not check.passed]
     passed = f"{len(checks)} checks passed" if len(checks) > 1 else "the check passed"
     text = f"the check `{failed[0].command}` failed" if failed else passed
@@ -279,14 +280,8 @@ def review_profile(worker: Worker) -> Worker:
     definition = worker.definition
     declared = [name for name in definition.tools if name not in READ_TOOLS and BUILT_IN[name].isdisjoint(WITHHELD)]
     sandboxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
-    changes = {
-        "tools": (*READ_TOOLS, *declared),
-        "sandboxes": sandboxes,
-        "output_schema_ref": None,
-        "allow_workers": (),
-    }
-    instructions = f"{worker.instructions.rstrip()}\n\n{_REVIEW_INSTRUCTIONS}\n"
-    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
+    changes = {"tools": (*READ_TOOLS, *declared), "sandboxes": sandboxes, "allow_workers": ()}
+    return adapt_worker(worker, _REVIEW_INSTRUCTIONS, **changes)
 
 
 def review_message(commission: Commission, diff: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, RowMapping, select
 
 from guildhall.core.text import did_you_mean
-from guildhall.projects.commissions.model import Commission, Draft
+from guildhall.projects.commissions.model import LISTS, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, transit
 from guildhall.projects.records import ActivityRecords
 from guildhall.store.tables import commissions
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-_LISTS = ("dependencies", "artifacts", "linked", "checks")
-_DRAFT = ("title", "worker", "prompt", "reviewer", "limits", *_LISTS)
+_DRAFT = ("title", "worker", "prompt", "reviewer", "limits", *LISTS)
 
 
 def list_all(
@@ -52,12 +51,12 @@ def _to_row(commission: Commission) -> dict[str, Any]:
     row["conflict"] = list(commission.conflict)
     draft = vars(commission.draft)
     row |= {name: draft[name] for name in ("title", "worker", "prompt", "reviewer")}
-    return {**row, "limits": commission.draft.limits, **{name: list(draft[name]) for name in _LISTS}}
+    return {**row, "limits": commission.draft.limits, **{name: list(draft[name]) for name in LISTS}}
 
 
 def _from_row(row: RowMapping) -> Commission:
     draft: dict[str, Any] = {name: row[name] for name in ("title", "worker", "prompt", "reviewer")}
-    draft |= {name: tuple(row[name]) for name in _LISTS}
+    draft |= {name: tuple(row[name]) for name in LISTS}
     own: dict[str, Any] = {name: value for name, value in row.items() if name not in _DRAFT}
     own["hold"] = Hold(**row["hold"]) if row["hold"] is not None else None
     own["conflict"] = tuple(row["conflict"])

@@ -13,19 +13,20 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.questions import QuestionChannel, ResumeTimers, call_with_answers
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
 from guildhall.projects.commissions import artifact, attempts, completion, contract, dependencies, drafts, records
 from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS, WITHHELD, review_profile
 from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
-from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
+from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.projects.records import list_known_ids
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Ask, Run, SegmentEnd
+from guildhall.runs.model import Answer, Ask, Run, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
+from guildhall.runs.record.records import change_ask, list_asks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -50,7 +51,6 @@ class Commissions:
         self.context = context
         self._queue = attempts.Queue(context, partial(attempts.start, context, hooks=self._hooks))
         self._watcher = dependencies.BranchWatcher(context)
-        self._answers = completion.Answers(context=context, redispatch=self.redispatch, abandon=self.abandon)
         self._timers: ResumeTimers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -296,7 +296,46 @@ class Commissions:
             await self._after_change()
 
     async def apply_answer(self, ask: Ask) -> None:
-        await self._answers.receive(ask)
+        """Carry out the answer to a conflict, or write a late answer to a question into the artifact.
+
+        An answer that cannot be carried out is reopened.
+        """
+        context = self.context
+        purpose = context.history.get(ask.run).purpose_as(CommissionPurpose)
+        if purpose is None or ask.answer is None:
+            return
+        if ask.kind == "question":
+            context.redact(answer_text(ask))
+            found = context.store.read(lambda connection: records.find(connection, purpose.id))
+            if found is not None and found.status in ENDED:
+                await artifact.write_artifact(context, found.id)
+        elif ask.kind == completion.KIND:
+            try:
+                await self._resolve_conflict(ask, ask.answer)
+            except GuildError:
+                fields: dict[str, Any] = {"status": "open", "answer": None, "closed_at": None}
+                await context.store.write(lambda connection: change_ask(connection, ask.id, "answered", **fields))
+                raise
+            await context.store.write(lambda connection: change_ask(connection, ask.id, "answered", status="applied"))
+
+    async def _resolve_conflict(self, ask: Ask, answer: Answer) -> None:
+        commission = self.context.commission_of(ask.run)
+        if commission.run != ask.run or commission.status != "failed":
+            return
+        if answer.choice == "redispatch":
+            folder = self.context.project(commission).path
+            await self.redispatch(commission.id, self.context.frame_at(folder))
+        elif answer.choice == "abandon":
+            await self.abandon(commission.id, answer.note or "merge conflict")
+
+    async def _apply_conflict_answers(self) -> None:
+        """Carry out the answers that a killed hall had recorded and not acted on."""
+        for ask in self.context.store.read(lambda connection: list_asks(connection, status="answered")):
+            if ask.kind == completion.KIND:
+                try:
+                    await self.apply_answer(ask)
+                except GuildError as error:
+                    _log.warning("%s is open again: %s", ask.id, error)
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
@@ -309,7 +348,7 @@ class Commissions:
 
         async def start_up() -> None:
             await recover(context)
-            await self._answers.catch_up()
+            await self._apply_conflict_answers()
             await self._queue.run()
 
         self._start(start_up)

@@ -169,19 +169,15 @@ class Meetings:
             hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
-    async def join(
+    def join(
         self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
     ) -> AsyncGenerator[Event]:
-        """Yield events until every message so far is answered; none if no answer is due.
+        """Return the events until every message so far is answered; none if no answer is due.
 
         `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
         """
-        number = self.context.last_message(self.get(id).id)
-        async with aclosing(
-            self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
-        ) as events:
-            async for event in events:
-                yield event
+        number = self.context.last_message(id)
+        return self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
 
     async def say(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
         """Record a message of the user, then yield the events of the answer until the worker listens again."""

@@ -20,20 +20,12 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
-from guildhall.projects.meetings import records
+from guildhall.projects.meetings import records, tools
 from guildhall.projects.meetings.artifact import render_notes
 from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
-from guildhall.projects.meetings.tools import (
-    SERVER,
-    MeetingTools,
-    artifact_in_checkout,
-    first_message,
-    meeting_profile,
-    meeting_tools,
-    renewed_message,
-)
+from guildhall.projects.meetings.tools import SERVER, MeetingTools, meeting_profile, meeting_tools
 from guildhall.runs.execution.segment import record_cut_off_answer
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.limits import Spent, current_bounds
@@ -216,7 +208,7 @@ class Sessions:
 
     async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
         texts = [message.text for message in self._context.messages(meeting.id)]
-        return await self._prepare_run(meeting, frame, first_message(meeting, texts), "the first session starts")
+        return await self._prepare_run(meeting, frame, tools.first_message(meeting, texts), "the first session starts")
 
     async def _renew(self, meeting: Meeting, frame: Frame, *, why: str, grant: Grant | None) -> Prepared:
         """Prepare a new session of a meeting. Its first message has a summary and the last exchanges."""
@@ -232,7 +224,7 @@ class Sessions:
         pending = context.unanswered_messages(meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
-        message = renewed_message(meeting, summary.text, before, [message.text for message in pending])
+        message = tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
         return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
 
@@ -279,15 +271,7 @@ class Sessions:
         )
 
     async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
-        context = self._context
-        tools = MeetingTools(
-            meeting=id,
-            store=context.store,
-            now=context.now,
-            artifact=lambda path: artifact_in_checkout(context.checkout_path(context.get(id)), path),
-            key=f"{run}/{call.key}",
-        )
-        return await call_method(tools, tool, call)
+        return await call_method(MeetingTools(context=self._context, meeting=id, key=f"{run}/{call.key}"), tool, call)
 
     async def interrupt(self, meeting: Meeting) -> None:
         """Stop the answer in progress. The text so far is recorded as the answer."""
