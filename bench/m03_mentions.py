@@ -121,13 +121,13 @@ class _Watch:
         assert self.inner is not None
         if "You are bob" not in assignment.system_prompt:
             return await self.inner.execute(assignment, doors)
-        model = doors.model
+        model = doors.call_model
 
         async def note_call(*arguments: Any) -> Any:
             self._note(self.asked)
             return await model(*arguments)
 
-        doors.model = note_call  # type: ignore[method-assign]
+        doors.call_model = note_call  # type: ignore[method-assign]
         outcome = await self.inner.execute(assignment, doors)
         self._note(self.ended)
         return outcome

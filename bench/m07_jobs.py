@@ -27,7 +27,7 @@ PAGE = 50
 def metrics(scratch: Path) -> list[Metric]:
     folder = scratch / "jobs"
     _fill(folder)
-    index = Index(folder, tidy=False)
+    index = Index(folder, clean_up=False)
     return [
         Metric(
             name="7 a page of 50 out of 10,000 jobs",
@@ -54,7 +54,7 @@ def metrics(scratch: Path) -> list[Metric]:
             name="7 10,000 jobs at the start of a hall",
             floor_name="read all",
             floor=lambda: seconds(lambda: _read_all(folder)),
-            measured=lambda: _measure_page(lambda: Index(folder, tidy=True).page(limit=PAGE), PAGE),
+            measured=lambda: _measure_page(lambda: Index(folder, clean_up=True).page(limit=PAGE), PAGE),
             target=None,
             rounds=5,
         ),

@@ -21,8 +21,8 @@ from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.forked.client import Nursery
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.model import Assignment
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _Bench:
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._runner = asyncio.Runner()
-        self._nursery = Nursery()
+        self._nursery = ForkServer()
 
     def first_call(self) -> float:
         async def once() -> float:
@@ -108,7 +108,7 @@ class _Bench:
 
     def at_once(self) -> float:
         async def many() -> float:
-            runtime = ChildRuntime(self._nursery)
+            runtime = ForkedRuntime(self._nursery)
             began = time.perf_counter()
             await asyncio.gather(*(runtime.execute(_ASSIGNMENT, _Instant()) for _ in range(AT_ONCE)))
             return time.perf_counter() - began
@@ -117,7 +117,7 @@ class _Bench:
 
     def parent_memory(self) -> float:
         async def measure() -> int:
-            await ChildRuntime(self._nursery).execute(_ASSIGNMENT, _Instant())
+            await ForkedRuntime(self._nursery).execute(_ASSIGNMENT, _Instant())
             return _pss(self._nursery.pids[0])
 
         return self._runner.run(measure())
@@ -125,7 +125,7 @@ class _Bench:
     def child_memory(self) -> float:
         async def measure() -> float:
             doors = _Held()
-            runtime = ChildRuntime(self._nursery)
+            runtime = ForkedRuntime(self._nursery)
             running = [asyncio.create_task(runtime.execute(_ASSIGNMENT, doors)) for _ in range(CHILDREN)]
             await doors.full.wait()
             found = [_pss(pid) for pid in self._nursery.pids[1:]]
@@ -136,29 +136,29 @@ class _Bench:
         return self._runner.run(measure())
 
 
-class _Timed(ChildRuntime):
+class _Timed(ForkedRuntime):
     """Notes when a process calls its model."""
 
     asked = 0.0
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        inner = doors.model
+        inner = doors.call_model
 
         async def model(*arguments: Any) -> ModelResponse:
             self.asked = time.perf_counter()
             return await inner(*arguments)
 
-        doors.model = model  # type: ignore[method-assign]
+        doors.call_model = model  # type: ignore[method-assign]
         return await super().execute(assignment, doors)
 
 
 class _Instant:
     """Doors whose model answers at once."""
 
-    async def model(self, *_: Any) -> ModelResponse:
+    async def call_model(self, *_: Any) -> ModelResponse:
         return ModelResponse(parts=[TextPart("done")])
 
-    async def tool(self, call: Any) -> Any:
+    async def call_tool(self, call: Any) -> Any:
         raise AssertionError
 
 
@@ -170,12 +170,12 @@ class _Held(_Instant):
         self.full = asyncio.Event()
         self._asked = 0
 
-    async def model(self, *_: Any) -> ModelResponse:
+    async def call_model(self, *_: Any) -> ModelResponse:
         self._asked += 1
         if self._asked == CHILDREN:
             self.full.set()
         await self.held.wait()
-        return await super().model()
+        return await super().call_model()
 
 
 def _spawn() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, Entry, OpenDoors
+    from guildhall.runtimes.model import Assignment, DoorAccess, HttpDoors
 
 CALLS = 30  # of one round
 EVENTS = 40  # of one answer
@@ -188,11 +188,11 @@ class _Open:
     """A runtime that registers a program and waits."""
 
     def __init__(self) -> None:
-        self.entry: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self.entry: asyncio.Future[DoorAccess] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
-        entry = doors.register(ProgramHooks(name_of=lambda server, tool: tool, heard=lambda response: None))
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
+        entry = doors.register(ProgramHooks(name_tool=lambda server, tool: tool, on_answer=lambda response: None))
         self.entry.set_result(entry)
         await self.over.wait()
         entry.close()

@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.runtimes.forked.client import Nursery
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -30,7 +30,7 @@ class Place:
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._runner = asyncio.Runner()
-        self.nursery = Nursery(command)
+        self.nursery = ForkServer(command)
         self.nursery.start()
 
     def runs(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -68,10 +68,10 @@ def children_of(*pids: int) -> list[int]:
     return found
 
 
-class Killing(ChildRuntime):
+class Killing(ForkedRuntime):
     """The real runtime, with somebody at the doors who kills the process behind them when so many messages came."""
 
-    def __init__(self, nursery: Nursery, *numbers: int) -> None:
+    def __init__(self, nursery: ForkServer, *numbers: int) -> None:
         super().__init__(nursery)
         self.nursery = nursery
         self.numbers = numbers
@@ -90,23 +90,23 @@ class _Killer:
         self._doors = doors
         self._pid: int | None = None
 
-    async def model(
+    async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         await self._message()
-        answer = await self._doors.model(key, messages, parameters)
+        answer = await self._doors.call_model(key, messages, parameters)
         await self._message()
         return answer
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         await self._message()
-        result = await self._doors.tool(call)
+        result = await self._doors.call_tool(call)
         await self._message()
         return result
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         await self._message()
-        words = await self._doors.said(key)
+        words = await self._doors.next_message(key)
         await self._message()
         return words
 

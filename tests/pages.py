@@ -137,7 +137,7 @@ class Reader:
         screen = self._start(command)
         if terminal and terminal[1] == "1":
             self._left_running = screen, expected
-            screen.wait_for(lambda: self._compare(expected, screen.seen, whole=False), expected)
+            screen.wait_until(lambda: self._compare(expected, screen.output, whole=False), expected)
             return
         if terminal:
             assert self._left_running, f"{command}: no terminal 1"
@@ -146,8 +146,8 @@ class Reader:
             expected = begun + expected
             self._left_running = None
         for prompt, answer in _PROMPT.findall(expected):
-            screen.until(prompt)
-            screen.types(answer + "\n")
+            screen.wait_for(prompt)
+            screen.type(answer + "\n")
         self._finish(screen, expected)
 
     def _start(self, command: str) -> Screen:
@@ -162,11 +162,11 @@ class Reader:
 
     def _finish(self, screen: Screen, expected: str) -> None:
         try:
-            self._code, _ = screen.ends()
+            self._code, _ = screen.wait_exit()
         finally:
             screen.close()
         self.folder = Path(self._state.read_text().rstrip("\n"))
-        assert self._compare(expected, screen.seen), f"expected:\n{expected}\nprinted:\n{screen.seen}"
+        assert self._compare(expected, screen.output), f"expected:\n{expected}\nprinted:\n{screen.output}"
         assert expected or self._code == 0, f"exit code {self._code}"
 
     def _compare(self, expected: str, printed: str, *, whole: bool = True) -> bool:

@@ -128,7 +128,7 @@ def test_a_model_of_null_is_the_caller_s(guild: Guild, theirs: Path) -> None:
         ("sandboxes: {input: {path: ./nowhere}}", "does not exist"),
         ("locked: yes", "locked"),
         ("sandbox: {paths: {input: {root: ./input}}}", "Did you mean 'sandboxes'?"),
-        ("model: gpt-4", "does not say whose model it is"),
+        ("model: gpt-4", "the provider is missing"),
     ],
 )
 def test_what_cannot_be_given_is_said_and_not_left_out(guild: Guild, project: Path, text: str, said: str) -> None:

@@ -48,7 +48,7 @@ def test_a_story_whose_program_is_not_there_says_so(guild: Guild, temporary: dic
     env = {**temporary, "GUILDHALL_CLAUDE": "/nowhere/claude"}
     told = guild("demo", "--runtime", "claude", env=env)
     assert told.code == 1
-    assert "GUILDHALL_CLAUDE names /nowhere/claude, and nothing is there" in told.err
+    assert "GUILDHALL_CLAUDE names /nowhere/claude, which does not exist" in told.err
     assert "pip install 'guildhall[claude]'" in told.err
     assert told.out == ""
     assert guild("demo", "--runtime", "claude", "--office").code == 2

@@ -29,7 +29,7 @@ from guildhall.core.errors import (
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.model import Answer
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
-from tests.runs.trees import call, put_answers, put_boss, put_tree, written
+from tests.runs.trees import call, list_notes, put_answers, put_boss, put_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -272,9 +272,9 @@ def test_a_toolbox_is_a_python_object(project: Path) -> None:
 def test_a_toolbox_that_is_not_handed_over_is_named(project: Path) -> None:
     put_worker(project, toolboxes=["mail"])
     put_script(project, DONE)
-    with pytest.raises(ToolUnavailable, match="no toolbox 'mail'"):
+    with pytest.raises(ToolUnavailable, match="unknown toolbox 'mail'"):
         Worker.load("scribe").run("go")
-    with pytest.raises(ToolUnavailable, match="no toolbox 'mail'") as raised:
+    with pytest.raises(ToolUnavailable, match="unknown toolbox 'mail'") as raised:
         Worker.load("scribe", toolboxes=[Toolbox("male")]).run("go")
     assert raised.value.hint == "Did you mean 'male'?"
 
@@ -458,7 +458,7 @@ def test_a_worker_delegates_without_its_model(project: Path) -> None:
     result = boss.delegate_to("hand", "write one")
     assert (result.status, result.output) == ("completed", "one is written")
     assert result.usage.turns == 2  # of the other one alone
-    assert written(project) == ["a.md"]
+    assert list_notes(project) == ["a.md"]
     again = asyncio.run(boss.adelegate_to(Worker.load("hand"), {"write": ["one"]}))
     assert again.output == "one is written"
     assert again.run != result.run
@@ -482,7 +482,7 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
     assert waiting.asks[0]["root"] == waiting.run
     boss.answer(waiting.asks[0]["ask"], "yes")
     done = boss.resume(waiting.run)
-    assert (done.output, written(project)) == ("one is written", ["a.md"])
+    assert (done.output, list_notes(project)) == ("one is written", ["a.md"])
     heard: list[str] = []
 
     def approver(ask: Mapping[str, Any]) -> str:
@@ -497,7 +497,7 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
     ("allowed", "name", "code", "said"),
     [
         (["hand"], "hnad", "runtime_failed", "calling 'hnad' is not allowed"),
-        (["gone"], "gone", "runtime_failed", "there is no worker 'gone'"),
+        (["gone"], "gone", "runtime_failed", "unknown worker 'gone'"),
         ([], "hand", "refused", "the worker may not call workers"),
     ],
 )

@@ -1,14 +1,14 @@
-"""Guildhall runs AI workers that are files.
+"""Guildhall runs AI workers that are defined in files.
 
-The library's public names, imported when they are first used:
+The public names of the library are imported when they are first used:
 
-    Worker       a worker that can be run: Worker.load("reviewer").run("...")
-    RunResult    what came of a run
+    Worker       a worker: Worker.load("reviewer").run("...")
+    RunResult    the result of a run
     Toolbox      a named set of tools
     tool         makes a tool from a typed function
-    Member       a guild member in a few lines: its tools, and the worker that takes work
-    Answer       what an approver says, with a note
-    GuildError   what every error of Guildhall is
+    Member       a guild member with its tools and its worker
+    Answer       an answer to an ask, with a note
+    GuildError   the base class of all errors
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A project and a person at a terminal."""
+"""Fixtures for command-line tests: a project and a terminal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def scribe(project: Path) -> Path:
-    """A project with one worker, `scribe`, which writes a line without asking."""
+    """Return a project with one worker, `scribe`, which writes a line without asking."""
     make_project(project)
     return project
 
 
 @pytest.fixture
 def terminal(guild: Guild) -> Generator[Callable[..., Terminal]]:
-    """Starts the real command at a terminal: `terminal("run", "scribe", "go")`."""
+    """Return a function that starts the real command at a terminal: `terminal("run", "scribe", "go")`."""
     started: list[Terminal] = []
 
     def start(*words: str, **options: Any) -> Terminal:

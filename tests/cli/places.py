@@ -1,4 +1,4 @@
-"""What the tests of the command line start from: a project with workers that a script answers for, and a terminal."""
+"""A project with a scripted worker, and a pseudo-terminal that types and reads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 GUILD = Path(sys.executable).with_name("guild")
-PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
-_COLOUR = re.compile(r"\x1b\[\d+m")
+TIMEOUT_S = 30.0  # for a whole command; machines are slow when many tests run at once
+_COLOUR_CODE = re.compile(r"\x1b\[\d+m")
 
 WORKER = """name: scribe
 description: Writes one line
-instructions: Write what you are told.
+instructions: Write the requested line.
 sandboxes:
   notes: {path: ./notes, mode: rw}
 """
@@ -52,10 +52,10 @@ def make_project(folder: Path, *, worker: str = WORKER, script: str = SCRIPT) ->
 
 
 class Screen:
-    """A pseudo-terminal with a process: read what is on the screen, type, wait for the end."""
+    """A pseudo-terminal with a process. Types text, reads the screen and waits for the exit."""
 
     def __init__(self, begin: Callable[..., subprocess.Popen[str]], *, columns: int = 100, whole: bool = False) -> None:
-        """`begin`: starts the process with these streams. Unless it is `whole`, standard output is a pipe."""
+        """`begin` starts the process with the given streams. Unless `whole` is true, standard output is a pipe."""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._process = begin(stdin=slave, stderr=slave, stdout=slave if whole else subprocess.PIPE)
@@ -64,27 +64,27 @@ class Screen:
         self._at = 0
 
     @property
-    def seen(self) -> str:
-        return _COLOUR.sub("", self.raw).replace("\r\n", "\n")
+    def output(self) -> str:
+        return _COLOUR_CODE.sub("", self.raw).replace("\r\n", "\n")
 
-    def until(self, text: str) -> None:
-        """Wait until the text is on the screen, behind what was waited for before."""
-        self.wait_for(lambda: self.seen.find(text, self._at) >= 0, text)
-        self._at = self.seen.find(text, self._at) + len(text)
+    def wait_for(self, text: str) -> None:
+        """Wait until the text is on the screen, after the text of the previous call."""
+        self.wait_until(lambda: self.output.find(text, self._at) >= 0, text)
+        self._at = self.output.find(text, self._at) + len(text)
 
-    def wait_for(self, is_seen: Callable[[], object], expected: str) -> None:
-        """Wait until a condition on `seen` is true. `expected`: the condition in words, or as text."""
-        end = time.monotonic() + PATIENCE
-        while not is_seen():
+    def wait_until(self, is_true: Callable[[], object], expected: str) -> None:
+        """Wait until a condition on `output` is true. `expected` describes it in the error."""
+        end = time.monotonic() + TIMEOUT_S
+        while not is_true():
             if not self._read(end - time.monotonic()):
-                raise AssertionError(f"{expected!r} did not appear; seen:\n{self.seen}")
+                raise AssertionError(f"{expected!r} did not appear; seen:\n{self.output}")
 
-    def types(self, text: str) -> None:
+    def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def ends(self) -> tuple[int, str | None]:
-        """The exit code and what was printed as the result."""
-        end = time.monotonic() + PATIENCE
+    def wait_exit(self) -> tuple[int, str | None]:
+        """Wait for the exit, and return the exit code and the standard output."""
+        end = time.monotonic() + TIMEOUT_S
         while self._read(end - time.monotonic()):
             pass
         out, _ = self._process.communicate(timeout=5)
@@ -109,7 +109,7 @@ class Screen:
 
 
 class Terminal(Screen):
-    """A person at a terminal who starts a `guild` command."""
+    """A pseudo-terminal with a `guild` command."""
 
     def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None, whole: bool = False) -> None:
         environment = {**guild.environment(), "TERM": "xterm", **(env or {})}

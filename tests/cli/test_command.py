@@ -1,4 +1,4 @@
-"""How a command is run: its exit code, its connection, and what it prints."""
+"""Commands: exit codes, connections and printed results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_TEXT_BYTES = 1_000_000
 
 
 def run(one: Command, *words: str) -> tuple[int, str, str]:
-    """Run a command in this process. Return its exit code and what it printed."""
+    """Run a command in this process, and return its exit code, standard output and standard error."""
     parser = argparse.ArgumentParser()
     one.add_arguments(parser)
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={}, form=read_form(words))
@@ -34,16 +34,16 @@ def run(one: Command, *words: str) -> tuple[int, str, str]:
 
 
 @command(argument("words", nargs="*"), JSON)
-def listing(ctx: Context) -> None:
+def list_words(ctx: Context) -> None:
     words: list[str] = ctx.args.words
     ctx.print_table([[word] for word in words], {"words": words}, head=["word"], empty="No words.")
 
 
 def test_a_list_is_a_table_or_json() -> None:
-    assert run(listing, "a", "b") == (0, "word\na\nb\n", "")
-    assert run(listing, "a", "--json") == (0, '{"words": ["a"]}\n', "")
-    assert run(listing) == (0, "", "No words.\n")
-    assert run(listing, "--json") == (0, '{"words": []}\n', "")
+    assert run(list_words, "a", "b") == (0, "word\na\nb\n", "")
+    assert run(list_words, "a", "--json") == (0, '{"words": ["a"]}\n', "")
+    assert run(list_words) == (0, "", "No words.\n")
+    assert run(list_words, "--json") == (0, '{"words": []}\n', "")
 
 
 class Thing:
@@ -56,34 +56,34 @@ def test_a_result_is_text_or_json() -> None:
         screen.result("printed")
 
     @command(JSON)
-    def text(ctx: Context) -> None:
+    def print_text(ctx: Context) -> None:
         ctx.print([Thing()], "text")
 
     @command(JSON)
-    def printed(ctx: Context) -> int:
+    def print_and_fail(ctx: Context) -> int:
         ctx.print(Thing(), print_thing, data={"other": []})
         return exit_codes.FAILED
 
-    assert run(text) == (0, "text\n", "")
-    assert run(text, "--json") == (0, '[{"n": 1}]\n', "")
-    assert run(printed) == (1, "printed\n", "")
-    assert run(printed, "--json") == (1, '{"other": []}\n', "")
+    assert run(print_text) == (0, "text\n", "")
+    assert run(print_text, "--json") == (0, '[{"n": 1}]\n', "")
+    assert run(print_and_fail) == (1, "printed\n", "")
+    assert run(print_and_fail, "--json") == (1, '{"other": []}\n', "")
 
 
 def test_exclusive_options_cannot_be_given_together(capsys: pytest.CaptureFixture[str]) -> None:
     @command(exclusive(argument("--a", action="store_true"), argument("--b", action="store_true")))
-    def either(ctx: Context) -> None:
+    def accept_options(ctx: Context) -> None:
         pass
 
-    assert run(either, "--a")[0] == 0
+    assert run(accept_options, "--a")[0] == 0
     with pytest.raises(SystemExit):
-        run(either, "--a", "--b")
+        run(accept_options, "--a", "--b")
     assert "not allowed with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("event_loop", [True, False])
 def test_a_command_reads_the_home_if_no_hall_is_running(project: Path, event_loop: bool) -> None:
-    """A command without an event loop is run again in one, because reading the home needs it."""
+    """Without an event loop, the command is run again in one, because reading the home needs it."""
 
     @command(JSON, event_loop=event_loop)
     async def count(ctx: Context) -> None:
@@ -95,35 +95,35 @@ def test_a_command_reads_the_home_if_no_hall_is_running(project: Path, event_loo
 
 
 def test_a_function_may_read_before_its_coroutine_connects(project: Path) -> None:
-    async def rest(ctx: Context, word: str) -> int:
+    async def connect_and_print(ctx: Context, word: str) -> int:
         await ctx.connect("read")
         ctx.screen.result(word)
         return exit_codes.NEEDS_YOU
 
     @command()
-    def first(ctx: Context) -> Work:
-        return rest(ctx, "read")
+    def read_first(ctx: Context) -> Work:
+        return connect_and_print(ctx, "read")
 
-    assert run(first) == (4, "read\n", "")
+    assert run(read_first) == (4, "read\n", "")
 
 
 def test_an_error_closes_the_connection(project: Path) -> None:
     closed: list[bool] = []
 
     @command()
-    async def failing(ctx: Context) -> None:
+    async def connect_and_fail(ctx: Context) -> None:
         client: Any = await ctx.connect("read")
         close = client.close
 
-        async def noted() -> None:
+        async def record_close() -> None:
             closed.append(True)
             await close()
 
-        client.close = noted
+        client.close = record_close
         raise UsageError("no")
 
     with pytest.raises(UsageError):
-        run(failing)
+        run(connect_and_fail)
     assert closed == [True]
 
 
@@ -146,7 +146,7 @@ def test_a_text_comes_from_an_argument_or_from_standard_input(
         (b"a" * (MAX_TEXT_BYTES + 1), "invalid input: larger than 1,000,000 bytes"),
     ],
 )
-def test_what_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch, stdin: bytes, reason: str) -> None:
+def test_invalid_text_is_rejected(monkeypatch: pytest.MonkeyPatch, stdin: bytes, reason: str) -> None:
     for given in ("-", stdin.decode(errors="surrogateescape")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(UsageError) as caught:

@@ -1,4 +1,4 @@
-"""Whatever goes wrong ends in words and a number."""
+"""Errors and signals: every failure ends with a message and an exit code."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ run_interruptible(stubborn(), screen)
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A command of the test's own: `break`, which raises what it is told to."""
+def set_command_error(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that sets the error that the command `break` raises."""
     module = ModuleType("tests.cli.breaking")
-    row = command_table.Row("break", "", "breaks", "guild break", ":broken", "Advanced")
+    row = command_table.Row("break", "", "breaks", "guild break", ":raise_error", "Advanced")
     row.module = module.__name__
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(command_table, "COMMANDS", (*command_table.COMMANDS, row))
 
-    def raising(error: BaseException) -> None:
-        def broken(*_: object) -> int:
+    def set_error(error: BaseException) -> None:
+        def raise_error(*_: object) -> int:
             raise error
 
-        vars(module)["broken"] = cli_command(JSON)(broken)
+        vars(module)["raise_error"] = cli_command(JSON)(raise_error)
 
-    return raising
+    return set_error
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (ValueError("seven"), 1, "guild: internal error: ValueError: seven\n"),
         (ValueError(), 1, "guild: internal error: ValueError\n"),
@@ -66,13 +66,13 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
         (KeyboardInterrupt(), 130, "guild: interrupted\n"),
     ],
 )
-def test_what_nobody_foresaw(
-    command: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
+def test_unexpected_errors_are_reported_without_a_traceback(
+    set_command_error: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str
 ) -> None:
-    command(error)
+    set_command_error(error)
     assert main(["break"]) == code
     shown = capsys.readouterr()
-    assert shown.err.startswith(said)
+    assert shown.err.startswith(message)
     assert "Traceback" not in shown.err
     assert shown.out == ""
     assert main(["break", "--debug"]) == code
@@ -80,14 +80,14 @@ def test_what_nobody_foresaw(
 
 
 @pytest.mark.parametrize("place", ["/dev/null/home", "/proc/home"])
-def test_a_home_that_cannot_be(guild: Guild, project: Path, place: str) -> None:
+def test_an_unusable_home_is_reported(guild: Guild, project: Path, place: str) -> None:
     ran = guild("ls", "--json", env={"GUILDHALL_HOME": place})
     assert ran.code == 7
     assert ran.json["error"]["code"] == "hall_unavailable"
     assert "GUILDHALL_HOME" in ran.err
 
 
-def test_a_second_signal_ends_it_where_it_is(guild: Guild) -> None:
+def test_a_second_signal_exits_at_once(guild: Guild) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STUBBORN],
         stdout=subprocess.PIPE,
@@ -110,7 +110,7 @@ def test_a_second_signal_ends_it_where_it_is(guild: Guild) -> None:
         process.stderr.close()
 
 
-def test_words_are_held_back_until_they_are_whole() -> None:
+def test_a_word_buffer_returns_whole_words() -> None:
     held = WordBuffer()
     assert [held.add(piece) for piece in ("the ke", "y is sk-", "123\nand", " so")] == [
         "the ",

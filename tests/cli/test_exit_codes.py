@@ -1,4 +1,4 @@
-"""One number for each way to end."""
+"""Exit codes: one number for each way in which a command can end."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_an_unknown_code_is_a_failure() -> None:
         ("failed", "not_found", 1),
     ],
 )
-def test_a_run_ends_its_command(status: str, error: str | None, code: int) -> None:
+def test_the_exit_code_follows_from_the_status_of_the_run(status: str, error: str | None, code: int) -> None:
     assert exit_codes.run_exit_code(status, error) == code
 
 
-def test_the_errors_whose_hint_has_the_command_are_listed() -> None:
-    """`guild run` adds `guild resume` to the hints of the others; it does not look for the words."""
+def test_errors_with_a_resume_hint_are_listed() -> None:
+    """`guild run` adds `guild resume` to the hint of every other error, by this list."""
     hinted = {kind.code for kind in RESUME_HINTS} | {errors.LimitReached.code}
     assert set(RESUME_HINTED) == hinted
     assert all("guild resume {root}" in hint for hint in RESUME_HINTS.values())

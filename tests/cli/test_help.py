@@ -1,4 +1,4 @@
-"""The pages of help, and that they cost nothing."""
+"""Help pages: their content, and that printing them imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guildhall.cli import command_table
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
-ALONE = [command for command in command_table.COMMANDS if command.function]
+WITH_FUNCTION = [command for command in command_table.COMMANDS if command.function]
 MAX_LINES = 30
 GUILD = Path(sys.executable).with_name("guild")
 HEAVY = ("pydantic", "pydantic_ai", "sqlalchemy", "ruamel", "httpx2", "starlette", "asyncio", "dataclasses", "argparse")
@@ -33,7 +33,7 @@ def test_the_first_page_names_existing_commands(guild: Guild) -> None:
     lines = [line[2:26].split(",") for line in guild().out.splitlines() if line.startswith("  ")]
     names = [part.split()[0] for line in lines for part in line]
     assert len(names) > 15
-    assert set(names) <= {command.name for command in ALONE}
+    assert set(names) <= {command.name for command in WITH_FUNCTION}
 
 
 def test_a_command_with_subcommands_of_its_own_lists_them(guild: Guild) -> None:
@@ -43,7 +43,7 @@ def test_a_command_with_subcommands_of_its_own_lists_them(guild: Guild) -> None:
 
 def test_help_all_shows_every_command(guild: Guild) -> None:
     out = guild("help", "all").out
-    for command in ALONE:
+    for command in WITH_FUNCTION:
         assert f"  {command.name} " in out
 
 
@@ -56,7 +56,7 @@ def test_a_family_shows_its_verbs(guild: Guild, words: list[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ALONE, ids=lambda command: command.name)
+@pytest.mark.parametrize("command", WITH_FUNCTION, ids=lambda command: command.name)
 def test_each_command_explains_itself_with_an_example(guild: Guild, command: command_table.Row) -> None:
     for words in (["help", *command.name.split()], [*command.name.split(), "--help"]):
         ran = guild(*words)
@@ -67,7 +67,7 @@ def test_each_command_explains_itself_with_an_example(guild: Guild, command: com
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("words", "message", "hint"),
     [
         (["rnu", "x"], "unknown command 'rnu'", "Did you mean `guild run`?"),
         (["help", "rnu"], "unknown command 'rnu'", "Did you mean `guild run`?"),
@@ -88,17 +88,17 @@ def test_each_command_explains_itself_with_an_example(guild: Guild, command: com
         ([""], "unknown command ''", "guild help all"),
     ],
 )
-def test_a_wrong_word_is_named_with_what_was_meant(guild: Guild, words: list[str], said: str, hint: str) -> None:
+def test_a_wrong_word_is_reported_with_a_suggestion(guild: Guild, words: list[str], message: str, hint: str) -> None:
     ran = guild(*words)
     assert ran.code == 2
     assert ran.out == ""
     assert ran.err.startswith("guild: ")
-    assert said in ran.err
+    assert message in ran.err
     assert hint in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_a_wrong_word_is_json_where_json_is_wanted(guild: Guild) -> None:
+def test_a_usage_error_is_json_if_json_is_requested(guild: Guild) -> None:
     ran = guild("ls", "--all", "--json", "a", "more")
     assert ran.code == 2
     assert ran.json["error"]["code"] == "usage"
@@ -107,20 +107,20 @@ def test_a_wrong_word_is_json_where_json_is_wanted(guild: Guild) -> None:
 
 
 @pytest.mark.parametrize("words", [["--output", "stream-json"], ["--output=stream-json"]])
-def test_a_run_that_never_was_ends_like_any_other_for_a_program(guild: Guild, words: list[str]) -> None:
+def test_a_run_that_did_not_start_has_a_complete_json_result(guild: Guild, words: list[str]) -> None:
     last = guild("run", "", "x", *words).json
     assert set(last) == {"type", "run", "status", "output", "error", "usage", "cost_usd", "asks"}
     assert (last["type"], last["run"], last["error"]["code"], last["asks"]) == ("result", None, "usage", [])
 
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])
-def test_the_version(guild: Guild, flag: str) -> None:
+def test_version_is_printed(guild: Guild, flag: str) -> None:
     ran = guild(flag)
     assert ran.out.startswith("guild 0.")
     assert ran.code == 0
 
 
-def test_debug_shows_where(guild: Guild, project: Path) -> None:
+def test_debug_prints_the_traceback(guild: Guild, project: Path) -> None:
     ran = guild("show", "nonsense", "--debug")
     assert ran.code == 3
     assert "Traceback" in ran.err
@@ -147,7 +147,7 @@ def test_closed_and_full_streams_break_nothing(guild: Guild, words: str, redirec
     assert done.returncode in (0, 1, 3)
 
 
-def test_a_reader_that_leaves_is_no_error(guild: Guild) -> None:
+def test_a_closed_pipe_is_not_an_error(guild: Guild) -> None:
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {GUILD} completion fish | head -1"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Where a command writes, and what may be seen there."""
+"""Screen: which stream gets an output, and how text is escaped and redacted."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ ANYTHING = st.text(alphabet=st.characters(exclude_categories=()))
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-class Terminal(io.StringIO):
-    """A text stream that says it is a terminal."""
+class TerminalStream(io.StringIO):
+    """A text stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-class Gone(io.StringIO):
-    """A stream whose reader has left."""
+class ClosedStream(io.StringIO):
+    """A stream whose reader has closed it."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def a_screen(*, terminal: bool = False, **environ: str) -> Screen:
-    make = Terminal if terminal else io.StringIO
+def make_screen(*, terminal: bool = False, **environ: str) -> Screen:
+    make = TerminalStream if terminal else io.StringIO
     return Screen(out=make(), err=make(), environ={"MY_API_KEY": SECRET, **environ})
 
 
@@ -67,7 +67,7 @@ def test_options_choose_the_form_of_the_output(words: list[str], form: str) -> N
 
 
 def test_secrets_are_never_shown() -> None:
-    screen = a_screen(terminal=True)
+    screen = make_screen(terminal=True)
     screen.result(f"the key is {SECRET}")
     screen.json({"deep": [{"in": (SECRET,)}], "n": 1})
     screen.table([[SECRET]])
@@ -85,8 +85,8 @@ def test_secrets_are_never_shown() -> None:
     assert json.loads(out(screen).splitlines()[1]) == {"deep": [{"in": ["[MY_API_KEY]"]}], "n": 1}
 
 
-def test_a_terminal_gets_colour_and_no_foreign_commands() -> None:
-    screen = a_screen(terminal=True)
+def test_a_terminal_gets_colour_and_escaped_control_codes() -> None:
+    screen = make_screen(terminal=True)
     screen.result("\x1b[2Jboo")
     screen.note("\x1b[2Jboo", "red")
     screen.heading("part")
@@ -96,7 +96,7 @@ def test_a_terminal_gets_colour_and_no_foreign_commands() -> None:
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colour_can_be_turned_off(environ: dict[str, str]) -> None:
-    screen = a_screen(terminal=True, **environ)
+    screen = make_screen(terminal=True, **environ)
     screen.note("plain", "red")
     screen.heading("part")
     assert err(screen) == "plain\n"
@@ -104,7 +104,7 @@ def test_colour_can_be_turned_off(environ: dict[str, str]) -> None:
 
 
 def test_a_pipe_gets_the_result_as_it_is_and_no_pieces() -> None:
-    screen = a_screen()
+    screen = make_screen()
     screen.result("\x1b[31mred\n")
     screen.delta("a piece")
     screen.note("note", "red")
@@ -113,7 +113,7 @@ def test_a_pipe_gets_the_result_as_it_is_and_no_pieces() -> None:
 
 
 def test_a_note_begins_on_a_line_of_its_own() -> None:
-    screen = a_screen(terminal=True, NO_COLOR="1")
+    screen = make_screen(terminal=True, NO_COLOR="1")
     for piece in ("half ", "", "a line"):
         screen.delta(piece)
     screen.note("note")
@@ -127,35 +127,35 @@ def test_a_note_begins_on_a_line_of_its_own() -> None:
     assert err(screen) == "half a line\nnote\nwhole\nnote\nsure? \nno answer\nsure? answer\n"
 
 
-def test_columns_stand_under_each_other() -> None:
-    screen = a_screen()
+def test_table_columns_are_aligned() -> None:
+    screen = make_screen()
     screen.table([["a", "b", "c"], ["long\nname", "", "x"]], indent=" ")
     assert out(screen) == " a          b  c\n long name     x\n"
 
 
-def test_progress_that_nobody_reads_stops_nothing() -> None:
-    screen = Screen(out=io.StringIO(), err=Gone(), environ={})
+def test_a_closed_stderr_does_not_stop_the_output() -> None:
+    screen = Screen(out=io.StringIO(), err=ClosedStream(), environ={})
     screen.note("one")
     screen.note("two")
     screen.result("three")
     assert out(screen) == "three\n"
 
 
-def test_a_result_that_nobody_reads_is_told() -> None:
-    screen = Screen(out=Gone(), err=io.StringIO(), environ={})
+def test_a_closed_stdout_raises_reader_gone() -> None:
+    screen = Screen(out=ClosedStream(), err=io.StringIO(), environ={})
     with pytest.raises(ReaderGone) as gone:
         screen.json({})
     assert gone.value.is_satisfied
 
 
-def test_an_error_says_where_and_what_next() -> None:
-    screen = a_screen()
+def test_an_error_is_printed_with_its_place_and_hint() -> None:
+    screen = make_screen()
     screen.error(InvalidFile("unknown field", where="w.yaml:3", hint="Did you mean 'tools'?"))
     assert err(screen) == "guild: w.yaml:3: unknown field\nDid you mean 'tools'?\n"
     assert out(screen) == ""
 
 
-def test_half_characters_are_valid_json_in_any_stream() -> None:
+def test_lone_surrogates_are_valid_json_in_any_stream() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
     screen = Screen(out=stream, err=io.StringIO(), environ={})
     screen.json({"text": "\udc80 ü"})
@@ -168,12 +168,12 @@ def test_half_characters_are_valid_json_in_any_stream() -> None:
     ("amount", "shown"),
     [(None, "no price"), (0.0, "$0.00"), (0.00123, "$0.0012"), (1.5, "$1.50"), (1234.5, "$1234.50")],
 )
-def test_money(amount: float | None, shown: str) -> None:
+def test_money_is_formatted_in_dollars(amount: float | None, shown: str) -> None:
     assert money(amount) == shown
 
 
 @given(ANYTHING)
-def test_nothing_plain_can_steer_a_terminal_or_turn_the_reading_direction(text: str) -> None:
+def test_plain_text_has_no_control_or_bidi_characters(text: str) -> None:
     shown = plain(text)
     assert not [char for char in shown if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in "\t\n"]
     assert not set(shown) & set(BIDI)
@@ -181,12 +181,12 @@ def test_nothing_plain_can_steer_a_terminal_or_turn_the_reading_direction(text: 
 
 @given(ANYTHING)
 @pytest.mark.req("DO-6")
-def test_everything_in_an_approval_can_be_seen(text: str) -> None:
+def test_exact_text_is_printable(text: str) -> None:
     assert all(char == "\n" or char.isprintable() for char in exact(text))
 
 
 @given(ANYTHING, st.integers(min_value=0, max_value=200))
-def test_every_row_of_an_approval_stands_behind_a_bar(text: str, width: int) -> None:
+def test_every_row_of_a_quoted_block_starts_with_a_bar(text: str, width: int) -> None:
     rows = quote_block(text, width).split("\n")
     assert all(row.startswith("  │ ") for row in rows)
     assert "".join(row[4:] for row in rows) == exact(text).replace("\n", "")
@@ -201,7 +201,7 @@ def test_wide_characters_count_twice() -> None:
 
 
 @given(ANYTHING, st.integers(min_value=1, max_value=100))
-def test_one_line_is_one_line(text: str, limit: int) -> None:
+def test_one_line_returns_one_line_within_the_limit(text: str, limit: int) -> None:
     line = one_line(text, limit)
     assert len(line) <= limit
     assert "\n" not in line
@@ -220,11 +220,11 @@ def test_one_line_is_one_line(text: str, limit: int) -> None:
         ("Grüße, 世界 👋", "Grüße, 世界 👋", "Grüße, 世界 👋"),
     ],
 )
-def test_what_is_spelled_out(text: str, as_plain: str, as_exact: str) -> None:
+def test_control_characters_are_escaped(text: str, as_plain: str, as_exact: str) -> None:
     assert (plain(text), exact(text)) == (as_plain, as_exact)
 
 
-def test_a_cut_line_says_so() -> None:
+def test_a_cut_line_ends_with_an_ellipsis() -> None:
     assert one_line("one two\nthree", 40) == "one two three"
     assert one_line("x" * 50, 10) == "x" * 9 + "…"
     assert one_line(" " * 50 + "x", 10).endswith("…")

@@ -20,7 +20,7 @@ from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from tests.conformance.table import Table
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Bench:
     @property
     def provider(self) -> str:
         """A provider whose models the runtime takes."""
-        taken = ROWS[self.runtime].providers if self.runtime in ROWS else ()
+        taken = RUNTIMES[self.runtime].providers if self.runtime in RUNTIMES else ()
         return next((name for name in taken if name in _MODELS), "anthropic")
 
     @property

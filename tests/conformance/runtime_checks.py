@@ -3,15 +3,15 @@
     for number, check in enumerate(checks_of("claude")):
         asyncio.run(check(Bench(Path(f"bench-{number}"), "claude", os.environ)))
 
-A check raises AssertionError with what it expected and what it found. `Row.unasked` in the catalog of runtimes names
-the checks that a runtime is exempt from.
+A check raises AssertionError with what it expected and what it found. `RuntimeInfo.exempt_checks` in the catalog of
+runtimes names the checks that a runtime is exempt from.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from tests.conformance import runtime_ends, runtime_shown, runtime_talk, runtime_work
 
 if TYPE_CHECKING:
@@ -63,5 +63,5 @@ def checks_of(runtime: str) -> tuple[Check, ...]:
 
     None for one that asks its models by itself: no script can answer there.
     """
-    row = ROWS[runtime]
-    return tuple(check for check in RUNTIME_CHECKS if row.routed and check.__name__ not in row.unasked)
+    row = RUNTIMES[runtime]
+    return tuple(check for check in RUNTIME_CHECKS if row.uses_model_door and check.__name__ not in row.exempt_checks)

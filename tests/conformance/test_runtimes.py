@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.model import Outcome
 from guildhall.runtimes.pydantic import PydanticRuntime
 from tests.clis import claude_program, codex_program, opencode_program
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, OpenDoors
+    from guildhall.runtimes.model import Assignment, HttpDoors
     from tests.conformance.runtime_checks import Check
 
 PROGRAMS: dict[str, Callable[[], Path] | None] = {
@@ -50,7 +50,7 @@ ALL = [
 @pytest.mark.parametrize(("runtime", "check"), ALL, ids=[f"{runtime}-{check.__name__}" for runtime, check in ALL])
 def test_a_runtime_does_what_every_runtime_does(runtime: str, check: Check, tmp_path: Path) -> None:
     find = PROGRAMS[runtime]
-    program = {ROWS[runtime].variable: str(find())} if find else {}
+    program = {RUNTIMES[runtime].variable: str(find())} if find else {}
     asyncio.run(check(Bench(tmp_path, runtime, {**Guild.environment(), **program})))
 
 
@@ -58,9 +58,9 @@ def test_what_is_not_asked_is_a_check_and_goes_with_a_gap() -> None:
     names = {check.__name__ for check in RUNTIME_CHECKS}
     assert set(LEAST) <= names
     assert len(names) == len(RUNTIME_CHECKS) == len(OWN_CHECKS) + 1
-    for row in ROWS.values():
-        assert set(row.unasked) <= names, row.name
-        assert row.gaps or not row.unasked, row.name
+    for row in RUNTIMES.values():
+        assert set(row.exempt_checks) <= names, row.name
+        assert row.gaps or not row.exempt_checks, row.name
     assert checks_of("pydantic") == checks_of("claude") == RUNTIME_CHECKS
     assert checks_of("cursor") == ()
 
@@ -75,7 +75,7 @@ class Own(PydanticRuntime):
 class Careless:
     """A runtime that answers without asking the model."""
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
         return Outcome(output="All done.", messages=[])
 
 

@@ -180,10 +180,10 @@ def test_what_it_leaves_to_the_user_is_in_its_posture(guild: Guild, project: Pat
     assert shown.code == 0, shown
     said = " ".join(shown.out.split())
     for words in (
-        "What changes the scope or the direction of the project",
-        "Everything about the user's own branch",
-        "What needs knowledge that you do not have",
-        "Dispatch first, the user reviews after",
-        "It is the user who merges; you cannot",
+        "Changes to the scope or direction of the project",
+        "The user's own branch. You open pull requests. The user merges, releases and reverts.",
+        "Decisions that need knowledge that you do not have",
+        "Create and dispatch without asking, as long as the work is within the user's request",
+        "Merging is up to the user",
     ):
         assert words in said

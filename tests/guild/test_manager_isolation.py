@@ -107,7 +107,7 @@ def test_no_system_toolbox_can_be_named(guild: Guild, project: Path, home: Home,
     (home.toolboxes / f"{name}.py").write_text(box)
     ran = guild("run", "boss", "go", "--model", SCRIPT)
     assert ran.code == 2, ran
-    assert f"{name} is a toolbox of the hall's own" in ran.err
+    assert f"{name} is a system toolbox" in ran.err
     assert "boss.yaml:1" in ran.err
     checked = guild("check", "boss")
     assert checked.code != 0
@@ -118,7 +118,7 @@ def test_nor_by_a_package(guild: Guild, project: Path, home: Home, answers: Path
     put_package(home, "writer", WRITER.replace('toolboxes = ["mail"]', 'toolboxes = ["manager"]'))
     ran = guild("run", "writer", "go", "--model", SCRIPT)
     assert ran.code != 0
-    assert "manager is a toolbox of the hall's own" in ran.err, ran
+    assert "manager is a system toolbox" in ran.err, ran
 
 
 @pytest.mark.req("WKR-26", "WKR-16")

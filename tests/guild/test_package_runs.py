@@ -100,15 +100,15 @@ def test_without_a_toolbox_that_it_names_nothing_runs(guild: Guild, project: Pat
     put_package(home, "writer", WRITER)
     ran = run(guild, WEIGHS)
     assert (ran.code, ran.json["run"]) == (1, None)
-    assert "toolboxes: there is no toolbox 'mail'" in ran.err
+    assert "toolboxes: unknown toolbox 'mail'" in ran.err
     put_package(home, "mails", MAIL.replace('"mail"', '"mails"'), {"post/tools.py": TOOLS})
     assert "Did you mean 'mails'?" in run(guild, WEIGHS).err
     put_package(home, "mail", MAIL)
-    assert "mail/pyproject.toml: tool.guildhall.export: there is no module post.tools" in run(guild, WEIGHS).err
+    assert "mail/pyproject.toml: tool.guildhall.export: unknown module post.tools" in run(guild, WEIGHS).err
     put_mail(home)
     (home.toolboxes).mkdir()
     (home.toolboxes / "mail.py").write_text(TOOLS)
-    assert "there are two toolboxes 'mail'" in run(guild, WEIGHS).err
+    assert "'mail' is ambiguous" in run(guild, WEIGHS).err
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
@@ -225,6 +225,6 @@ def test_in_a_meeting_it_is_told_so_with_the_project(guild: Guild, project: Path
     refused = guild("package", "rm", "writer")
     (meeting,) = re.findall(r"\bt-\w{10}", refused.err)
     frozen = json.loads(guild("log", meeting, "--json").out.splitlines()[0])["data"]
-    assert "You talk with a person." in frozen["system_prompt"]
+    assert "You are talking with the user." in frozen["system_prompt"]
     assert "You work for the project letters." in frozen["system_prompt"]
     assert names(frozen)[: len(BASE)] == BASE

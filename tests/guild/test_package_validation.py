@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workers.package import read_package
-from guildhall.workers.package_store import Packages, code_in, worker_in
+from guildhall.workers.package_store import Packages, load_code, package_worker
 from tests.guild.packages import LETTERS, MAIL, WRITER, put_mail, put_package
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ CLERK = {
 def problem(home: Home, name: str, text: str, **files: str) -> str:
     """What is wrong with a package, in one text."""
     put_package(home, name, text, files)
-    (found,) = [one for one in Packages(home).listed() if one.name == name]
+    (found,) = [one for one in Packages(home).listings() if one.name == name]
     assert found.error is not None, "it is taken as right"
     assert f"{name}/pyproject.toml" in found.error
     return found.error
@@ -68,7 +68,7 @@ def problem(home: Home, name: str, text: str, **files: str) -> str:
 def test_all_that_a_package_may_say(home: Home) -> None:
     put_package(home, "clerk", FULL, CLERK)
     package = Packages(home).find("clerk")
-    worker = worker_in(package)
+    worker = package_worker(package)
     assert (package.types, package.version) == (("worker", "toolbox"), "2.0")
     assert (worker.scope, worker.name, worker.description) == ("package", "clerk", "Keeps the books")
     assert worker.instructions == "You keep the books."
@@ -80,20 +80,20 @@ def test_all_that_a_package_may_say(home: Home) -> None:
     assert definition.sandboxes["books"].mode == "rw"
     assert definition.tool_rules["fs.write"].approval_required
     assert worker.activate == "clerk.begin:activate"
-    toolbox, activation = code_in(package)
-    assert (toolbox.kind, toolbox.entry, toolbox.own) == ("toolbox", "clerk.tools:box", True)
-    assert [file.shown for file in activation.files] == ["clerk/__init__.py", "clerk/begin.py", "clerk/tools.py"]
+    toolbox, activation = load_code(package)
+    assert (toolbox.kind, toolbox.entry, toolbox.is_own) == ("toolbox", "clerk.tools:box", True)
+    assert [file.display_path for file in activation.files] == ["clerk/__init__.py", "clerk/begin.py", "clerk/tools.py"]
 
 
 @pytest.mark.req("WKR-2", "WKR-5")
 def test_the_least_that_a_package_must_say(home: Home) -> None:
     put_package(home, "quill", '[tool.guildhall]\ntype = "worker"\nposture = "You write."\n')
     put_mail(home)
-    assert [(one.name, one.types) for one in Packages(home).listed()] == [
+    assert [(one.name, one.types) for one in Packages(home).listings()] == [
         ("mail", ("toolbox",)),
         ("quill", ("worker",)),
     ]
-    worker = worker_in(Packages(home).find("quill"))
+    worker = package_worker(Packages(home).find("quill"))
     assert (worker.instructions, worker.activate, worker.definition.checkout) == ("You write.", None, "sparse")
     assert worker.definition.limits.max_turns == 150
 
@@ -105,32 +105,41 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "tool.guildhall: there is no such table, so this is no package of Guildhall"),
-        ("tool = 5", "tool.guildhall: there is no such table"),
-        ("[tool]\nguildhall = 5", "tool.guildhall: there is no such table"),
+        ("", "tool.guildhall: missing table: not a package of Guildhall"),
+        ("tool = 5", "tool.guildhall: missing table"),
+        ("[tool]\nguildhall = 5", "tool.guildhall: missing table"),
         ('[tool.guildhall]\nposture = "x"', "tool.guildhall.type: this field is required"),
         ('[tool.guildhall]\ntype = "workr"', "tool.guildhall.type: expected 'worker' or 'toolbox'"),
         ("[tool.guildhall]\ntype = []", "tool.guildhall.type: "),
         ('[tool.guildhall]\ntype = ["worker", "worker"]\nposture = "x"', "tool.guildhall.type: duplicate type worker"),
         ('[tool.guildhall]\ntype = ["worker", 5]', "tool.guildhall.type"),
-        ('[tool.guildhall]\ntype = "worker"', "tool.guildhall.posture: this field is required of a worker"),
+        ('[tool.guildhall]\ntype = "worker"', "tool.guildhall.posture: a worker needs this field"),
         ('[tool.guildhall]\ntype = "worker"\nposture = " "', "tool.guildhall.posture: the posture is empty"),
-        ('[tool.guildhall]\ntype = "worker"\nposture = "\\u0000"', "tool.guildhall.posture: the posture is no text"),
+        (
+            '[tool.guildhall]\ntype = "worker"\nposture = "\\u0000"',
+            "posture: the posture contains a NUL",
+        ),
         ('[tool.guildhall]\ntype = "worker"\nposture = 5', "tool.guildhall.posture: expected text (got 5)"),
-        ('[tool.guildhall]\ntype = "worker"\ninstructions = "x"', "`instructions` of a package are its `posture`"),
-        (WORKER + 'posture_file = "x.md"', "tool.guildhall.posture_file: there are `posture` and `posture_file`"),
+        (
+            '[tool.guildhall]\ntype = "worker"\ninstructions = "x"',
+            "has `posture` or `posture_file` instead of `instructions`",
+        ),
+        (
+            WORKER + 'posture_file = "x.md"',
+            "posture_file: `posture` and `posture_file` exclude each other",
+        ),
         (WORKER + 'postur_file = "x.md"', "Did you mean 'posture_file'?"),
         (WORKER + 'export = "x"', "tool.guildhall.export: only a toolbox has this field"),
-        (WORKER + 'activate = "begin"', "tool.guildhall.activate: 'begin' names no function"),
+        (WORKER + 'activate = "begin"', "tool.guildhall.activate: 'begin' does not name a function"),
         (WORKER + 'activate = "begin:go now"', "'begin:go now' is neither module nor module:name"),
         (WORKER + 'activate = "../begin:go"', "tool.guildhall.activate: '../begin:go' is neither"),
-        (WORKER + 'activate = "os:system"', "os is the name of a module that does not belong to the package"),
-        (WORKER + 'activate = "guildhall.hall:go"', "guildhall is the name of a module"),
-        (WORKER + 'activate = "begin:go"', "tool.guildhall.activate: there is no module begin in the package"),
-        (WORKER + 'tools = ["Reed"]', "tool.guildhall.tools[0]: there is no built-in tool 'Reed'"),
+        (WORKER + 'activate = "os:system"', "os is a module outside of the package"),
+        (WORKER + 'activate = "guildhall.hall:go"', "guildhall is a module outside of the package"),
+        (WORKER + 'activate = "begin:go"', "tool.guildhall.activate: unknown module begin"),
+        (WORKER + 'tools = ["Reed"]', "tool.guildhall.tools[0]: unknown built-in tool 'Reed'"),
         (WORKER + 'tools = ["Reed"]', "Did you mean 'Read'?"),
         (WORKER + 'tools = "Read"', "tool.guildhall.tools: expected a list (got 'Read')"),
-        (WORKER + 'toolboxes = ["../mail"]', "tool.guildhall.toolboxes[0]: '../mail' cannot be a name"),
+        (WORKER + 'toolboxes = ["../mail"]', "tool.guildhall.toolboxes[0]: '../mail' is not a valid name"),
         (WORKER + 'checkout = "sparce"', "Did you mean 'sparse'?"),
         (WORKER + "limits = {max_turns = 0}", "tool.guildhall.limits.max_turns: "),
         (WORKER + "limits = {max_turn = 5}", "Did you mean 'max_turns'?"),
@@ -138,18 +147,18 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         (WORKER + "description = 1979-05-27", "tool.guildhall.description: expected text"),
         (
             WORKER + "tool_rules = {fly = {allowed = false}}",
-            "tool.guildhall.tool_rules.fly: there is no such capability",
+            "tool.guildhall.tool_rules.fly: unknown capability",
         ),
-        (WORKER + 'name = "other"', "tool.guildhall.name: the package 'other' is in a folder with another name"),
-        (WORKER + 'name = "a/b"', "tool.guildhall.name: 'a/b' cannot be a name"),
-        ('[project]\nname = "other"\n' + WORKER, "the package 'other' is in a folder with another name"),
+        (WORKER + 'name = "other"', "tool.guildhall.name: the folder of the package 'other' has another name"),
+        (WORKER + 'name = "a/b"', "tool.guildhall.name: 'a/b' is not a valid name"),
+        ('[project]\nname = "other"\n' + WORKER, "the folder of the package 'other' has another name"),
         ("[project]\nname = 5\n" + WORKER, "tool.guildhall.name: expected text (got 5)"),
-        ('[tool.guildhall]\ntype = "toolbox"', "tool.guildhall.export: this field is required of a toolbox"),
+        ('[tool.guildhall]\ntype = "toolbox"', "tool.guildhall.export: a toolbox needs this field"),
         (
             '[tool.guildhall]\ntype = "toolbox"\nexport = "x"\ntools = ["Read"]',
             "tool.guildhall.tools: only a worker has",
         ),
-        ('[tool.guildhall]\ntype = "toolbox"\nexport = "tols"', "there is no module tols in the package"),
+        ('[tool.guildhall]\ntype = "toolbox"\nexport = "tols"', "unknown module tols"),
         ("[tool.guildhall\n", "pyproject.toml:1: not TOML"),
         ("a = 1\na = 2\n", "pyproject.toml:2: not TOML: Cannot overwrite a value"),
         ('a = "\\ud800"', "not TOML"),
@@ -184,28 +193,28 @@ def test_nothing_outside_the_package_belongs_to_it(home: Home, tmp_path: Path) -
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\nactivate = "begin:go"\n'
     folder = put_package(home, "quill", text, {"begin.py": ""})
     (folder / "posture.md").symlink_to(secret)
-    assert "tool.guildhall.posture_file: 'posture.md' cannot be read: a link" in problem(home, "quill", text)
+    assert "tool.guildhall.posture_file: cannot read 'posture.md': a link" in problem(home, "quill", text)
     for away in ("../../secret.md", str(secret), "a/../../x", "nowhere.md", ".", ""):
         assert "tool.guildhall.posture_file: " in problem(home, "quill", text.replace("posture.md", away)), away
     (folder / "posture.md").unlink()
     put_package(home, "quill", text, {"posture.md": "x"})
     (folder / "begin.py").unlink()
     (folder / "begin.py").symlink_to(secret)
-    with pytest.raises(GuildError, match="this is a link out of the project"):
+    with pytest.raises(GuildError, match="a link out of the project"):
         Packages(home).find("quill")
     (folder / "pyproject.toml").rename(tmp_path / "pyproject.toml")
     (folder / "pyproject.toml").symlink_to(tmp_path / "pyproject.toml")
-    with pytest.raises(InvalidFile, match="this is a link"):
+    with pytest.raises(InvalidFile, match="a symbolic link"):
         read_package(folder)
     (home.packages / "other").symlink_to(tmp_path)
-    with pytest.raises(InvalidFile, match="the package is a link"):
+    with pytest.raises(InvalidFile, match="the package is a symbolic link"):
         Packages(home).find("other")
 
 
 def test_what_is_too_large_or_no_file(home: Home) -> None:
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\n'
     assert "larger than 1,000,000 bytes" in problem(home, "quill", text, **{"posture.md": "x" * 1_000_001})
-    assert "at most 400,000 characters" in problem(home, "quill", text, **{"posture.md": "x" * 400_001})
+    assert "more than 400,000 characters" in problem(home, "quill", text, **{"posture.md": "x" * 400_001})
     (home.packages / "quill" / "posture.md").unlink()
     os.mkfifo(home.packages / "quill" / "posture.md")
     assert "is not a regular file" in problem(home, "quill", text)
@@ -213,7 +222,7 @@ def test_what_is_too_large_or_no_file(home: Home) -> None:
     with pytest.raises(GuildError, match="too large to be code"):
         Packages(home).find("mail")
     put_package(home, "mail", MAIL, {"post/large.py": "", **{f"post/m{number}.py": "" for number in range(501)}})
-    with pytest.raises(GuildError, match="there are more than 500 modules"):
+    with pytest.raises(GuildError, match="more than 500 modules"):
         Packages(home).find("mail")
 
 
@@ -231,7 +240,7 @@ def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
     assert list(rows) == ["bad", "empty", "writer"]
     assert f"{home.packages}/bad/pyproject.toml: tool.guildhall.exprt: unknown field" in rows["bad"]["error"]
     assert "Did you mean 'export'?" in rows["bad"]["error"]
-    assert "there is no pyproject.toml" in rows["empty"]["error"]
+    assert "pyproject.toml is missing" in rows["empty"]["error"]
     assert (rows["writer"]["error"], rows["writer"]["version"]) == (None, "1.2.0")
     assert [line.split()[1] for line in guild("package", "ls").out.splitlines()] == [
         "type",
@@ -246,7 +255,7 @@ def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
     ran = guild("run", "writer", "Go", "--model", "script:answers.yaml")
     assert (ran.code, ran.out) == (0, "done\n"), ran.err
     log = home.log.read_text()
-    assert "the package bad is skipped: " in log
+    assert "skipped the package bad: " in log
     assert "tool.guildhall.exprt" in log
     wrong = guild("check")
     assert wrong.code == 1

@@ -21,7 +21,7 @@ DOCUMENT = "urn:openapi"
 
 
 def differences(path: str, status: int, content_type: str, body: bytes) -> list[str]:
-    """Return what is not as the document describes a response. Lines of a stream are checked one by one."""
+    """Return the differences between a response and the document. Lines of a stream are checked one by one."""
     ((method, operation),) = openapi_document()["paths"][path].items()
     if str(status) not in operation["responses"]:
         return [f"{path}: the status {status} is not documented"]
@@ -52,7 +52,7 @@ def _registry() -> Registry[Any]:
 
 
 class ConformingApi(Api):
-    """The API of a hall, which compares all its responses with the document."""
+    """An API of a hall that compares all its responses with the document."""
 
     differences: list[str]
 
@@ -77,7 +77,7 @@ class ConformingApi(Api):
 
 
 class ConformingProcess(HallProcess):
-    """A process of a hall that serves a ConformingApi."""
+    """A hall process that serves a ConformingApi."""
 
     def _build_api(self) -> Api:
         api = super()._build_api()

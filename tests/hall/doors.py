@@ -1,4 +1,4 @@
-"""What the tests of the tool door stand on: a hall with live runs, served on a real socket of this machine."""
+"""A hall with live runs whose tool door is served on a real socket, and an MCP client by hand."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MODERN = "2026-07-28"
 PNG = b"\x89PNG\r\n\x1a\n not really"
 
 
-class Desk:
-    """A toolbox whose tools say what happened to them."""
+class SampleTools:
+    """Tools that record their calls in `done`."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
-        self.began = asyncio.Event()
-        self.go_on = asyncio.Event()
+        self.has_started = asyncio.Event()
+        self.may_finish = asyncio.Event()
 
     def toolbox(self) -> Toolbox:
         @tool(repeatable=True)
@@ -53,15 +53,15 @@ class Desk:
 
         @tool
         async def hold(number: int) -> str:
-            """Waits until it may go on, then notes a number."""
-            self.began.set()
-            await self.go_on.wait()
+            """Waits until it may finish, then notes a number."""
+            self.has_started.set()
+            await self.may_finish.wait()
             self.done.append(number)
             return f"held {number}"
 
         @tool(repeatable=True)
         def picture() -> ToolResult:
-            """Shows a picture and a paper."""
+            """Shows a picture and a document."""
             return ToolResult(content=(Text("here"), Blob(PNG, "image/png"), Blob(b"%PDF", "application/pdf")))
 
         @tool(repeatable=True)
@@ -72,43 +72,43 @@ class Desk:
         return Toolbox("desk", add, note, hold, picture, broken)
 
 
-class Served:
-    """A hall whose tool door is served, with runs that live until they are stopped."""
+class ToolDoorHall:
+    """A hall whose tool door is served, with runs that last until they are stopped."""
 
     def __init__(self, hall: Hall, url: str, project: Path) -> None:
         self.hall = hall
         self.url = url
         self._project = project
 
-    async def live(self, worker: str, *given: Toolbox, hooks: RunHooks | None = None) -> tuple[str, str]:
-        """A run that goes on for as long as the test wants: its id and its token."""
+    async def start_run(self, worker: str, *given: Toolbox, hooks: RunHooks | None = None) -> tuple[str, str]:
+        """Start a run that lasts as long as the test, and return its id and its token."""
         frame = Frame.here(self._project, {})
         request = RunRequest(worker=worker, input="go")
         prepared = await self.hall.runs.prepare(request, frame, given, hooks=hooks)
         self.hall.runs.launch(prepared)
         return prepared.run, self.hall.runs.token(prepared.run)
 
-    def kinds(self, run: str, kind: str) -> list[dict[str, Any]]:
+    def read_entries(self, run: str, kind: str) -> list[dict[str, Any]]:
         return [entry.data.to_record() for entry in self.hall.history.entries(run) if entry.kind == kind]
 
 
 @asynccontextmanager
-async def served(home: Home, project: Path) -> AsyncGenerator[Served]:
-    """The hall of a home, its tool door on a free port."""
+async def serve_tool_door(home: Home, project: Path) -> AsyncGenerator[ToolDoorHall]:
+    """Serve the tool door of a hall on a free port."""
     script = {"workers": {"*": [[{"sleep": 60, "say": "done"}]]}, "repeat": True}
     (project / "long.yaml").write_text(json.dumps(script))
     (project / "guildhall.yaml").write_text("model: script:long.yaml\n")
     hall = Hall(home, environ=dict(os.environ))
     try:
-        async with listening(McpEndpoint(hall.runtimes.tokens.find, version="1.2.3")) as url:
-            yield Served(hall, f"{url}/mcp", project)
+        async with serve_app(McpEndpoint(hall.runtimes.tokens.find, version="1.2.3")) as url:
+            yield ToolDoorHall(hall, f"{url}/mcp", project)
     finally:
         await hall.close()
 
 
 @asynccontextmanager
-async def listening(app: Any, **settings: Any) -> AsyncGenerator[str]:
-    """An ASGI application on a free port of this machine."""
+async def serve_app(app: Any, **settings: Any) -> AsyncGenerator[str]:
+    """Serve an ASGI application on a free local port, and return its URL."""
     server = uvicorn.Server(
         uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1, **{"lifespan": "off", **settings})
     )
@@ -117,7 +117,7 @@ async def listening(app: Any, **settings: Any) -> AsyncGenerator[str]:
         task = asyncio.create_task(server.serve([bound]))
         try:
             async with asyncio.timeout(10):
-                while not server.started:  # noqa: ASYNC110 - it says so nowhere else
+                while not server.started:  # noqa: ASYNC110 - there is no event to wait for
                     await asyncio.sleep(0.002)
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         finally:
@@ -126,15 +126,15 @@ async def listening(app: Any, **settings: Any) -> AsyncGenerator[str]:
                 await task
 
 
-def put(project: Path, name: str, **fields: Any) -> None:
-    """A worker of the project that has the toolbox `desk`."""
+def write_worker(project: Path, name: str, **fields: Any) -> None:
+    """Write a worker file with the toolbox `desk`."""
     (project / "workers").mkdir(exist_ok=True)
     text = {"instructions": "Work.", "base": False, "toolboxes": ["desk"], **fields}
     (project / "workers" / f"{name}.yaml").write_text(json.dumps(text))
 
 
-class Raw:
-    """MCP by hand: exactly the bytes and headers that a test names."""
+class RawClient:
+    """An MCP client that sends exactly the bytes and headers of the test."""
 
     def __init__(self, client: httpx2.AsyncClient, url: str, token: str | None) -> None:
         self._client = client
@@ -149,7 +149,7 @@ class Raw:
         return await self._client.post(self._url, content=content, headers={**given, **(headers or {})})
 
     async def ask(self, method: str, params: Any = None, *, modern: bool = False, **more: str) -> httpx2.Response:
-        """A request that is right for its era; `more` are headers, with `_` for `-`."""
+        """Send a valid request of the old or the modern protocol. `more` are headers, with `_` for `-`."""
         self._number += 1
         headers = {name.replace("_", "-"): value for name, value in more.items()}
         if modern:
@@ -174,6 +174,6 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(url: str, token: str | None) -> AsyncGenerator[Raw]:
+async def open_raw_client(url: str, token: str | None) -> AsyncGenerator[RawClient]:
     async with httpx2.AsyncClient(trust_env=False, timeout=10) as client:
-        yield Raw(client, url, token)
+        yield RawClient(client, url, token)

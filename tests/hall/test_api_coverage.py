@@ -22,7 +22,7 @@ from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.server.api import _ROUTES
 
 CLI = Path(guildhall.cli.__file__).parent
-# What the command line may import of the hall beside its client, each with the reason.
+# Modules of the hall that the command line may import besides the client, each with the reason.
 OTHER_IMPORTS = {
     "guildhall.hall.services.embedded": "opens a hall inside the command, with the same interface",
     "guildhall.hall.testrun.files": "finds the test files of a folder; the verb takes their paths",

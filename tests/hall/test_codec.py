@@ -1,4 +1,4 @@
-"""Typed values as JSON and back: the same value, the same class of error, and nothing that does not fit."""
+"""The codec: typed values and errors as JSON and back."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from guildhall.runs.purpose import CallPurpose
 
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_every_type_that_a_verb_names_is_known(name: str) -> None:
-    """Every annotation of a verb, and of the dataclasses that it names, can be evaluated."""
+    """Evaluate every annotation of a verb, and of the dataclasses that it names."""
     known, seen = verb(name), set[Any]()
 
-    def look(kind: Any) -> None:
+    def visit(kind: Any) -> None:
         if kind in seen:
             return
         seen.add(kind)
         for part in typing.get_args(kind):
             if not isinstance(part, str):
-                look(part)
+                visit(part)
         if dataclasses.is_dataclass(kind):
             for part, _ in fields_of(typing.cast("type", kind)).values():
-                look(part)
+                visit(part)
 
     for kind in (*known.parameters.values(), known.result):
-        look(kind)
+        visit(kind)
     assert seen
     assert known.required <= set(known.parameters)
 
@@ -63,7 +63,7 @@ class _Outer:
     whatever: Any = None
 
 
-def back(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     return decode(type(value), json.loads(json.dumps(encode(value))))
 
 
@@ -79,11 +79,11 @@ def back(value: Any) -> Any:
         whatever=st.recursive(st.none() | st.booleans() | st.text(), lambda part: st.lists(part), max_leaves=5),
     )
 )
-def test_what_is_sent_is_what_arrives(value: _Outer) -> None:
-    assert back(value) == value
+def test_a_value_is_equal_after_a_round_trip(value: _Outer) -> None:
+    assert round_trip(value) == value
 
 
-def test_what_people_say_arrives() -> None:
+def test_requests_and_answers_are_equal_after_a_round_trip() -> None:
     for value in (
         RunRequest(
             worker="w",
@@ -97,11 +97,11 @@ def test_what_people_say_arrives() -> None:
         Question(title="t", body="b", choices=("yes", "no")),
         Usage(turns=1, cost_usd=None),
     ):
-        assert back(value) == value
+        assert round_trip(value) == value
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "said"),
+    ("kind", "data", "message"),
     [
         (str, 1, "expected text, got 1"),
         (int, True, "expected a whole number, got True"),
@@ -128,8 +128,8 @@ def test_what_people_say_arrives() -> None:
         (RunRequest, {"worker": "w", "input": "i", "max_turns": 0}, "max_turns: 0 is not a whole number above zero"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(kind: Any, data: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_wrong_type_is_reported_with_its_place(kind: Any, data: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         decode(kind, data)
 
 
@@ -138,13 +138,13 @@ def every_error() -> list[type[GuildError]]:
 
 
 @pytest.mark.parametrize("kind", every_error())
-def test_an_error_comes_out_as_what_it_was(kind: type[GuildError]) -> None:
+def test_an_error_keeps_its_class(kind: type[GuildError]) -> None:
     error = decode_error(json.loads(json.dumps(encode(kind("what", hint="do this", where="file:3")))))
     assert type(error) is kind
     assert (error.message, error.hint, error.where) == ("what", "do this", "file:3")
 
 
-def test_an_error_keeps_what_else_it_knows() -> None:
+def test_an_error_keeps_its_extra_fields() -> None:
     error = decode_error(encode(LimitReached("enough", limit="budget", run="r-1")))
     assert isinstance(error, LimitReached)
     assert (error.limit, error.run) == ("budget", "r-1")
@@ -154,5 +154,5 @@ def test_an_error_keeps_what_else_it_knows() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"code": "of tomorrow", "message": 5}, {"code": ["usage"]}])
-def test_what_is_hardly_an_error_is_one_nevertheless(data: Any) -> None:
+def test_invalid_error_data_becomes_a_guild_error(data: Any) -> None:
     assert type(decode_error(data)) is GuildError

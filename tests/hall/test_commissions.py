@@ -1,4 +1,4 @@
-"""Commissions by the HTTP of the hall's own process: how they stand, what may follow on it, and what a crash leaves."""
+"""Commissions over HTTP: states, allowed transitions, slots and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
 from tests.projects.conftest import repository
-from tests.runs.places import until
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HALF = [write("src/key.py", "key = 1\n"), LATE]
 WHOLE = [write("src/key.py", "key = 1\n"), submit("Forged."), say()]
-# What a program may ask for, and how a commission must stand for it.
+# Each verb, and the statuses in which it is allowed.
 VERBS = {
     "dispatch": {"pending"},
     "redispatch": {"failed", "cancelled"},
@@ -31,15 +31,15 @@ VERBS = {
 }
 
 
-class Desk:
-    """A program that speaks to the hall."""
+class HallApiClient:
+    """An HTTP client of the hall."""
 
     def __init__(self, guild: GuildWithHall, project: Path) -> None:
         self._guild = guild
         self._frame = {"cwd": str(project), "root": str(project)}
 
-    def ask(self, verb: str, **arguments: Any) -> Any:
-        """What comes back; of what is refused, the error."""
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """Call a verb, and return its result or its error."""
         address = self._guild.hall()
         framed = verb in ("create", "dispatch", "redispatch")
         body = {**arguments, **({"frame": self._frame} if framed else {})}
@@ -51,33 +51,33 @@ class Desk:
         except HTTPError as error:
             return json.load(error)
 
-    def new(self, *, project: str = "shop", begin: bool = False, **more: Any) -> str:
+    def create(self, *, project: str = "shop", begin: bool = False, **more: Any) -> str:
         draft = {"title": "A key", "worker": "smith", "prompt": "Forge a key.", **more}
-        id = self.ask("create", draft=draft, project=project)["id"]
+        id = self.call("create", draft=draft, project=project)["id"]
         if begin:
-            self.ask("dispatch", id=id)
+            self.call("dispatch", id=id)
         return id
 
-    def shown(self, id: str) -> dict[str, Any]:
-        return self.ask("get", id=id)
+    def get(self, id: str) -> dict[str, Any]:
+        return self.call("get", id=id)
 
-    def standing(self) -> dict[str, str]:
-        return {one["id"]: one["status"] for one in self.ask("list")}
+    def read_statuses(self) -> dict[str, str]:
+        return {one["id"]: one["status"] for one in self.call("list")}
 
-    def ended(self, id: str) -> str:
-        until(lambda: self.standing()[id] not in ("dispatched", "in_progress"))
-        return self.standing()[id]
+    def wait_ended(self, id: str) -> str:
+        wait_until(lambda: self.read_statuses()[id] not in ("dispatched", "in_progress"))
+        return self.read_statuses()[id]
 
-    def refuses(self, id: str) -> str:
-        """Whatever may not follow on how it stands is refused, and leaves no trace; how it stands."""
-        before = self.shown(id)
+    def check_refusals(self, id: str) -> str:
+        """Check that every verb that the status rules out is refused without effect, and return the status."""
+        before = self.get(id)
         status = before["commission"]["status"]
         for verb, from_these in VERBS.items():
             if status not in from_these:
-                error = self.ask(verb, id=id)["error"]
+                error = self.call(verb, id=id)["error"]
                 assert error["code"] == "conflict"
                 assert f"{id} is {status}" in error["message"]
-        assert self.shown(id) == before
+        assert self.get(id) == before
         return status
 
 
@@ -89,7 +89,7 @@ def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 
 def add_yard(workshop: Workshop, folder: Path) -> Any:
-    """Another project with the same worker; and four commissions may be under way in both together."""
+    """Add another project with the same worker, and limit both projects to four running commissions."""
     yard = repository(folder)
     yard.commit({"README.md": "The yard\n"}, "Start")
     shutil.copytree(workshop.repo.path / "workers", folder / "workers")
@@ -100,48 +100,48 @@ def add_yard(workshop: Workshop, folder: Path) -> Any:
 
 
 @pytest.mark.req("COM-6", "COM-21", "COM-27")
-def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
+def test_commissions_follow_their_states_and_slots_across_a_crash(
     guild_hall: GuildWithHall, workshop: Workshop, tmp_path: Path
 ) -> None:
     workshop.script(HALF)
     yard = add_yard(workshop, tmp_path / "yard")
-    first = guild_hall("dispatch", "smith", "--hold", "Forge.").out.strip()  # which starts the hall
-    desk = Desk(guild_hall, workshop.repo.path)
-    called_off, second, third, last = (desk.new(begin=True) for _ in range(4))
-    desk.ask("dispatch", id=first)
-    there, behind = (desk.new(project="yard", begin=True) for _ in range(2))
+    first = guild_hall("dispatch", "smith", "--hold", "Forge.").out.strip()  # starts the hall
+    api = HallApiClient(guild_hall, workshop.repo.path)
+    called_off, second, third, last = (api.create(begin=True) for _ in range(4))
+    api.call("dispatch", id=first)
+    there, behind = (api.create(project="yard", begin=True) for _ in range(2))
     at_work, waiting = (called_off, second, third, there), (first, last, behind)
     expected = {**dict.fromkeys(at_work, "in_progress"), **dict.fromkeys(waiting, "dispatched")}
-    assert desk.standing() == expected
-    assert "queued: shop has no free slot" in desk.shown(last)["warnings"][0]
-    assert "queued: no free slot" in desk.shown(behind)["warnings"][0]
-    blocked, pending = desk.new(dependencies=["none.md"]), desk.new()
-    seen = {desk.refuses(id) for id in (second, last, blocked, pending)}
-    unwanted = desk.ask("cancel", id=desk.new(begin=True))
-    assert (unwanted["status"], unwanted["run"]) == ("cancelled", None), "it never began"
-    desk.ask("cancel", id=called_off)
-    until(lambda: desk.standing()[first] == "in_progress")  # of those that wait, the oldest
-    assert (desk.standing()[last], desk.standing()[behind]) == ("dispatched", "dispatched")
+    assert api.read_statuses() == expected
+    assert "queued: shop has no free slot" in api.get(last)["warnings"][0]
+    assert "queued: no free slot" in api.get(behind)["warnings"][0]
+    blocked, pending = api.create(dependencies=["none.md"]), api.create()
+    seen = {api.check_refusals(id) for id in (second, last, blocked, pending)}
+    unwanted = api.call("cancel", id=api.create(begin=True))
+    assert (unwanted["status"], unwanted["run"]) == ("cancelled", None), "it never started"
+    api.call("cancel", id=called_off)
+    wait_until(lambda: api.read_statuses()[first] == "in_progress")  # the oldest queued commission starts
+    assert (api.read_statuses()[last], api.read_statuses()[behind]) == ("dispatched", "dispatched")
 
-    # The hall is killed while they work; and one of them has no worker any more when the next one starts.
+    # The hall is killed while they run, and one project has no worker when the next hall starts.
     made = [workshop.home.worktrees / place / "src/key.py" for place in (f"shop/{second}-1", f"yard/{there}-1")]
-    until(lambda: all(path.exists() for path in made))
+    wait_until(lambda: all(path.exists() for path in made))
     guild_hall.kill_hall()
     (yard.path / "workers" / "smith.yaml").unlink()
     workshop.script(WHOLE)
     assert guild_hall("stop", "--abandon", pending, "--reason", "no more").code == 0
-    assert {desk.ended(id) for id in (first, second, third, last)} == {"completed"}
-    assert desk.ended(behind) == "failed", "it cannot begin"
-    assert desk.standing()[there] == "in_progress"
-    hold = desk.shown(there)["commission"]["hold"]
-    assert (hold["kind"], "there is no worker 'smith'" in hold["message"]) == ("cannot_resume", True)
-    given_up = desk.ask("cancel", id=there)
+    assert {api.wait_ended(id) for id in (first, second, third, last)} == {"completed"}
+    assert api.wait_ended(behind) == "failed", "it cannot start"
+    assert api.read_statuses()[there] == "in_progress"
+    hold = api.get(there)["commission"]["hold"]
+    assert (hold["kind"], "unknown worker 'smith'" in hold["message"]) == ("cannot_resume", True)
+    given_up = api.call("cancel", id=there)
     assert yard.at(given_up["branch"], "src/key.py") == "key = 1", "its work is kept"
-    seen |= {desk.refuses(id) for id in (called_off, second, behind, pending)}
+    seen |= {api.check_refusals(id) for id in (called_off, second, behind, pending)}
     assert len(seen) == 8
 
-    lines = desk.shown(second)["timeline"]
+    lines = api.get(second)["timeline"]
     moves = [line["after"] for line in lines if line["after"]]
-    assert moves == ["pending", "dispatched", "in_progress", "completed"], "it went on where it was"
+    assert moves == ["pending", "dispatched", "in_progress", "completed"], "it was resumed"
     assert all(line["reason"] and line["at"] for line in lines)
-    assert desk.shown(pending)["timeline"][-1]["reason"] == "no more"
+    assert api.get(pending)["timeline"][-1]["reason"] == "no more"

@@ -1,6 +1,6 @@
-"""Cursor's agent as a worker's runtime, through the real command, with a stand-in for the program, which cannot be had.
+"""Cursor's agent as a runtime, through the real command, with a stand-in for the program.
 
-The stand-in checks its command line and its surroundings, and speaks MCP: tests/standins/cursor-agent.
+The stand-in, tests/standins/cursor-agent, checks its command line and environment, and is an MCP client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ROOT
-from tests.hall.offices import Office
+from tests.hall.runtime_project import RuntimeProject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,99 +23,97 @@ if TYPE_CHECKING:
 WRITE = '> call tools sandbox_write_text {"sandbox": "notes", "path": "a.txt", "content": "one"}'
 
 
-def office_of(guild: Guild, project: Path, tmp_path: Path) -> Office:
+def make_runtime_project(guild: Guild, project: Path, tmp_path: Path) -> RuntimeProject:
     program = tmp_path / "cursor-agent"
     _, _, text = (ROOT / "tests" / "standins" / "cursor-agent").read_text().partition("\n")
-    program.write_text(f"#!{os.path.realpath(sys.executable)}\n{text}")  # whatever `python3` is on this machine
+    program.write_text(f"#!{os.path.realpath(sys.executable)}\n{text}")  # this interpreter instead of `python3`
     program.chmod(0o755)
-    office = Office(guild, project, "cursor", program)
-    office.env["CURSOR_API_KEY"] = "key_of_cursor"
-    office.put([], model="cursor:auto")
-    return office
+    runtime_project = RuntimeProject(guild, project, "cursor", program)
+    runtime_project.env["CURSOR_API_KEY"] = "key_of_cursor"
+    runtime_project.write_worker([], model="cursor:auto")
+    return runtime_project
 
 
 @pytest.fixture
-def office(guild: Guild, project: Path, tmp_path: Path) -> Office:
-    return office_of(guild, project, tmp_path)
+def runtime_project(guild: Guild, project: Path, tmp_path: Path) -> RuntimeProject:
+    return make_runtime_project(guild, project, tmp_path)
 
 
 @pytest.mark.req("AW-22")
-def test_cursor_works_with_the_runs_tools_and_its_words_are_the_output(office: Office) -> None:
-    ran = office.run(task=f"{WRITE}\n> say It said: $LAST")
+def test_cursor_uses_the_tools_of_the_run_and_its_text_is_the_output(runtime_project: RuntimeProject) -> None:
+    ran = runtime_project.run(task=f"{WRITE}\n> say It said: $LAST")
     assert (ran.code, ran.out) == (0, "It said: Created a.txt in the sandbox notes (3 bytes).\n"), ran.err
-    assert office.notes() == {"a.txt": "one"}
+    assert runtime_project.notes() == {"a.txt": "one"}
 
 
-def test_a_result_that_must_fit_is_given_with_a_tool_and_asked_for_until_it_does(office: Office) -> None:
+def test_a_typed_result_is_requested_until_it_matches(runtime_project: RuntimeProject) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    (office.project / "n.json").write_text(json.dumps(schema))
-    office.put([], model="cursor:gpt-5", output_schema_ref="n.json")
+    (runtime_project.project / "n.json").write_text(json.dumps(schema))
+    runtime_project.write_worker([], model="cursor:gpt-5", output_schema_ref="n.json")
     wrong, right = ('> call result final_result {"n": "x"}', '> call result final_result {"n": 7}')
-    ran = office.run(task=f"{wrong}\n{right}")
+    ran = runtime_project.run(task=f"{wrong}\n{right}")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out) == {"n": 7}
-    never = office.run(task="> say Seven.")
+    never = runtime_project.run(task="> say Seven.")
     assert never.code == 1
-    assert "was not usable 3 times in a row: Give the result by calling final_result once" in never.err
+    assert "3 unusable model answers in a row: Give the result by calling final_result once" in never.err
 
 
-def test_a_crash_ends_the_run_and_what_it_did_is_not_done_again(office: Office) -> None:
-    ran = office.run("--output", "json", task=f"{WRITE}\n> crash")
+def test_a_crash_fails_the_run_and_calls_are_not_repeated(runtime_project: RuntimeProject) -> None:
+    ran = runtime_project.run("--output", "json", task=f"{WRITE}\n> crash")
     assert ran.code == 1
-    assert "exited with code 7. It said: the stand-in falls over" in ran.err
-    assert "It is not started again by itself" in ran.err
+    assert "exited with code 7. Output: the stand-in falls over" in ran.err
+    assert "It is not restarted" in ran.err
     run = ran.json["run"]
-    assert len(office.kinds(run, "tool_started")) == 1
-    again = office.resume(run)
+    assert len(runtime_project.read_entries(run, "tool_started")) == 1
+    again = runtime_project.resume(run)
     assert again.code != 0
     assert "would start over and repeat sandbox_write_text" in again.err
     assert "guild run bob" in again.err
-    played = office.guild("replay", run, env=office.env)
+    played = runtime_project.guild("replay", run, env=runtime_project.env)
     assert "calls its model itself, so the answers are not recorded" in played.err
 
 
-def test_one_that_has_done_nothing_can_be_begun_anew(office: Office) -> None:
-    ran = office.run("--output", "json", task='> call tools sandbox_list {"sandbox": "notes"}\n> crash')
-    again = office.resume(ran.json["run"])
-    assert "the stand-in falls over" in again.err  # it was started again, and fell again
-    assert len(office.kinds(ran.json["run"], "tool_started")) == 2
+def test_a_run_without_effects_can_start_over(runtime_project: RuntimeProject) -> None:
+    ran = runtime_project.run("--output", "json", task='> call tools sandbox_list {"sandbox": "notes"}\n> crash')
+    again = runtime_project.resume(ran.json["run"])
+    assert "the stand-in falls over" in again.err  # it was restarted, and crashed again
+    assert len(runtime_project.read_entries(ran.json["run"], "tool_started")) == 2
 
 
-def test_an_approval_is_waited_for_with_the_program_alive(
-    guild_hall: GuildWithHall, project: Path, tmp_path: Path
-) -> None:
-    office = office_of(guild_hall, project, tmp_path)
-    office.put([], model="cursor:auto", tool_rules={"fs.write": {"approval_required": True}})
-    process, run = office.start("ask_opened", task=f"{WRITE}\n> say $LAST")
+def test_the_program_stays_alive_during_an_approval(guild_hall: GuildWithHall, project: Path, tmp_path: Path) -> None:
+    runtime_project = make_runtime_project(guild_hall, project, tmp_path)
+    runtime_project.write_worker([], model="cursor:auto", tool_rules={"fs.write": {"approval_required": True}})
+    process, run = runtime_project.start("ask_opened", task=f"{WRITE}\n> say $LAST")
     [ask] = guild_hall("ls", "--json").json["needs_you"]["asks"]
     assert ask["run"] == run
     assert guild_hall("answer", ask["ask"], "yes").code == 0
     out, err = process.communicate(timeout=30)
     assert json.loads(out.splitlines()[-1])["output"] == "Created a.txt in the sandbox notes (3 bytes).", err
-    assert office.kinds(run, "paused") == []
+    assert runtime_project.read_entries(run, "paused") == []
 
 
-def test_without_a_key_or_with_another_model_nothing_begins(office: Office) -> None:
-    del office.env["CURSOR_API_KEY"]
-    ran = office.run()
+def test_a_missing_key_or_a_wrong_model_is_refused(runtime_project: RuntimeProject) -> None:
+    del runtime_project.env["CURSOR_API_KEY"]
+    ran = runtime_project.run()
     assert ran.code != 0
     assert "CURSOR_API_KEY is not set" in ran.err
-    office.put([{"say": "Hello."}])
-    refused = office.run()
+    runtime_project.write_worker([{"say": "Hello."}])
+    refused = runtime_project.run()
     assert refused.code != 0
     assert "runtime cursor does not accept the model script:" in refused.err
-    office.put([], runtime="pydantic", model="cursor:auto")
-    assert "works only with `runtime: cursor`" in office.run().err
+    runtime_project.write_worker([], runtime="pydantic", model="cursor:auto")
+    assert "works only with `runtime: cursor`" in runtime_project.run().err
 
 
-def test_private_files_and_its_network_come_together_only_where_the_file_accepts_it(office: Office) -> None:
-    office.put([], model="cursor:auto", accepts_risk=False)
-    ran = office.run()
+def test_private_files_with_network_access_need_accepts_risk(runtime_project: RuntimeProject) -> None:
+    runtime_project.write_worker([], model="cursor:auto", accepts_risk=False)
+    ran = runtime_project.run()
     assert ran.code != 0
     assert "Cursor Agent reaches the network by itself and could send out private files" in ran.err
     assert "accepts_risk: true" in ran.err
-    planned = office.guild("plan", "bob", env=office.env).out
+    planned = runtime_project.guild("plan", "bob", env=runtime_project.env).out
     assert "network       used by Cursor Agent itself" in planned
     assert "exfiltration: reads private files and untrusted text" in planned
-    office.put([], model="cursor:auto", sandboxes={})
-    assert office.run(task="> say Hello.").out == "Hello.\n"
+    runtime_project.write_worker([], model="cursor:auto", sandboxes={})
+    assert runtime_project.run(task="> say Hello.").out == "Hello.\n"

@@ -1,4 +1,4 @@
-"""The hall: one owner for a home, its verbs behind the client's interface, and whether all is there."""
+"""The hall: one owner per home, its verbs, and its checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def frame(project: Path) -> Frame:
     return Frame.here(project, {"PATH": "/usr/bin:/bin"})
 
 
-def inside(home: Home, work: Callable[[EmbeddedHall], Awaitable[Any]], **options: Any) -> Any:
+def run_in_hall(home: Home, work: Callable[[EmbeddedHall], Awaitable[Any]], **options: Any) -> Any:
     async def go() -> Any:
         hall = await open_hall(home, {}, **options)
         try:
@@ -49,7 +49,7 @@ def inside(home: Home, work: Callable[[EmbeddedHall], Awaitable[Any]], **options
     return asyncio.run(go())
 
 
-async def followed(stream: Any) -> list[Event]:
+async def collect_events(stream: Any) -> list[Event]:
     async with aclosing(stream) as events:
         return [event async for event in events]
 
@@ -69,7 +69,7 @@ def test_a_home_is_private_and_has_one_owner(home: Home) -> None:
     Hall(home, environ={}).release()
 
 
-def test_who_only_looks_waits_for_a_home_that_is_just_being_made(home: Home) -> None:
+def test_a_reader_waits_for_a_home_that_is_being_created(home: Home) -> None:
     lock = lock_home(home, SystemClock())
     making = threading.Timer(0.1, prepare, [home.database])
     making.start()
@@ -81,7 +81,7 @@ def test_who_only_looks_waits_for_a_home_that_is_just_being_made(home: Home) -> 
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"pid": "x"}', '{"pid": 1}'])
-def test_a_lock_that_says_nothing_of_its_holder_holds_too(home: Home, text: str) -> None:
+def test_a_lock_with_invalid_text_is_respected(home: Home, text: str) -> None:
     first = Hall(home, environ={})
     try:
         home.lock.write_text(text)
@@ -92,9 +92,9 @@ def test_a_lock_that_says_nothing_of_its_holder_holds_too(home: Home, text: str)
 
 
 @pytest.mark.req("X-15")
-def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: Frame) -> None:
+def test_a_run_is_followed_approved_and_resumed(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
-        events = await followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
+        events = await collect_events(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
         assert [event.type for event in events][-2:] == ["ask_opened", "run_ended"]
         run = events[0].run
         (ask,) = await hall.asks.list()
@@ -103,7 +103,7 @@ def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: F
             await hall.asks.get("a-2222222222")
         await hall.asks.answer(ask.id, Answer(choice="y"))
         assert (await hall.asks.get(ask.id)).status == "answered"
-        events = await followed(hall.runs.resume(run, frame))
+        events = await collect_events(hall.runs.resume(run, frame))
         assert events[-1].data["status"] == "completed"
         shown = await hall.runs.get(run)
         assert (shown.run.output, [one.status for one in shown.asks]) == ("done", ["applied"])
@@ -111,9 +111,9 @@ def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: F
         assert [one.id for one in await hall.runs.list()] == [run]
         assert (await hall.runs.journal(run))[-1].kind == "ended"
         with pytest.raises(Conflict, match="completed"):
-            await followed(hall.runs.resume(run, frame))
+            await collect_events(hall.runs.resume(run, frame))
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
 def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project: Path) -> None:
@@ -123,14 +123,14 @@ def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project:
         stream = hall.runs.run(RunRequest(worker="scribe", input="go"), frame)
         first = await anext(stream)
         with pytest.raises(Conflict, match="is running"):
-            await followed(hall.runs.resume(first.run, frame))
+            await collect_events(hall.runs.resume(first.run, frame))
         await stream.aclose()
         assert (await hall.runs.get(first.run)).run.status == "paused"
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_closing_the_hall_pauses_what_runs(home: Home, frame: Frame, project: Path) -> None:
+def test_closing_the_hall_pauses_its_runs(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, {"sleep": 30, "say": "late"})
     runs: list[str] = []
 
@@ -144,59 +144,59 @@ def test_closing_the_hall_pauses_what_runs(home: Home, frame: Frame, project: Pa
         await begin(await open_hall(home, {}))
 
     asyncio.run(go())
-    assert inside(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "paused"
+    assert run_in_hall(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "paused"
 
 
 @pytest.mark.req("DO-9", "DO-14")
-def test_workers_are_made_promoted_locked_and_retired(home: Home, frame: Frame) -> None:
+def test_workers_are_created_promoted_locked_and_retired(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
         path = await hall.workers.create("helper", frame)
-        assert (await hall.workers.get("helper", frame)).status == "active"  # a person wrote it
+        assert (await hall.workers.get("helper", frame)).status == "active"  # the user wrote it
         path.write_text(path.read_text() + "\nstatus: draft\n")
         assert (await hall.workers.promote("helper", frame)).status == "active"
-        assert (await hall.workers.lock("helper", frame)).locked
+        assert (await hall.workers.lock("helper", frame)).is_locked
         with pytest.raises(WorkerLocked):
             await hall.workers.create("helper", frame)
         with pytest.raises(WorkerLocked):
             await hall.workers.retire("helper", frame)
-        assert not (await hall.workers.unlock("helper", frame)).locked
+        assert not (await hall.workers.unlock("helper", frame)).is_locked
         assert (await hall.workers.retire("helper", frame)).status == "retired"
         listed = {one.name: one.status for one in await hall.workers.list(frame)}
         assert listed["helper"] == "retired"
         assert listed["scribe"] == "active"
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_a_recording_answers_in_a_model_s_place(home: Home, frame: Frame) -> None:
+def test_a_recorded_run_can_replace_the_model(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
-        first = await followed(hall.runs.run(RunRequest(worker="scribe", input="go", mode="strict"), frame))
+        first = await collect_events(hall.runs.run(RunRequest(worker="scribe", input="go", mode="strict"), frame))
         model = f"replay:{first[0].run}"
-        again = await followed(
+        again = await collect_events(
             hall.runs.run(RunRequest(worker="scribe", input="go", mode="strict", override_model=model), frame)
         )
         assert again[-1].data["status"] == "completed"
         shown = await hall.runs.get(again[0].run)
         assert (shown.run.output, shown.run.model) == ("done", model)
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_the_doctor_says_what_is_missing(home: Home, frame: Frame, project: Path) -> None:
-    healthy = {check.name: check for check in inside(home, lambda hall: hall.hall.doctor(frame))}
+def test_doctor_reports_problems(home: Home, frame: Frame, project: Path) -> None:
+    healthy = {check.name: check for check in run_in_hall(home, lambda hall: hall.hall.doctor(frame))}
     assert all(check.ok for check in healthy.values()), healthy
     assert healthy["keys"].hint
     (project / "workers" / "bad.yaml").write_text("name: [")
     (project / "guildhall.yaml").write_text("budget: much")
     home.database.chmod(0o644)
-    ill = {check.name: check for check in inside(home, lambda hall: hall.hall.doctor(frame), readonly=True)}
+    ill = {check.name: check for check in run_in_hall(home, lambda hall: hall.hall.doctor(frame), readonly=True)}
     assert not ill["workers"].ok
     assert "1 with errors" in ill["workers"].detail
     assert not ill["settings"].ok
     assert json.dumps(ill["settings"].detail)
 
 
-# What goes on in the background
+# Background work
 
 
 def script_compaction(project: Path, sleep: float) -> None:
@@ -213,7 +213,7 @@ def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, pro
     script_compaction(project, sleep=60)
 
     async def work(hall: EmbeddedHall) -> None:
-        await followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
+        await collect_events(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
         (event,) = await hall._hall.memory_compactor.wait(timeout_s=0.1)
         assert event.data["text"] == "worker memory not compacted: timed out"
         assert event.data["done"] is False
@@ -223,23 +223,23 @@ def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, pro
         left = await hall.memory.list(frame, scope="worker", worker="scribe")
         assert [entry.key for entry in left.entries] == ["note"]
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_a_closing_hall_waits_for_what_goes_on(home: Home, frame: Frame, project: Path) -> None:
+def test_a_closing_hall_waits_for_compaction(home: Home, frame: Frame, project: Path) -> None:
     script_compaction(project, sleep=0.2)
-    inside(home, lambda hall: followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame)))
-    left = inside(home, lambda hall: hall.memory.list(frame, scope="worker", worker="scribe"), readonly=True)
+    run_in_hall(home, lambda hall: collect_events(hall.runs.run(RunRequest(worker="scribe", input="go"), frame)))
+    left = run_in_hall(home, lambda hall: hall.memory.list(frame, scope="worker", worker="scribe"), readonly=True)
     assert [entry.key for entry in left.entries] == ["compacted"]
 
 
 def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, DONE)
-    held, go_on = threading.Event(), threading.Event()
+    held, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
         held.set()
-        go_on.wait(10)
+        may_continue.wait(10)
 
     async def work(hall: EmbeddedHall) -> None:
         inner = hall._hall
@@ -249,14 +249,14 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
                 if event.type != "turn_end":
                     continue
                 token = inner.runs.token(event.run)
-                inner.store.submit(hold)  # from now on its end waits to be put on record
+                inner.store.submit(hold)  # from now on the end of the run waits to be recorded
                 await asyncio.to_thread(held.wait, 10)
                 async with asyncio.timeout(10):
-                    while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+                    while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - there is no event to wait for
                         await asyncio.sleep(0.01)
                 stopping = asyncio.create_task(hall.runs.stop(event.run))
                 await asyncio.sleep(0.05)
-                go_on.set()
+                may_continue.set()
         assert stopping is not None
         with pytest.raises(Conflict, match="is completed: there is nothing to stop"):
             await stopping
@@ -264,34 +264,34 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
         assert (run.status, run.output) == ("completed", "done")
         assert [entry.kind for entry in inner.history.journal(run.id).entries].count("ended") == 1
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Home, frame: Frame) -> None:
+def test_an_answer_during_the_pause_of_a_run_finds_it_waiting(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
-        inner, go_on = hall._hall, asyncio.Event()
+        inner, may_continue = hall._hall, asyncio.Event()
 
         async def judge(run: str, end: SegmentEnd) -> SegmentEnd:
-            await go_on.wait()  # it takes its time to be put away
+            await may_continue.wait()  # delays the end of the segment
             return end
 
-        def nothing(*_: Any) -> Any: ...
+        def do_nothing(*_: Any) -> Any: ...
 
-        hooks = RunHooks(executor=nothing, record_start=nothing, record_stop=nothing, judge=judge)
+        hooks = RunHooks(executor=do_nothing, record_start=do_nothing, record_stop=do_nothing, judge=judge)
         request = RunRequest(worker="scribe", input="go")
         prepared = await inner.runs.prepare(request, frame, hooks=hooks)
         inner.runs.launch(prepared)
         token = inner.runs.token(prepared.run)
         async with asyncio.timeout(10):
-            while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+            while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         (ask,) = await hall.asks.list()
         answering = asyncio.create_task(hall.asks.answer(ask.id, Answer(choice="yes")))
         await asyncio.sleep(0.05)
         assert inner.history.get(prepared.run).status == "running"
-        assert not answering.done()  # whoever looks now would think that it goes on
-        go_on.set()
+        assert not answering.done()  # the status would still be `running`
+        may_continue.set()
         await answering
         assert inner.history.get(prepared.run).status == "waiting"
 
-    inside(home, work)
+    run_in_hall(home, work)

@@ -1,4 +1,4 @@
-"""The tool door over MCP, on a real socket: the official client in every mode, and HTTP by hand."""
+"""The tool door over MCP on a real socket, with the official client and by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from guildhall.rpc.http import MAX_BODY_BYTES
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.record.entries import ToolStarted
 from tests.conftest import BLOCKED, Guild
-from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
+from tests.hall.doors import MODERN, PNG, SampleTools, ToolDoorHall, open_raw_client, serve_tool_door, write_worker
 from tests.rpc.hostile import CALL, CASES, NEW, UNANSWERED, message
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DESK = ["add", "note", "hold", "picture", "broken"]
 
 
 @asynccontextmanager
-async def official(url: str, token: str, mode: str) -> AsyncGenerator[Client]:
+async def open_official_client(url: str, token: str, mode: str) -> AsyncGenerator[Client]:
     headers = {"authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers, trust_env=False) as http,
@@ -53,16 +53,14 @@ async def official(url: str, token: str, mode: str) -> AsyncGenerator[Client]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.req("WKR-16")
-def test_the_official_client_sees_exactly_the_tools_of_the_run_and_calls_them(
-    home: Home, project: Path, mode: str
-) -> None:
-    put(project, "clerk", sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
-    desk = Desk()
+def test_the_official_client_lists_and_calls_exactly_the_tools_of_the_run(home: Home, project: Path, mode: str) -> None:
+    write_worker(project, "clerk", sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
-            async with official(f"{hall.url}/tools/", token, mode) as client:
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_official_client(f"{hall.url}/tools/", token, mode) as client:
                 tools = (await client.list_tools()).tools
                 shown = [tool.name for tool in tools]
                 assert shown == ["sandbox_list", "sandbox_read_text", "sandbox_write_text", *DESK]
@@ -79,61 +77,67 @@ def test_the_official_client_sees_exactly_the_tools_of_the_run_and_calls_them(
                 assert "no ink" in failed.content[0].text
                 wrong = await client.call_tool("add", {"a": "x", "b": 1})
                 assert wrong.is_error
-                with pytest.raises(MCPError, match="there is no tool 'sum' here"):
+                with pytest.raises(MCPError, match="unknown tool 'sum'"):
                     await client.call_tool("sum", {})
-            assert [entry["tool"] for entry in hall.kinds(run, "tool_started")] == ["add", "picture", "broken"]
-            assert [entry["tool"] for entry in hall.kinds(run, "tool_refused")] == ["add"]
+            assert [entry["tool"] for entry in hall.read_entries(run, "tool_started")] == ["add", "picture", "broken"]
+            assert [entry["tool"] for entry in hall.read_entries(run, "tool_refused")] == ["add"]
 
     asyncio.run(work())
 
 
 @pytest.mark.req("AW-20")
-def test_who_calls_is_said_by_the_token_and_by_nothing_else(home: Home, project: Path) -> None:
-    put(project, "one")
-    put(project, "other", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
-    desk = Desk()
+def test_only_the_token_identifies_the_run(home: Home, project: Path) -> None:
+    write_worker(project, "one")
+    write_worker(project, "other", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            first, mine = await hall.live("one", desk.toolbox())
-            second, theirs = await hall.live("other")
+        async with serve_tool_door(home, project) as hall:
+            first, mine = await hall.start_run("one", desk.toolbox())
+            second, theirs = await hall.start_run("other")
             assert mine != theirs
-            async with raw(f"{hall.url}/tools/", mine) as me, raw(f"{hall.url}/tools/", theirs) as they:
+            async with (
+                open_raw_client(f"{hall.url}/tools/", mine) as me,
+                open_raw_client(f"{hall.url}/tools/", theirs) as they,
+            ):
                 assert [tool["name"] for tool in (await me.ask("tools/list")).json()["result"]["tools"]] == DESK
                 shown = (await they.ask("tools/list")).json()["result"]["tools"]
                 assert [tool["name"] for tool in shown] == ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
                 assert (await they.call("note", {"number": 1}))["error"]["code"] == -32602
                 claimed = {"name": "note", "arguments": {"number": 2}, "run": second, "_meta": {"run": second}}
                 assert "result" in (await me.ask("tools/call", claimed)).json()
-            assert len(hall.kinds(first, "tool_started")) == 1
-            assert hall.kinds(second, "tool_started") == []
-            async with raw(f"{hall.url}/room/", mine) as room:  # it has no seat, so there is no such server
+            assert len(hall.read_entries(first, "tool_started")) == 1
+            assert hall.read_entries(second, "tool_started") == []
+            # The run is not in a room, so the server does not exist.
+            async with open_raw_client(f"{hall.url}/room/", mine) as room:
                 assert (await room.ask("tools/list")).status_code == 404
 
     asyncio.run(work())
     assert desk.done == [2]
 
 
-def test_many_client_processes_call_at_once_and_nothing_is_lost_or_done_twice(home: Home, project: Path) -> None:
-    put(project, "clerk")
-    desk, count = Desk(), 32
+def test_parallel_calls_of_many_processes_are_executed_exactly_once(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
+    desk, count = SampleTools(), 32
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
             modes = [MODES[0], MODERN]
-            started = [await _client(_RAW_CLIENT, f"{hall.url}/tools/", token, modes[i % 2], i) for i in range(count)]
+            started = [
+                await _start_client(_RAW_CLIENT, f"{hall.url}/tools/", token, modes[i % 2], i) for i in range(count)
+            ]
             for process in started:
                 assert process.stdin is not None
                 process.stdin.close()
             assert {await process.wait() for process in started} == {0}
-            assert len(hall.kinds(run, "tool_ended")) == count * 3
+            assert len(hall.read_entries(run, "tool_ended")) == count * 3
 
     asyncio.run(work())
     assert sorted(desk.done) == sorted(place * 10 + number for place in range(count) for number in range(3))
 
 
-# Light, so that thirty-two of them are there at once: the protocol by hand, over one connection each.
+# A light client by hand with one connection, so that 32 of them can run at once.
 _RAW_CLIENT = """
 import http.client, json, sys, urllib.parse
 
@@ -155,7 +159,7 @@ for number in range(3):
 """
 
 
-# The same, saying something in a room.
+# A client that sends messages to a room.
 _SENDER = (
     _RAW_CLIENT.replace('"note"', '"channel_send"')
     .replace('{"number": place * 10 + number}', '{"message": f"{place}.{number}"}')
@@ -164,8 +168,8 @@ _SENDER = (
 )
 
 
-async def _client(code: str, url: str, token: str, mode: str, place: int) -> asyncio.subprocess.Process:
-    """A client in a process of its own; it begins when its input ends."""
+async def _start_client(code: str, url: str, token: str, mode: str, place: int) -> asyncio.subprocess.Process:
+    """Start a client process. It begins when its input is closed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, url, str(place),
         stdin=asyncio.subprocess.PIPE, env={**Guild.environment(), "PYTHONPATH": str(BLOCKED)},
@@ -175,7 +179,7 @@ async def _client(code: str, url: str, token: str, mode: str, place: int) -> asy
     return process
 
 
-# The eras, by hand
+# Protocol versions, by hand
 
 
 @pytest.mark.parametrize(
@@ -183,12 +187,12 @@ async def _client(code: str, url: str, token: str, mode: str, place: int) -> asy
     [("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), ("2024-11-05", "2025-11-25"), (7, "2025-11-25")],
 )
 def test_a_handshake_agrees_on_a_version(home: Home, project: Path, asked: Any, given: str) -> None:
-    put(project, "clerk")
+    write_worker(project, "clerk")
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", Desk().toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", SampleTools().toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 about = {"protocolVersion": asked, "capabilities": {}, "clientInfo": {"name": "me", "version": "1"}}
                 reply = await http.ask("initialize", about)
                 assert reply.status_code == 200
@@ -207,13 +211,13 @@ def test_a_handshake_agrees_on_a_version(home: Home, project: Path, asked: Any, 
     asyncio.run(work())
 
 
-def test_the_newest_era_has_no_handshake_and_says_what_its_answers_are(home: Home, project: Path) -> None:
-    put(project, "clerk")
+def test_the_newest_protocol_has_no_handshake_and_types_its_results(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", Desk().toolbox())
-            async with raw(f"{hall.url}/tools", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", SampleTools().toolbox())
+            async with open_raw_client(f"{hall.url}/tools", token) as http:
                 found = (await http.ask("server/discover", modern=True)).json()["result"]
                 assert found["supportedVersions"] == [MODERN]
                 assert (found["resultType"], found["ttlMs"], found["cacheScope"]) == ("complete", 0, "private")
@@ -228,34 +232,34 @@ def test_the_newest_era_has_no_handshake_and_says_what_its_answers_are(home: Hom
     asyncio.run(work())
 
 
-def test_hostile_messages_are_answered_with_an_error_and_do_nothing(home: Home, project: Path) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_hostile_messages_get_an_error_and_have_no_effect(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 for case in CASES:
                     reply = await http.post(case.body, case.headers)
-                    told = (case.body[:80], case.headers, reply.status_code, reply.text[:300])
-                    assert (reply.status_code, reply.json()["error"]["code"]) == (case.status, case.code), told
+                    context = (case.body[:80], case.headers, reply.status_code, reply.text[:300])
+                    assert (reply.status_code, reply.json()["error"]["code"]) == (case.status, case.code), context
                 for body in UNANSWERED:
                     assert (await http.post(body)).status_code == 202
                 named = {**NEW, "mcp-method": "tools/call", "mcp-name": "=?base64?bm90ZQ==?="}
                 assert "result" in (await http.post(message("tools/call", params=CALL), named)).json()
-            assert len(hall.kinds(run, "tool_started")) == 1
+            assert len(hall.read_entries(run, "tool_started")) == 1
 
     asyncio.run(work())
     assert desk.done == [1]
 
 
-def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path) -> None:
-    put(project, "clerk")
+def test_invalid_http_requests_are_refused(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", Desk().toolbox())
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", SampleTools().toolbox())
             where = f"{hall.url}/tools/"
             own = {"authorization": f"Bearer {token}", "content-type": "application/json"}
             expected: list[tuple[str, str, dict[str, str], bytes, int]] = [
@@ -288,8 +292,8 @@ def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path)
                     assert reply.status_code == status, (method, url, headers, reply.text[:200])
                     if status >= 400:
                         assert reply.json()["error"]["message"]
-                        # A connection is kept only where nothing can follow: OpenCode asks with GET at its beginning,
-                        # and sends what it asks next before it sees that the connection is closed.
+                        # A connection is kept only for requests without a body: OpenCode starts with a GET, and sends
+                        # its next request before it notices that the connection is closed.
                         assert ("close" in reply.headers.get("connection", "")) == bool(body), method
                 assert (await http.get(where, headers=own)).headers["allow"] == "POST"
                 assert (await http.post(where)).headers["www-authenticate"] == "Bearer"
@@ -297,8 +301,8 @@ def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path)
     asyncio.run(work())
 
 
-def test_a_body_in_pieces_without_an_end_is_cut_at_the_limit(home: Home, project: Path) -> None:
-    put(project, "clerk")
+def test_an_endless_chunked_body_is_cut_at_the_limit(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
 
     sent = 0
 
@@ -309,8 +313,8 @@ def test_a_body_in_pieces_without_an_end_is_cut_at_the_limit(home: Home, project
             yield b"x" * 65_536
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", Desk().toolbox())
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", SampleTools().toolbox())
             async with httpx2.AsyncClient(trust_env=False) as http:
                 own = {"authorization": f"Bearer {token}", "content-type": "application/json"}
                 try:
@@ -318,29 +322,29 @@ def test_a_body_in_pieces_without_an_end_is_cut_at_the_limit(home: Home, project
                     assert reply.status_code == 413
                 except (httpx2.WriteError, httpx2.ReadError):
                     pass  # the connection was closed while we were still writing
-            async with raw(f"{hall.url}/tools/", token) as after:
+            async with open_raw_client(f"{hall.url}/tools/", token) as after:
                 assert (await after.ask("ping")).status_code == 200
-            assert sent < 64_000_000  # what is in the buffers, and no more is read
+            assert sent < 64_000_000  # the buffers; nothing more is read
 
     asyncio.run(work())
 
 
-# One call is one call
+# Repeated calls
 
 
-def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, project: Path) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_a_repeated_call_id_is_the_same_call_even_while_it_runs(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 twice = [asyncio.create_task(http.call("hold", {"number": 7}, id="toolu_1")) for _ in range(2)]
-                await asyncio.wait_for(desk.began.wait(), 5)
+                await asyncio.wait_for(desk.has_started.wait(), 5)
                 other = await http.call("hold", {"number": 8}, id="toolu_1")
                 assert other["error"]["message"] == "invalid call id: another call has it"
-                desk.go_on.set()
+                desk.may_finish.set()
                 first, second = await asyncio.gather(*twice)
                 assert first["result"] == second["result"]
                 assert (await http.call("hold", {"number": 7}, id="toolu_1"))["result"] == first["result"]
@@ -360,70 +364,73 @@ def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, pro
     assert desk.done == [7, 5, 6, 6, 6, 4, 4]
 
 
-def test_a_client_that_goes_away_does_not_stop_its_call(home: Home, project: Path) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_a_disconnected_client_does_not_stop_its_call(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 gone = asyncio.create_task(http.call("hold", {"number": 1}, id="a"))
-                await asyncio.wait_for(desk.began.wait(), 5)
+                await asyncio.wait_for(desk.has_started.wait(), 5)
                 gone.cancel()
-            async with raw(f"{hall.url}/tools/", token) as http:
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 again = asyncio.create_task(http.call("hold", {"number": 1}, id="a"))
                 await asyncio.sleep(0.02)
-                desk.go_on.set()
+                desk.may_finish.set()
                 assert (await again)["result"]["content"][0]["text"] == "held 1"
 
     asyncio.run(work())
     assert desk.done == [1]
 
 
-def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, project: Path) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_excess_calls_are_refused_and_running_calls_continue(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 door = hall.hall.runtimes.tokens.find(token)
                 assert door is not None
                 held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
-                await asyncio.wait_for(desk.began.wait(), 5)
+                await asyncio.wait_for(desk.has_started.wait(), 5)
                 filler = next(iter(door.calls.values()))
                 door.calls.update({f"more-{n}": filler for n in range(endpoint.MAX_CALLS)})
                 assert "are active" in (await http.call("note", {"number": 9}))["error"]["message"]
                 for n in range(endpoint.MAX_CALLS):
                     del door.calls[f"more-{n}"]
-                desk.go_on.set()
+                desk.may_finish.set()
                 assert all("result" in answer for answer in await asyncio.gather(*held))
 
     asyncio.run(work())
     assert sorted(desk.done) == [0, 1, 2, 3, 4]
 
 
-# The token lives as long as its run goes on
+# The token is valid as long as the run is running
 
 
 @pytest.mark.parametrize("ends", ["paused", "cancelled"])
-def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, project: Path, ends: str) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_a_stopped_run_invalidates_its_token_and_ends_its_calls(home: Home, project: Path, ends: str) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
-            _, another = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http, raw(f"{hall.url}/tools/", another) as other:
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
+            _, another = await hall.start_run("clerk", desk.toolbox())
+            async with (
+                open_raw_client(f"{hall.url}/tools/", token) as http,
+                open_raw_client(f"{hall.url}/tools/", another) as other,
+            ):
                 waiting = asyncio.create_task(http.call("hold", {"number": 1}))
-                await asyncio.wait_for(desk.began.wait(), 5)
+                await asyncio.wait_for(desk.has_started.wait(), 5)
                 stop = hall.hall.runs.pause(run) if ends == "paused" else hall.hall.runs.cancel(run)
                 stopping = asyncio.create_task(stop)
                 await asyncio.sleep(0.01)
-                assert (await http.ask("ping")).status_code == 401  # at once, while calls under way may still finish
+                assert (await http.ask("ping")).status_code == 401  # at once, while running calls may still finish
                 assert "the run has ended" in (await waiting)["error"]["message"]
                 await stopping
                 assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("invalid token")
@@ -435,16 +442,14 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
 
 
 @pytest.mark.parametrize("ends", ["paused", "cancelled"])
-def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing(
-    home: Home, project: Path, ends: str
-) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_a_request_completed_after_the_run_has_no_effect(home: Home, project: Path, ends: str) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
     body = message("tools/call", params={"name": "note", "arguments": {"number": 1}})
 
     async def work() -> bytes:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
             reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(hall.url).port)
             head = [
                 "POST /mcp/tools/ HTTP/1.1",
@@ -465,42 +470,45 @@ def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing
     assert desk.done == []
 
 
-def test_a_run_that_is_resumed_has_another_token(home: Home, project: Path) -> None:
-    put(project, "clerk")
-    desk = Desk()
+def test_a_resumed_run_has_a_new_token(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
+    desk = SampleTools()
 
     async def work() -> None:
         from guildhall.core.frame import Frame
 
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 assert "result" in await http.call("note", {"number": 1}, id="a")
             await hall.hall.runs.pause(run)
             again = await hall.hall.runs.prepare_resume(run, Frame.here(project, {}), [desk.toolbox()])
             hall.hall.runs.launch(again)
             fresh = hall.hall.runs.token(run)
             assert fresh != token
-            async with raw(f"{hall.url}/tools/", token) as old, raw(f"{hall.url}/tools/", fresh) as new:
+            async with (
+                open_raw_client(f"{hall.url}/tools/", token) as old,
+                open_raw_client(f"{hall.url}/tools/", fresh) as new,
+            ):
                 assert (await old.ask("ping")).status_code == 401
-                told = (await new.call("note", {"number": 1}, id="a"))["result"]["content"][0]["text"]
-                assert told == "noted 1"  # from the record
+                text = (await new.call("note", {"number": 1}, id="a"))["result"]["content"][0]["text"]
+                assert text == "noted 1"  # from the journal
 
     asyncio.run(work())
     assert desk.done == [1]
 
 
-def test_tokens_are_long_and_in_no_record(home: Home, project: Path) -> None:
-    put(project, "clerk")
+def test_tokens_are_long_and_never_stored(home: Home, project: Path) -> None:
+    write_worker(project, "clerk")
 
     async def work() -> str:
-        async with served(home, project) as hall:
-            run, token = await hall.live("clerk", Desk().toolbox())
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("clerk", SampleTools().toolbox())
             door = hall.hall.runtimes.tokens.find(token)
             assert token not in repr(door)
-            async with raw(f"{hall.url}/tools/", token) as http:
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 await http.call("add", {"a": 1, "b": 2})
-            assert hall.kinds(run, "tool_ended")
+            assert hall.read_entries(run, "tool_ended")
             return token
 
     token = asyncio.run(work())
@@ -510,14 +518,14 @@ def test_tokens_are_long_and_in_no_record(home: Home, project: Path) -> None:
             assert token.encode() not in path.read_bytes(), path
 
 
-def test_the_gate_is_the_same_for_those_who_come_over_http(home: Home, project: Path) -> None:
-    put(project, "clerk", tool_rules={"note": {"allowed": False}})
-    desk = Desk()
+def test_rules_apply_to_calls_over_http(home: Home, project: Path) -> None:
+    write_worker(project, "clerk", tool_rules={"note": {"allowed": False}})
+    desk = SampleTools()
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", desk.toolbox())
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", desk.toolbox())
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 refusal = (await http.call("note", {"number": 1}))["result"]
                 assert refusal["isError"]
                 assert "forbids it" in refusal["content"][0]["text"]
@@ -526,17 +534,17 @@ def test_the_gate_is_the_same_for_those_who_come_over_http(home: Home, project: 
     assert desk.done == []
 
 
-# Other clients, and tools that come from elsewhere
+# Other clients, and tools of servers
 
 
-def test_the_client_of_pydantic_ai_sees_and_calls_the_tools(home: Home, project: Path) -> None:
+def test_the_client_of_pydantic_ai_lists_and_calls_the_tools(home: Home, project: Path) -> None:
     from pydantic_ai import Agent
     from pydantic_ai.mcp import MCPToolset
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
     from pydantic_ai.models.function import FunctionModel
 
-    put(project, "clerk")
-    desk, shown = Desk(), list[str]()
+    write_worker(project, "clerk")
+    desk, shown = SampleTools(), list[str]()
 
     def model(messages: list[Any], info: Any) -> ModelResponse:
         shown[:] = [tool.name for tool in info.function_tools]
@@ -545,8 +553,8 @@ def test_the_client_of_pydantic_ai_sees_and_calls_the_tools(home: Home, project:
         return ModelResponse(parts=[TextPart(str(messages[-1].parts[0].content))])
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("clerk", desk.toolbox())
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("clerk", desk.toolbox())
             tools = MCPToolset(f"{hall.url}/tools/", headers={"authorization": f"Bearer {token}"})
             async with tools:
                 result = await Agent(FunctionModel(model), toolsets=[tools]).run("go")
@@ -557,7 +565,7 @@ def test_the_client_of_pydantic_ai_sees_and_calls_the_tools(home: Home, project:
     assert desk.done == [3]
 
 
-def test_tools_of_servers_are_shown_like_the_others(home: Home, project: Path) -> None:
+def test_tools_of_mcp_servers_are_listed_and_called(home: Home, project: Path) -> None:
     toy = Path(__file__).parents[1] / "tools" / "toy_server.py"
     (home.path / "workers").mkdir(parents=True)
     server = {"command": [sys.executable, str(toy)], "tools": ["echo"]}
@@ -570,13 +578,13 @@ def test_tools_of_servers_are_shown_like_the_others(home: Home, project: Path) -
     (home.path / "workers" / "proxy.yaml").write_text(json.dumps(worker))
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            run, token = await hall.live("proxy")
-            async with raw(f"{hall.url}/tools/", token) as http:
+        async with serve_tool_door(home, project) as hall:
+            run, token = await hall.start_run("proxy")
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 listed = (await http.ask("tools/list")).json()["result"]["tools"]
                 assert [tool["name"] for tool in listed] == ["toy_echo"]
                 assert (await http.call("toy_echo", {"text": "a"}))["result"]["content"][0]["text"] == "well: a"
-            assert len(hall.kinds(run, "tool_ended")) == 1
+            assert len(hall.read_entries(run, "tool_ended")) == 1
 
     asyncio.run(work())
 
@@ -584,90 +592,93 @@ def test_tools_of_servers_are_shown_like_the_others(home: Home, project: Path) -
 # The room
 
 
-class Table:
-    """A room with seats, each taken by a run of its own."""
+class SharedRoom:
+    """A room with agents, each with its own run."""
 
-    def __init__(self, hall: Served, room: Room) -> None:
+    def __init__(self, hall: ToolDoorHall, room: Room) -> None:
         self.room = room
         self._hall = hall
 
-    async def sit(self, agent: str, worker: str) -> tuple[str, str]:
-        """A live run in the seat of an agent: its id and its token."""
+    async def start_agent(self, agent: str, worker: str) -> tuple[str, str]:
+        """Start a run for an agent, and return its id and its token."""
         room = self.room
         hooks = RunHooks(
             tools=room_tools(),
             executor=lambda run: RoomTools(room, agent, run).call,
         )
-        return await self._hall.live(worker, hooks=hooks)
+        return await self._hall.start_run(worker, hooks=hooks)
 
-    def said(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.list_messages()]
 
 
 @asynccontextmanager
-async def table(home: Home, project: Path, *agents: str) -> AsyncGenerator[tuple[Served, Table]]:
-    put(project, "clerk", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
-    async with served(home, project) as hall:
+async def open_room(home: Home, project: Path, *agents: str) -> AsyncGenerator[tuple[ToolDoorHall, SharedRoom]]:
+    write_worker(project, "clerk", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
+    async with serve_tool_door(home, project) as hall:
         rooms = Rooms(hall.hall.store, hall.hall.clock)
-        yield hall, Table(hall, await rooms.open("review", "main", agents))
+        yield hall, SharedRoom(hall, await rooms.open("review", "main", agents))
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.req("AW-18", "AW-19")
-def test_an_agent_reaches_its_room_by_a_server_of_its_own(home: Home, project: Path, mode: str) -> None:
+def test_an_agent_reaches_its_room_at_a_separate_server(home: Home, project: Path, mode: str) -> None:
     async def work() -> None:
-        async with table(home, project, "coder", "reviewer") as (hall, room):
-            _, token = await room.sit("coder", "clerk")
-            async with official(f"{hall.url}/room/", token, mode) as client:
+        async with open_room(home, project, "coder", "reviewer") as (hall, room):
+            _, token = await room.start_agent("coder", "clerk")
+            async with open_official_client(f"{hall.url}/room/", token, mode) as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == list(ROOM_TOOLS)
                 sent = await client.call_tool("channel_send", {"message": "@reviewer look"})
                 assert not sent.is_error, sent
                 assert "look" in (await client.call_tool("channel_read", {})).content[0].text
-                with pytest.raises(MCPError, match="there is no tool 'sandbox_list' here"):
+                with pytest.raises(MCPError, match="unknown tool 'sandbox_list'"):
                     await client.call_tool("sandbox_list", {})
-            async with raw(f"{hall.url}/tools/", token) as http:
+            async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 shown = (await http.ask("tools/list")).json()["result"]["tools"]
                 assert [tool["name"] for tool in shown] == ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
                 assert (await http.call("channel_send", {"message": "x"}))["error"]["code"] == -32602
-            assert room.said() == [("coder", "@reviewer look")]
+            assert room.messages() == [("coder", "@reviewer look")]
 
     asyncio.run(work())
 
 
 @pytest.mark.req("AW-20")
-def test_the_sender_is_whoever_has_the_token(home: Home, project: Path) -> None:
+def test_only_the_token_identifies_the_sender(home: Home, project: Path) -> None:
     async def work() -> None:
-        async with table(home, project, "coder", "reviewer") as (hall, room):
-            run, coder = await room.sit("coder", "clerk")
-            _, reviewer = await room.sit("reviewer", "clerk")
-            async with raw(f"{hall.url}/room/", coder) as one, raw(f"{hall.url}/room/", reviewer) as other:
+        async with open_room(home, project, "coder", "reviewer") as (hall, room):
+            run, coder = await room.start_agent("coder", "clerk")
+            _, reviewer = await room.start_agent("reviewer", "clerk")
+            async with (
+                open_raw_client(f"{hall.url}/room/", coder) as one,
+                open_raw_client(f"{hall.url}/room/", reviewer) as other,
+            ):
                 claim = {"message": "I am the reviewer", "sender": "reviewer"}
-                assert (await one.call("channel_send", claim))["result"]["isError"]  # there is no such argument
+                assert (await one.call("channel_send", claim))["result"]["isError"]  # the argument does not exist
                 params = {"name": "channel_send", "arguments": {"message": "one"}, "agent": "reviewer"}
                 meta = {"agent": "reviewer", "run": run, "claudecode/toolUseId": "t-1"}
-                for _ in range(2):  # the same call twice is said once
+                for _ in range(2):  # a repeated call sends one message
                     done = await one.ask("tools/call", {**params, "_meta": meta}, x_agent="reviewer")
                     assert "result" in done.json()
-                await other.call("channel_send", {"message": "two"}, id="t-1")  # another run's ids are its own
-            assert room.said() == [("coder", "one"), ("reviewer", "two")]
+                await other.call("channel_send", {"message": "two"}, id="t-1")  # ids of different runs are independent
+            assert room.messages() == [("coder", "one"), ("reviewer", "two")]
 
     asyncio.run(work())
 
 
-def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Home, project: Path) -> None:
+def test_a_fatal_call_over_http_fails_the_run(home: Home, project: Path) -> None:
     async def work() -> None:
-        async with table(home, project, "coder") as (hall, _):
+        async with open_room(home, project, "coder") as (hall, _):
 
-            async def gone(tool: Any, call: Any) -> Any:
+            async def fail(tool: Any, call: Any) -> Any:
                 raise ServerGone("the server of this tool is gone")
 
             tools = room_tools()
-            hooks = RunHooks(tools=tools, executor=lambda run: gone)
-            run, token = await hall.live("clerk", hooks=hooks)
-            async with raw(f"{hall.url}/room/", token) as http:
+            hooks = RunHooks(tools=tools, executor=lambda run: fail)
+            run, token = await hall.start_run("clerk", hooks=hooks)
+            async with open_raw_client(f"{hall.url}/room/", token) as http:
                 assert "is gone" in (await http.call("channel_send", {"message": "x"}))["error"]["message"]
                 async with asyncio.timeout(5):
-                    while hall.hall.runs.is_alive(run):  # noqa: ASYNC110 - nobody tells when
+                    while hall.hall.runs.is_alive(run):  # noqa: ASYNC110 - there is no event to wait for
                         await asyncio.sleep(0.01)
                 assert (await http.ask("tools/list")).status_code == 401
             ended = hall.hall.history.get(run)
@@ -676,17 +687,17 @@ def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Ho
     asyncio.run(work())
 
 
-def test_many_processes_send_into_one_room_and_nothing_is_lost_or_said_twice(home: Home, project: Path) -> None:
+def test_parallel_messages_of_many_processes_are_delivered_exactly_once(home: Home, project: Path) -> None:
     async def work() -> None:
-        async with table(home, project, *(f"agent{place}" for place in range(8))) as (hall, room):
-            tokens = [(await room.sit(f"agent{place}", "clerk"))[1] for place in range(8)]
+        async with open_room(home, project, *(f"agent{place}" for place in range(8))) as (hall, room):
+            tokens = [(await room.start_agent(f"agent{place}", "clerk"))[1] for place in range(8)]
             url = f"{hall.url}/room/"
-            started = [await _client(_SENDER, url, tokens[place % 8], MODERN, place) for place in range(32)]
+            started = [await _start_client(_SENDER, url, tokens[place % 8], MODERN, place) for place in range(32)]
             for process in started:
                 assert process.stdin is not None
                 process.stdin.close()
             assert {await process.wait() for process in started} == {0}
             expected = [(f"agent{place % 8}", f"{place}.{number}") for place in range(32) for number in range(3)]
-            assert sorted(room.said()) == sorted(expected)
+            assert sorted(room.messages()) == sorted(expected)
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""A member of a few lines: its tools, its program as a process, what it says when its folder is wrong."""
+"""A small member: its tools, its process, and errors in its folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
 
     @member.tool(name="greet")
     async def hello(name: str) -> str:
-        """Greets somebody."""
+        """Greets a person."""
         await asyncio.sleep(0)
         return f"Hello {name}"
 
@@ -49,7 +49,7 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
             tools = (await http.ask("tools/list")).json()["result"]["tools"]
             assert [(tool["name"], tool["description"]) for tool in tools] == [
                 ("double", "Doubles a number."),
-                ("greet", "Greets somebody."),
+                ("greet", "Greets a person."),
             ]
             assert (await http.call("double", {"number": 21}))["result"]["content"][0]["text"] == "42"
             assert (await http.call("greet", {"name": "Ada"}))["result"]["content"][0]["text"] == "Hello Ada"
@@ -57,7 +57,7 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
             assert about["serverInfo"] == {"name": "desk", "version": "1.2.3"}
 
     asyncio.run(work())
-    assert not (folder / ".guild").exists()  # without workers there is nothing to keep
+    assert not (folder / ".guild").exists()  # a member without workers stores nothing
 
 
 def free_port() -> int:
@@ -66,8 +66,8 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def start(folder: Path, port: int, *, secret: str | None = SECRET) -> subprocess.Popen[str]:
-    """The member's own program, as a hall or a person starts it."""
+def start_member(folder: Path, port: int, *, secret: str | None = SECRET) -> subprocess.Popen[str]:
+    """Start the program of the member."""
     environ = {**Guild.environment(), "PYTHONPATH": str(BLOCKED)}
     if secret is not None:
         environ[SECRET_VARIABLE] = secret
@@ -81,8 +81,8 @@ def start(folder: Path, port: int, *, secret: str | None = SECRET) -> subprocess
     )
 
 
-async def until_up(url: str, secret: str = SECRET) -> None:
-    """Returns when it answers."""
+async def wait_until_up(url: str, secret: str = SECRET) -> None:
+    """Wait until the member responds."""
     async with asyncio.timeout(20), speaking(url, secret) as http:
         while True:
             with suppress(httpx2.TransportError):
@@ -91,13 +91,13 @@ async def until_up(url: str, secret: str = SECRET) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_the_program_serves_until_it_is_told_to_leave(tmp_path: Path) -> None:
+def test_a_member_serves_until_it_is_terminated(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "desk", worker=False)
     port = free_port()
-    process = start(folder, port)
+    process = start_member(folder, port)
     try:
         url = f"http://127.0.0.1:{port}/mcp"
-        asyncio.run(until_up(url))
+        asyncio.run(wait_until_up(url))
 
         async def work() -> Any:
             async with speaking(url) as http:
@@ -105,53 +105,53 @@ def test_the_program_serves_until_it_is_told_to_leave(tmp_path: Path) -> None:
 
         assert asyncio.run(work())["result"]["content"][0]["text"] == "5"
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=10)
-        assert (process.returncode, "desk stopped" in said) == (0, True)
-        assert SECRET not in said
+        _, output = process.communicate(timeout=10)
+        assert (process.returncode, "desk stopped" in output) == (0, True)
+        assert SECRET not in output
     finally:
         process.kill()
         process.communicate()
 
 
-def test_a_secret_is_made_up_for_whoever_starts_it_by_hand(tmp_path: Path) -> None:
+def test_a_secret_is_generated_if_none_is_given(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "desk", worker=False)
     port = free_port()
-    process = start(folder, port, secret=None)
+    process = start_member(folder, port, secret=None)
     try:
         assert process.stderr is not None
         secret = process.stderr.readline().rpartition(": ")[2].strip()
         assert len(secret) >= 32
-        asyncio.run(until_up(f"http://127.0.0.1:{port}/mcp", secret))
+        asyncio.run(wait_until_up(f"http://127.0.0.1:{port}/mcp", secret))
     finally:
         process.kill()
         process.communicate()
 
 
-def test_what_is_wrong_in_the_folder_is_told_in_words(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_reported_without_a_traceback(tmp_path: Path) -> None:
     with pytest.raises(GuildError, match=r"guild-member\.json"):
         _ = Member(tmp_path / "server.py").manifest
     folder = make_member(tmp_path / "desk", worker=False)
     manifest = json.loads((folder / "guild-member.json").read_text())
     (folder / "guild-member.json").write_text(json.dumps({**manifest, "capabilities": ["worker"]}))
-    process = start(folder, 0)
-    _, said = process.communicate(timeout=20)
+    process = start_member(folder, 0)
+    _, output = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "requires a worker in the folder" in said
-    assert "workers/desk.yaml" in said
-    assert "Traceback" not in said
+    assert "requires a worker in the folder" in output
+    assert "workers/desk.yaml" in output
+    assert "Traceback" not in output
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "desk", worker=False)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
-        process = start(folder, sock.getsockname()[1])
-        _, said = process.communicate(timeout=20)
-    assert (process.returncode, "is not free" in said, "Traceback" in said) == (1, True, False)
+        process = start_member(folder, sock.getsockname()[1])
+        _, output = process.communicate(timeout=20)
+    assert (process.returncode, "is in use" in output, "Traceback" in output) == (1, True, False)
 
 
-def test_without_a_worker_nothing_can_be_dispatched(tmp_path: Path) -> None:
+def test_a_member_without_a_worker_refuses_jobs(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(make_member(tmp_path / "desk", worker=False)) as member:
             assert (await member.refused("dispatch", {"description": "x", "task": "x"}))["code"] == -32601

@@ -1,4 +1,4 @@
-"""The hall inside a member: what its worker is shown and may use, what it remembers, what survives its process."""
+"""The hall inside a member: its tools, memory, settings and restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.paths import Home
 from guildhall.hall.composition.database import lock_home
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.hall.test_member import free_port, start, until_up
+from tests.hall.test_member import free_port, start_member, wait_until_up
 from tests.members.small import make_member, serving, speaking, write_script
 
 if TYPE_CHECKING:
@@ -26,17 +26,17 @@ JOB_TOOLS = {"update_summary", "record_decision", "log_question", "store_memory"
 READ_TOOLS = {"Read", "Grep", "Glob"}
 
 
-def shown_to(server: ScriptedServer) -> set[str]:
-    """The names of the tools that the model was shown in every question."""
+def listed_tools(server: ScriptedServer) -> set[str]:
+    """Return the names of the tools in every model request."""
     (names,) = {frozenset(tool["name"] for tool in request.body["tools"]) for request in server.requests}
     return set(names)
 
 
-# What the model is shown
+# Tools
 
 
 @pytest.mark.req("WD-22", "WD-30")
-def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_nothing_else(tmp_path: Path) -> None:
+def test_the_model_gets_job_and_read_tools_and_can_reach_nothing_else(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk", model="anthropic:claude-sonnet-5", tools=["WebFetch"], accepts_risk=True)
     (folder / "notes.md").write_text("the note of the member")
     outside = tmp_path / "outside.txt"
@@ -70,12 +70,12 @@ def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_
     with ScriptedServer(script) as server:
         key = {"ANTHROPIC_API_KEY": "script-clerk", "ANTHROPIC_BASE_URL": server.anthropic_url}
         job = asyncio.run(work(key))
-    shown = shown_to(server)
+    shown = listed_tools(server)
     assert shown >= JOB_TOOLS | READ_TOOLS | {"WebFetch"}
     assert not shown & {"Write", "Edit", "Bash", "WebSearch", "worker_call"}
-    said = json.dumps([request.body for request in server.requests])
-    assert "a secret of the person's" not in said
-    assert "script-clerk" not in said
+    output = json.dumps([request.body for request in server.requests])
+    assert "a secret of the person's" not in output
+    assert "script-clerk" not in output
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         [".guild", "guild-member.json", "guildhall.yaml", "jobs", "notes.md", "script.yaml", "server.py", "workers"]
     )
@@ -87,7 +87,7 @@ def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_
 
 
 @pytest.mark.req("WD-26", "WD-27", "WD-28")
-def test_what_one_job_remembers_is_in_the_prompt_of_the_next(tmp_path: Path) -> None:
+def test_memory_of_a_job_is_in_the_prompt_of_the_next_job(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     first = write_script(
         tmp_path / "first.yaml",
@@ -112,7 +112,7 @@ def test_what_one_job_remembers_is_in_the_prompt_of_the_next(tmp_path: Path) -> 
     third = write_script(tmp_path / "third.yaml", [{"expect_system": "The almanac is out of date", "say": "three"}])
 
     async def job(model: str) -> str:
-        async with serving(folder) as member:  # each time anew: it is on the disk
+        async with serving(folder) as member:  # a new member process each time; the memory is on disk
             job = await member.dispatch(model=model)
             shown = await member.ended(job)
             assert shown["status"] == "completed", shown
@@ -126,7 +126,7 @@ def test_what_one_job_remembers_is_in_the_prompt_of_the_next(tmp_path: Path) -> 
 
 
 @pytest.mark.req("WD-28")
-def test_the_newest_memories_are_shown_whole_up_to_the_limit(tmp_path: Path) -> None:
+def test_the_newest_memory_entries_are_shown_up_to_the_limit(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     (folder / "guildhall.yaml").write_text("model: script:script.yaml\nmemory: {limit_tokens: 1000}\n")
     (folder / "memory").mkdir()
@@ -165,7 +165,7 @@ def test_memory_of_a_member_is_compacted_in_the_background(tmp_path: Path) -> No
             async with asyncio.timeout(10):
                 while not (folder / "memory" / "compacted.md").exists():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert len((await member.worker("list"))["jobs"]) == 1  # that is no job
+            assert len((await member.worker("list"))["jobs"]) == 1  # compaction is not a job
 
     asyncio.run(work())
     assert (folder / "memory" / "compacted.md").read_text().strip() == "It was all x."
@@ -174,7 +174,7 @@ def test_memory_of_a_member_is_compacted_in_the_background(tmp_path: Path) -> No
 
 
 @pytest.mark.req("WD-29")
-def test_a_key_is_a_file_name_and_nothing_else_and_the_same_key_again_replaces(tmp_path: Path) -> None:
+def test_invalid_memory_keys_are_rejected_and_a_repeated_key_replaces(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     wrong = ["../up", "a/b", "", ".hidden", "a" * 65, "name.md", "nul\0", "é", "compacted", "/etc/passwd", "a..b"]
     notes = [{"call": "store_memory", "with": {"key": key, "content": "x"}} for key in wrong]
@@ -193,11 +193,11 @@ def test_a_key_is_a_file_name_and_nothing_else_and_the_same_key_again_replaces(t
     assert [path.name for path in tmp_path.glob("*.md")] == []
 
 
-# What survives its process
+# Restarts
 
 
 @pytest.mark.req("WD-19", "WD-18")
-def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path) -> None:
+def test_a_job_is_resumed_when_the_member_restarts(tmp_path: Path) -> None:
     folder = make_member(
         tmp_path / "clerk",
         answers=[
@@ -210,8 +210,8 @@ def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path) -> None
     port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
 
-    async def begun() -> str:
-        await until_up(url)
+    async def start_job() -> str:
+        await wait_until_up(url)
         async with speaking(url) as member:
             job = await member.dispatch()
             async with asyncio.timeout(10):
@@ -219,22 +219,22 @@ def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path) -> None
                     await asyncio.sleep(0.01)
             return job
 
-    async def ended(job: str) -> dict[str, Any]:
-        await until_up(url)
+    async def finish_job(job: str) -> dict[str, Any]:
+        await wait_until_up(url)
         async with speaking(url) as member:
             shown = await member.ended(job)
             assert (await member.worker("result", jobId=job))["output"] == "through"
             await member.worker("delete", jobId=job)
             return shown
 
-    process = start(folder, port)
+    process = start_member(folder, port)
     try:
-        job = asyncio.run(begun())
+        job = asyncio.run(start_job())
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=10)
         assert json.loads((folder / "jobs" / job / "meta.json").read_text())["status"] == "running"
-        process = start(folder, port)
-        shown = asyncio.run(ended(job))
+        process = start_member(folder, port)
+        shown = asyncio.run(finish_job(job))
     finally:
         process.kill()
         process.communicate()
@@ -242,10 +242,10 @@ def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path) -> None
     assert list((folder / "jobs").iterdir()) == []
 
 
-# Its settings and its folder
+# Settings and folder
 
 
-def test_its_settings_are_the_persons_unless_it_has_its_own(tmp_path: Path) -> None:
+def test_a_member_uses_the_settings_of_the_user_unless_it_has_its_own(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     (folder / "guildhall.yaml").unlink()
     person = tmp_path / "person"
@@ -255,7 +255,7 @@ def test_its_settings_are_the_persons_unless_it_has_its_own(tmp_path: Path) -> N
     (person / "config.yaml").write_text(f"model: {model}\n")
     own = write_script(tmp_path / "own.yaml", [{"say": "by its own"}])
 
-    async def output(environ: dict[str, str]) -> Any:
+    async def read_output(environ: dict[str, str]) -> Any:
         async with serving(folder, environ) as member:
             reply = (await member.ask("worker/dispatch", {"description": "x", "task": "x"})).json()
             if "error" in reply:
@@ -263,13 +263,13 @@ def test_its_settings_are_the_persons_unless_it_has_its_own(tmp_path: Path) -> N
             await member.ended(reply["result"]["jobId"])
             return (await member.worker("result", jobId=reply["result"]["jobId"]))["output"]
 
-    assert asyncio.run(output({})) == -32000  # no model at all
-    assert asyncio.run(output({"GUILDHALL_HOME": str(person)})) == "by the settings of the person"
+    assert asyncio.run(read_output({})) == -32000  # no model is set
+    assert asyncio.run(read_output({"GUILDHALL_HOME": str(person)})) == "by the settings of the person"
     (folder / ".guild" / "config.yaml").write_text(f"model: {own}\n")
-    assert asyncio.run(output({"GUILDHALL_HOME": str(person)})) == "by its own"
+    assert asyncio.run(read_output({"GUILDHALL_HOME": str(person)})) == "by its own"
 
 
-def test_toolboxes_of_the_member_are_a_part_of_it_and_need_no_trust(tmp_path: Path) -> None:
+def test_toolboxes_of_a_member_need_no_trust(tmp_path: Path) -> None:
     folder = make_member(
         tmp_path / "clerk",
         toolboxes=["letters"],
@@ -289,17 +289,17 @@ def test_toolboxes_of_the_member_are_a_part_of_it_and_need_no_trust(tmp_path: Pa
     asyncio.run(work())
 
 
-def test_two_processes_do_not_serve_one_member(tmp_path: Path) -> None:
+def test_a_second_process_of_a_member_is_refused(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     with lock_home(Home.at(folder / ".guild"), SystemClock()):
-        process = start(folder, 0, secret=None)
-        _, said = process.communicate(timeout=20)
-    assert (process.returncode, "is in use by" in said, "Traceback" in said) == (1, True, False)
-    assert "The member is already running" in said
-    assert "GUILDHALL" not in said
+        process = start_member(folder, 0, secret=None)
+        _, output = process.communicate(timeout=20)
+    assert (process.returncode, "is in use by" in output, "Traceback" in output) == (1, True, False)
+    assert "The member is already running" in output
+    assert "GUILDHALL" not in output
 
 
-def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path: Path) -> None:
+def test_the_worker_with_the_name_of_the_member_gets_the_jobs(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     (folder / "workers" / "other.yaml").write_text(json.dumps({"instructions": "Other."}))
 
@@ -309,12 +309,12 @@ def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path
 
     asyncio.run(work())
     (folder / "workers" / "clerk.yaml").rename(folder / "workers" / "third.yaml")
-    process = start(folder, 0)
-    _, said = process.communicate(timeout=20)
-    assert (process.returncode, "has several workers: other, third" in said) == (1, True)
+    process = start_member(folder, 0)
+    _, output = process.communicate(timeout=20)
+    assert (process.returncode, "has several workers: other, third" in output) == (1, True)
 
 
-def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_runs(tmp_path: Path, guild: Guild) -> None:
+def test_commands_can_read_and_answer_the_jobs_of_a_running_member(tmp_path: Path, guild: Guild) -> None:
     folder = make_member(
         tmp_path / "clerk",
         tool_rules={"write_artifact": {"approval_required": True}},
@@ -326,7 +326,7 @@ def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_run
     )
     inside = {"GUILDHALL_HOME": str(folder / ".guild"), "GUILDHALL_EMBEDDED": ""}
 
-    def told(*words: str) -> Any:
+    def run_guild(*words: str) -> Any:
         ran = guild(*words, "--json", env=inside)
         assert ran.code == 0, ran.err
         return ran.json
@@ -339,7 +339,7 @@ def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_run
                     await asyncio.sleep(0.01)
             assert shown["status"] == "running"
             assert (await member.refused("answer", {"jobId": job, "answer": "yes"}))["code"] == -32602
-            needs = (await asyncio.to_thread(told, "ls"))["needs_you"]
+            needs = (await asyncio.to_thread(run_guild, "ls"))["needs_you"]
             (ask,) = [one["ask"] for one in needs["asks"]]
             answered = await asyncio.to_thread(guild, "answer", ask, "yes", env=inside)
             assert answered.code == 0, answered.err
@@ -348,7 +348,7 @@ def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_run
 
     job = asyncio.run(work())
     assert (folder / "jobs" / job / "artifacts" / "report.md").read_text() == "All of it."
-    assert [row["jobId"] for row in told("ls", "jobs")["jobs"]] == [job]  # also when it does not run
+    assert [row["jobId"] for row in run_guild("ls", "jobs")["jobs"]] == [job]  # also while the member is stopped
     for embedded in ("1", ""):
         refused = guild("rm", job, env={**inside, "GUILDHALL_EMBEDDED": embedded})
         assert (refused.code, "belongs to the member clerk" in refused.err) == (7, True), refused

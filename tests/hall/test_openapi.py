@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP API."""
+"""The OpenAPI document of the HTTP API: complete, valid and served."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guildhall.hall.client.discovery import find_hall
 from guildhall.hall.client.interface import VERBS
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.runs.record.entries import PAYLOADS
-from tests.hall.served import asked, served
+from tests.hall.hall_server import send_request, serve_hall
 from tests.pages import read_blocks, reader_environment
 from tests.runs.places import put_script, put_worker
 
@@ -32,8 +32,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def fetch(home: Home, **options: Any) -> Any:
     async def work() -> Any:
-        async with served(home) as hall:
-            return await asked(hall.address, "/api/openapi.json", **options)
+        async with serve_hall(home) as hall:
+            return await send_request(hall.address, "/api/openapi.json", **options)
 
     return asyncio.run(work())
 

@@ -26,7 +26,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import VERBS
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.runs.model import RunRequest
-from tests.hall.served import served
+from tests.hall.hall_server import serve_hall
 from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_generated_requests_get_documented_responses(home: Home, project: Path) 
     put_worker(project, "greeter", model=put_script(project, {"say": "Hello."}))
 
     async def work() -> dict[str, set[int]]:
-        async with served(home) as hall:
+        async with serve_hall(home) as hall:
             client, frame = await hall.client(), Frame(cwd=project, root=project)
             events = [event async for event in client.runs.run(RunRequest(worker="greeter", input="Hi"), frame)]
             await client.memory.write("build", "make", frame, scope="project")

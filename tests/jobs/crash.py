@@ -186,7 +186,7 @@ def put_right(shop: Shop, now: Path) -> None:
             return not any(job.status == "running" for job in shop.jobs.page().jobs)
 
         def held() -> bool:
-            return any(shop.jobs.status(job.id).waiting for job in shop.jobs.page().jobs)
+            return any(shop.jobs.status(job.id).waiting_asks for job in shop.jobs.page().jobs)
 
         await shop.until(lambda: over() or held())
         if not over():

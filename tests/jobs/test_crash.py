@@ -64,7 +64,7 @@ def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(wa
             assert [(one["question"], one["answer"]) for one in job["asked"]] == [("Which door?", "the front one")], (
                 life
             )
-            assert [text for text in job["told"] if "front" in text] == ["A person has answered: the front one"], life
+            assert [text for text in job["told"] if "front" in text] == ["The user answered: the front one"], life
 
 
 @pytest.mark.timeout(180)

@@ -22,7 +22,7 @@ def rows(heading: str) -> list[str]:
 
 
 def test_every_tool_has_its_arguments() -> None:
-    for tool in job_tools(Contract(), remembers=True):
+    for tool in job_tools(Contract(), has_memory=True):
         told = re.search(rf"^\| `{tool.name}` \|([^|]*)\|", PAGE, re.M)
         assert told, tool.name
         needed = tool.input_schema.get("required", [])
@@ -34,8 +34,8 @@ def test_every_tool_file_and_field_is_named() -> None:
     assert rows("The worker in a job") == list(TOOLS)
     files = {"task.md", "config.json", folder.META, folder.STATUS, folder.QUESTIONS, folder.DECISIONS, folder.RESULT}
     assert set(rows("The directory")) == {*files, f"{folder.ARTIFACTS}/"}
-    assert rows("The dispatch") == list(model._OURS)
+    assert rows("The dispatch") == list(model._HALL_FIELDS)
     for status in get_args(JobStatus):
         assert status in PAGE
-    assert f"{model.LONGEST_DESCRIPTION:,} characters" in PAGE
-    assert f"{model.LONGEST_TASK:,} bytes" in PAGE
+    assert f"{model.MAX_DESCRIPTION_CHARS:,} characters" in PAGE
+    assert f"{model.MAX_TASK_BYTES:,} bytes" in PAGE

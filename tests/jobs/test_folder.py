@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from guildhall.activities.contract import AskedQuestion, Decision
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
-from guildhall.jobs.directory import JobFolder, look, parse_questions, render_questions
+from guildhall.jobs.directory import JobFolder, change_stamp, parse_questions, render_questions
 from guildhall.jobs.model import Job, artifact_path
 from guildhall.runs.purpose import Contract
 
@@ -29,7 +29,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
     made = JobFolder(tmp_path / "jobs" / ID)
-    made.make("Forge a key.", {"metal": "iron"})
+    made.create("Forge a key.", {"metal": "iron"})
     return made
 
 
@@ -44,13 +44,13 @@ def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str 
 )
 @pytest.mark.req("WD-25")
 def test_a_question_is_whatever_it_says(folder: JobFolder, text: str) -> None:
-    folder.ask(AskedQuestion(ask="a-1", at="now", question=text))
-    folder.ask(AskedQuestion(ask="a-2", at="now", question="and?"))
-    folder.ask(AskedQuestion(ask="a-1", at="now", question=text))
+    folder.add_question(AskedQuestion(ask="a-1", at="now", question=text))
+    folder.add_question(AskedQuestion(ask="a-2", at="now", question="and?"))
+    folder.add_question(AskedQuestion(ask="a-1", at="now", question=text))
     assert [one.question for one in folder.questions()] == [text, "and?"]
-    assert folder.answer("a-1", text)
-    assert not folder.answer("a-1", text)
-    assert not folder.answer("a-9", "nobody asked")
+    assert folder.add_answer("a-1", text)
+    assert not folder.add_answer("a-1", text)
+    assert not folder.add_answer("a-9", "nobody asked")
     assert [one.answer for one in folder.questions()] == [text, None]
 
 
@@ -63,12 +63,12 @@ def test_what_people_write_into_the_questions_is_read_too(folder: JobFolder) -> 
 
 def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
     assert folder.load() is None
-    assert look(str(folder.path)) is None
+    assert change_stamp(str(folder.path)) is None
     folder.save(JOB)
     assert folder.load() == JOB
-    seen = look(str(folder.path))
-    folder.summarise("half of it")
-    assert look(str(folder.path)) != seen
+    seen = change_stamp(str(folder.path))
+    folder.write_summary("half of it")
+    assert change_stamp(str(folder.path)) != seen
     job = folder.load()
     assert job is not None
     assert job.summary == "half of it"
@@ -77,10 +77,10 @@ def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
 @pytest.mark.req("WD-23")
 def test_a_summary_replaces_the_one_before_and_an_empty_one_is_none(folder: JobFolder) -> None:
     assert folder.summary() is None
-    folder.summarise("one")
-    folder.summarise("two")
+    folder.write_summary("one")
+    folder.write_summary("two")
     assert (folder.path / "status.md").read_text() == "two"
-    folder.summarise("")
+    folder.write_summary("")
     assert folder.summary() is None
 
 
@@ -88,7 +88,7 @@ def test_a_summary_replaces_the_one_before_and_an_empty_one_is_none(folder: JobF
 def test_a_decision_is_added_once_for_each_call(folder: JobFolder) -> None:
     iron = Decision(question="metal?", decision="iron", reasoning="there")
     for key in ("m1/a", "m1/a", "m2/a"):
-        folder.decide(key, iron)
+        folder.add_decision(key, iron)
     assert folder.decisions() == [iron, iron]
     assert json.loads((folder.path / "decisions.json").read_text())[0]["decision"] == "iron"
 
@@ -117,7 +117,7 @@ def test_a_meta_of_something_else_is_refused(folder: JobFolder, change: dict[str
 def test_decisions_that_are_none_are_an_error_and_are_not_overwritten(folder: JobFolder, content: str) -> None:
     (folder.path / "decisions.json").write_text(content)
     with pytest.raises(InvalidFile):
-        folder.decide("m1", Decision(question="q", decision="d", reasoning="r"))
+        folder.add_decision("m1", Decision(question="q", decision="d", reasoning="r"))
     assert (folder.path / "decisions.json").read_text() == content
 
 

@@ -40,7 +40,7 @@ def put(folder: Path, number: int, **how: str) -> Job:
     )
     job = replace(job, **how)
     made = JobFolder(folder / job.id)
-    made.make("a task", {})
+    made.create("a task", {})
     made.save(job)
     return job
 
@@ -51,7 +51,7 @@ def numbers(page: Page) -> list[int]:
 
 @pytest.mark.req("WD-8")
 def test_pages_follow_one_another_to_the_end(folder: Path) -> None:
-    index = Index(folder, tidy=True)
+    index = Index(folder, clean_up=True)
     assert numbers(index.page()) == list(range(24, -1, -1))
     seen: list[int] = []
     cursor = None
@@ -84,7 +84,7 @@ def test_pages_follow_one_another_to_the_end(folder: Path) -> None:
     ],
 )
 def test_a_filter_is_a_glob_over_the_whole_description(folder: Path, filter: str, found: int) -> None:
-    index = Index(folder, tidy=True)
+    index = Index(folder, clean_up=True)
     assert len(index.page(filter=filter).jobs) == found
     page = index.page(filter=filter, limit=3)
     assert len(page.jobs) == min(found, 3)
@@ -95,11 +95,11 @@ def test_a_filter_is_a_glob_over_the_whole_description(folder: Path, filter: str
 @pytest.mark.parametrize("cursor", ["", "x", "~", "2026~", "2026~../..", "~j-2345678923" * 9, "\ud800~j-2345678923"])
 def test_a_cursor_that_no_list_has_given_is_refused(folder: Path, cursor: str) -> None:
     with pytest.raises(UsageError):
-        Index(folder, tidy=True).page(cursor=cursor)
+        Index(folder, clean_up=True).page(cursor=cursor)
 
 
 def test_other_wrong_arguments_are_refused(folder: Path) -> None:
-    index = Index(folder, tidy=True)
+    index = Index(folder, clean_up=True)
     for limit in (0, -1, 10**9):
         with pytest.raises(UsageError):
             index.page(limit=limit)
@@ -109,7 +109,7 @@ def test_other_wrong_arguments_are_refused(folder: Path) -> None:
 
 
 def test_a_cursor_outlives_its_job(folder: Path) -> None:
-    index = Index(folder, tidy=True)
+    index = Index(folder, clean_up=True)
     page = index.page(limit=5)
     last = page.jobs[-1].id
     JobFolder(folder / last).remove()
@@ -118,7 +118,7 @@ def test_a_cursor_outlives_its_job(folder: Path) -> None:
 
 
 def test_what_people_do_to_the_directories_is_noticed(folder: Path) -> None:
-    index = Index(folder, tidy=True)
+    index = Index(folder, clean_up=True)
     newest, second, third, fourth = (job.id for job in index.page(limit=4).jobs)
     shutil.rmtree(folder / newest)
     (folder / second / "meta.json").write_text("{")
@@ -138,8 +138,8 @@ def test_what_people_do_to_the_directories_is_noticed(folder: Path) -> None:
 
 def test_a_start_sweeps_what_never_became_a_job_and_nothing_else(folder: Path) -> None:
     unborn, broken = folder / new_id(JOB), folder / new_id(JOB)
-    JobFolder(unborn).make("a task", {})
-    JobFolder(broken).make("a task", {})
+    JobFolder(unborn).create("a task", {})
+    JobFolder(broken).create("a task", {})
     (broken / "meta.json").write_text("{")
     going = folder / f".gone-{new_id(JOB)}"
     going.mkdir()
@@ -147,9 +147,9 @@ def test_a_start_sweeps_what_never_became_a_job_and_nothing_else(folder: Path) -
     other.mkdir()
     link.symlink_to(other)
     file.write_text("")
-    assert len(Index(folder, tidy=False).page().jobs) == 25
+    assert len(Index(folder, clean_up=False).page().jobs) == 25
     assert unborn.exists()
-    assert len(Index(folder, tidy=True).page().jobs) == 25
+    assert len(Index(folder, clean_up=True).page().jobs) == 25
     assert not unborn.exists()
     assert not going.exists()
     assert broken.exists()
@@ -159,14 +159,14 @@ def test_a_start_sweeps_what_never_became_a_job_and_nothing_else(folder: Path) -
 
 
 def test_no_folder_is_no_jobs(tmp_path: Path) -> None:
-    assert Index(tmp_path / "nowhere", tidy=True).page().jobs == []
+    assert Index(tmp_path / "nowhere", clean_up=True).page().jobs == []
     (tmp_path / "file").write_text("")
-    assert Index(tmp_path / "file", tidy=True).page().jobs == []
+    assert Index(tmp_path / "file", clean_up=True).page().jobs == []
 
 
 @pytest.mark.req("WD-10")
 def test_rows_say_what_is_asked_for(folder: Path) -> None:
-    index = Index(folder, tidy=True)
+    index = Index(folder, clean_up=True)
     (job,) = index.page(limit=1).jobs
     assert index.page(limit=1).as_wire()["jobs"] == [{"jobId": job.id, "status": "completed"}]
     detailed = {"jobId": job.id, "status": "completed", "description": job.description, "summary": None}
@@ -174,5 +174,5 @@ def test_rows_say_what_is_asked_for(folder: Path) -> None:
     assert page["jobs"] == [detailed]
     assert page["nextCursor"]
     assert "nextCursor" not in index.page().as_wire()
-    JobFolder(folder / job.id).summarise("half")
+    JobFolder(folder / job.id).write_summary("half")
     assert index.page(limit=1).as_wire("detailed")["jobs"] == [{**detailed, "summary": "half"}]

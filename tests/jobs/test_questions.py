@@ -39,7 +39,7 @@ def test_an_open_question_shows_in_the_inbox_and_in_the_status(shop: Shop) -> No
         assert job.status == "completed"
         shown = shop.jobs.status(job.id)
         assert shown.as_wire()["questions"] == ["Which door?\n\nFront or back?"]
-        assert shown.waiting == []
+        assert shown.waiting_asks == []
         (ask,) = shop.hall.asks.open()  # it outlives the run
         assert (ask.kind, ask.question.body) == ("question", "Which door?\n\nFront or back?")
         for wrong in (" ", "", "\0", "x" * 10_001, "\ud800"):
@@ -48,7 +48,7 @@ def test_an_open_question_shows_in_the_inbox_and_in_the_status(shop: Shop) -> No
         await shop.client.asks.answer(ask.id, Answer(choice=" the back door ", note="it is open"))
         shown = shop.jobs.status(job.id)
         assert shown.as_wire()["questions"] is None
-        assert [one.answer for one in shown.asked] == ["the back door\nit is open"]
+        assert [one.answer for one in shown.question_log] == ["the back door\nit is open"]
         assert "> the back door\n> it is open" in shop.files(job.id)["questions.md"]
         assert shop.jobs.get(job.id).status == "completed"
         assert not shop.hall.runs.is_alive(job.run)
@@ -84,7 +84,7 @@ def test_a_question_that_waits_puts_the_job_away_and_the_answer_lets_it_go_on(sh
         (ask,) = await asked(shop)
         await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         shown = shop.jobs.status(job.id)
-        assert (shown.job.status, list(shown.waiting)) == ("running", [ask.id])
+        assert (shown.job.status, list(shown.waiting_asks)) == ("running", [ask.id])
         assert shown.as_wire()["questions"] == ["Which door?"]
         return job.id, ask.id
 
@@ -93,8 +93,8 @@ def test_a_question_that_waits_puts_the_job_away_and_the_answer_lets_it_go_on(sh
         await shop.client.asks.answer(question, Answer(choice="the front door"))
         ended = await shop.ended(job)
         assert ended.status == "completed"
-        assert told(shop, ended.run)[0] == "A person has answered: the front door"
-        assert len(shop.jobs.status(job).asked) == 1
+        assert told(shop, ended.run)[0] == "The user answered: the front door"
+        assert len(shop.jobs.status(job).question_log) == 1
 
     job, question = shop.inside(ask)
     shop.inside(answer)
@@ -112,9 +112,9 @@ def test_two_that_wait_get_their_own_answers(shop: Shop) -> None:
             await shop.client.asks.answer(ask.id, Answer(choice=f"to {ask.question.body[:11]}"))
         await shop.ended(job.id)
         assert told(shop, job.run)[0].count("to Which") + told(shop, job.run)[1].count("to Which") >= 2
-        answers = {one.question[:11]: one.answer for one in shop.jobs.status(job.id).asked}
+        answers = {one.question[:11]: one.answer for one in shop.jobs.status(job.id).question_log}
         assert answers == {"Which door?": "to Which door?", "Which lock?": "to Which lock?"}
-        by_tool = [text for text in told(shop, job.run) if text.startswith("A person has answered: ")]
+        by_tool = [text for text in told(shop, job.run) if text.startswith("The user answered: ")]
         assert sorted(text.partition("\n")[0][-11:] for text in by_tool) == ["Which door?", "Which lock?"]
 
     shop.inside(work)
@@ -167,7 +167,7 @@ def test_other_asks_of_a_job_are_among_its_questions(shop: Shop) -> None:
         shown = shop.jobs.status(job.id)
         (question,) = shown.as_wire()["questions"]
         assert "wants to call Glob" in question
-        assert list(shown.waiting) == [ask.id]
+        assert list(shown.waiting_asks) == [ask.id]
         assert shown.job.status == "running"
         await shop.client.asks.answer(ask.id, Answer(choice="yes"))
         assert (await shop.ended(job.id)).status == "completed"
@@ -219,7 +219,7 @@ def test_an_answer_that_nobody_acted_on_lets_the_job_go_on_at_the_next_start(sho
     async def work(shop: Shop) -> None:
         await Recovery(shop.hall).resume_runs()
         assert (await shop.ended(job)).status == "completed"
-        assert [one.answer for one in shop.jobs.status(job).asked] == ["the front door"]
+        assert [one.answer for one in shop.jobs.status(job).question_log] == ["the front door"]
 
     job = shop.inside(ask)
     shop.inside(work)

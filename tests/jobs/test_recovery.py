@@ -92,7 +92,7 @@ def test_a_job_whose_record_was_lost_has_failed(shop: Shop) -> None:
     async def work(shop: Shop) -> None:
         job = shop.jobs.get(id)
         assert job.status == "failed"
-        assert "no run behind it" in (job.error or "")
+        assert "its run is missing" in (job.error or "")
         assert shop.jobs.status(id).as_wire()["summary"] == "one"
         await shop.jobs.delete(id, force=True)
 

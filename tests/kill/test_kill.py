@@ -213,7 +213,7 @@ def test_the_installed_command_killed_inside_a_tool(scene: Scene, undisturbed: U
 
 def test_killed_while_it_waits_at_a_terminal(scene: Scene, undisturbed: Undisturbed, guild: Guild) -> None:
     terminal = Terminal(guild, *RUN[:3], env=dict(scene.environment))
-    terminal.until("wants to call send")
+    terminal.wait_for("wants to call send")
     terminal.close()
     killed = Record.of(scene)
     assert scene.rows("SELECT status FROM runs") == [("running",)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from tests.hall.test_member import free_port, until_up
+from tests.hall.test_member import free_port, wait_until_up
 from tests.members.dying import Dying
 from tests.members.small import SECRET, make_member, serving, speaking
 
@@ -49,7 +49,7 @@ async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[st
 
     async def dispatch() -> None:
         with suppress(httpx2.TransportError):
-            await until_up(url)
+            await wait_until_up(url)
             async with speaking(url) as member:
                 jobs.append(await member.dispatch("Do it.", "A job"))
                 await member.ended(jobs[0])

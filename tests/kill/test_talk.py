@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.children import Killing
 from tests.clis import claude_program, codex_program
@@ -117,7 +117,7 @@ def test_a_hall_is_killed_with_a_program(
     (project / "answers.yaml").write_text(SCRIPT)
     program = {"claude": claude_program, "codex": codex_program}[runtime]
     scene = ProgramScene(project=project, home=home.path, driver=driver, server=talk_server)
-    scene.more = {str(ROWS[runtime].variable): str(program())}
+    scene.more = {str(RUNTIMES[runtime].variable): str(program())}
     try:
         assert scene.guild_until(number, "after", *WORDS, program="tests.kill.talk") is None
         goes_on_whole(scene)

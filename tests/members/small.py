@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from guildhall import Member
-from tests.hall.doors import Raw
+from tests.hall.doors import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -60,7 +60,7 @@ def write_script(path: Path, answers: list[Any]) -> str:
     return f"script:{path}"
 
 
-class Spoken(Raw):
+class Spoken(RawClient):
     """A member as a client speaks to it, by hand."""
 
     async def worker(self, method: str, **params: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hall.doors import put, served
-from tests.hall.test_mcp import official
+from tests.hall.doors import serve_tool_door, write_worker
+from tests.hall.test_mcp import open_official_client
 from tests.members.places import put_member
 from tests.runs.places import DONE, journal, put_script, put_worker
 
@@ -68,7 +68,7 @@ def test_a_worker_dispatches_watches_and_fetches(guild: Guild, project: Path, ho
     assert "there is no job 'j-1'" in told[5]
     tools, prompt = shown(entries)
     assert tools == [f"ant-dispatch_{name}" for name in SIX]
-    assert "- ant (Ant): Does what ant does. Its tools begin with `ant-dispatch_`." in prompt
+    assert "- ant (Ant): Does what ant does. Its tools start with `ant-dispatch_`." in prompt
     for word in (*SIX, "questions", "artifacts"):
         assert f"`{word}`" in prompt
     assert (folder / "left").read_text() == "politely", "it was stopped with the hall"
@@ -97,9 +97,9 @@ def test_nothing_is_dispatched_to_a_member_that_does_not_take_work(guild: Guild,
     put_member(home.path, "bad", colour="red")
     put_script(project, DONE)
     for name, said in (
-        ("bee", "members: the member bee takes no work: its manifest does not declare it"),
-        ("bed", "members: there is no member 'bed'"),
-        ("bad", "members: the member 'bad' cannot be used"),
+        ("bee", "members: the member bee does not accept jobs"),
+        ("bed", "members: unknown member 'bed'"),
+        ("bad", "members: invalid member 'bad'"),
     ):
         put_host(project, name)
         ran = guild("run", "host", "go")
@@ -116,7 +116,7 @@ def test_a_member_of_the_project_is_trusted_first(guild: Guild, project: Path) -
     put_script(project, call("dispatch", description="d", task="quick"), DONE)
     ran = guild("run", "host", "go")
     assert ran.code == 4
-    assert "members: ant is code that is not trusted as it is: guild-members/ant/guild-member.json" in ran.err
+    assert "members: ant is untrusted code: guild-members/ant/guild-member.json" in ran.err
     assert not (folder / "marks").exists()
     looked = guild("trust", "--json").json
     assert [(code["kind"], code["name"]) for code in looked["code"]] == [("member", "ant")]
@@ -145,14 +145,14 @@ def test_the_tools_of_a_member_are_a_toolbox_named_after_it(guild: Guild, projec
     assert "home/ant: uses its tools; runs ${PYTHON} server.py" in plan
     shutil.rmtree(folder)
     assert guild("replay", ran.json["run"]).code == 0
-    assert "there is no toolbox 'ant'" in guild("run", "host", "go").err
+    assert "unknown toolbox 'ant'" in guild("run", "host", "go").err
 
 
 def test_a_member_and_a_server_of_one_name_are_told_apart_by_nobody(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant")
     put_host(project, toolboxes=["ant"], mcp_servers={"ant": {"url": "http://127.0.0.1:1/mcp"}})
     put_script(project, DONE)
-    assert "toolboxes: ant is a member, and there is a server of that name" in guild("run", "host", "go").err
+    assert "toolboxes: ant is a member and an MCP server" in guild("run", "host", "go").err
 
 
 def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, project: Path, home: Home) -> None:
@@ -195,18 +195,18 @@ def test_a_test_starts_no_members(guild: Guild, project: Path, home: Home) -> No
 @pytest.mark.req("PLAN-3b")
 def test_at_the_tool_door_it_is_a_server_of_its_own(home: Home, project: Path) -> None:
     put_member(home.path, "ant")
-    put(project, "host", toolboxes=[], members=["ant"], tools=["Glob"], accepts_risk=True)
+    write_worker(project, "host", toolboxes=[], members=["ant"], tools=["Glob"], accepts_risk=True)
 
     async def work() -> None:
-        async with served(home, project) as hall:
-            _, token = await hall.live("host")
-            async with official(f"{hall.url}/ant-dispatch/", token, "auto") as client:
+        async with serve_tool_door(home, project) as hall:
+            _, token = await hall.start_run("host")
+            async with open_official_client(f"{hall.url}/ant-dispatch/", token, "auto") as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == SIX
                 made = await client.call_tool("dispatch", {"description": "d", "task": "quick"})
                 assert json.loads(made.content[0].text) == {"jobId": "j-1"}
                 got = await client.call_tool("result", {"jobId": "j-1"})
                 assert json.loads(got.content[0].text)["output"] == "done: quick"
-            async with official(f"{hall.url}/tools/", token, "auto") as client:
+            async with open_official_client(f"{hall.url}/tools/", token, "auto") as client:
                 assert [tool.name for tool in (await client.list_tools()).tools] == ["Glob"]
 
     asyncio.run(work())

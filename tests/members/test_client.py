@@ -21,10 +21,10 @@ from guildhall.core.errors import (
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.client import MemberClient
-from guildhall.members.folders import Roster
+from guildhall.members.folders import MemberRegistry
 from guildhall.members.jobs import MemberJobs
-from guildhall.members.model import Door
-from guildhall.members.process import MemberProcess, Pace
+from guildhall.members.model import Endpoint
+from guildhall.members.process import MemberProcess, Timings
 from tests.members.places import put_member
 from tests.members.toy_member import ODD
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def running(home: Home, way: str = "", seconds: float = 30.0) -> AsyncGenerator[MemberClient]:
     put_member(home.path, "ant", way)
-    member = Roster(home.path / "nowhere", home).find("ant")
+    member = MemberRegistry(home.path / "nowhere", home).find("ant")
     frame = Frame.here(home.path, os.environ)
-    process = MemberProcess(member, frame, home, SystemClock(), Pace(leave=0.2), "")
-    client = MemberClient((await process.client()).door, seconds=seconds)
+    process = MemberProcess(member, frame, home, SystemClock(), Timings(grace_s=0.2), "")
+    client = MemberClient((await process.client()).endpoint, timeout_s=seconds)
     try:
         yield client
     finally:
@@ -56,7 +56,7 @@ def jobs_of(home: Home, *clients: MemberClient) -> MemberJobs:
     async def reach() -> MemberClient:
         return given.pop(0) if len(given) > 1 else given[0]
 
-    return MemberJobs(Roster(home.path / "nowhere", home).find("ant"), reach)
+    return MemberJobs(MemberRegistry(home.path / "nowhere", home).find("ant"), reach)
 
 
 @pytest.mark.req("WD-35")
@@ -88,7 +88,7 @@ def test_the_six_calls(home: Home) -> None:
             with pytest.raises(MemberRefused, match="cannot be deleted") as caught:
                 await jobs.delete(slow)
             assert caught.value.rpc_code == -32602
-            with pytest.raises(UsageError, match="deletes no job that has failed"):
+            with pytest.raises(UsageError, match="cannot delete a failed job"):
                 await jobs.delete(slow, force=True)
             assert (await jobs.cancel(slow)).row() == {"jobId": slow, "status": "cancelled"}
             await jobs.delete(slow)
@@ -125,13 +125,13 @@ def test_the_three_kinds_of_error(home: Home) -> None:
         async with running(home, "slow", seconds=0.2) as client:
             with pytest.raises(MemberTimedOut, match=r"worker/status within 0\.2 s"):
                 await jobs_of(home, client).status("j")
-            stranger = MemberClient(Door(name="ant", url=client.door.url, secret="guessed"))
+            stranger = MemberClient(Endpoint(name="ant", url=client.endpoint.url, secret="guessed"))
             with pytest.raises(MemberUnreachable, match="HTTP status 401") as caught:
-                await stranger.ask("worker/list", {})
+                await stranger.call("worker/list", {})
             assert (caught.value.status, caught.value.sent) == (401, True)
             await stranger.close()
-        with pytest.raises(MemberUnreachable, match="cannot be reached") as caught:
-            await MemberClient(client.door).ask("worker/list", {})
+        with pytest.raises(MemberUnreachable, match="cannot reach the member") as caught:
+            await MemberClient(client.endpoint).call("worker/list", {})
         assert not caught.value.sent
         assert issubclass(MemberTimedOut, MemberFailed)
 
@@ -139,7 +139,7 @@ def test_the_three_kinds_of_error(home: Home) -> None:
 
 
 def test_the_secret_is_not_shown() -> None:
-    assert "xyz" not in repr(Door(name="a", url="u", secret="xyz"))
+    assert "xyz" not in repr(Endpoint(name="a", url="u", secret="xyz"))
 
 
 def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_again(home: Home) -> None:
@@ -147,16 +147,16 @@ def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_agai
 
     async def work() -> None:
         async with running(home) as client:
-            gone = MemberClient(Door(name="ant", url="http://127.0.0.1:1/mcp", secret="x"))
-            closed = MemberClient(client.door)
+            gone = MemberClient(Endpoint(name="ant", url="http://127.0.0.1:1/mcp", secret="x"))
+            closed = MemberClient(client.endpoint)
             await closed.close()
-            with pytest.raises(MemberUnreachable, match="not running any more"):
-                await closed.ask("worker/list", {})
+            with pytest.raises(MemberUnreachable, match="was stopped"):
+                await closed.call("worker/list", {})
             for first in (gone, closed):
                 assert (await jobs_of(home, first, client).page()).jobs == []
-            with pytest.raises(MemberUnreachable, match="cannot be reached"):
+            with pytest.raises(MemberUnreachable, match="cannot reach the member"):
                 await jobs_of(home, gone, gone).dispatch(dispatch)
-            slow = MemberClient(client.door, seconds=0.0001)
+            slow = MemberClient(client.endpoint, timeout_s=0.0001)
             with pytest.raises(MemberTimedOut):
                 await jobs_of(home, slow, client).dispatch(dispatch)  # the member may have received it: not again
             await slow.close()
@@ -173,7 +173,7 @@ def test_only_members_that_take_work_have_jobs(home: Home, project: Path) -> Non
     async def never() -> MemberClient:
         raise AssertionError
 
-    roster = Roster(project, home)
-    with pytest.raises(Refused, match="takes no work"):
+    roster = MemberRegistry(project, home)
+    with pytest.raises(Refused, match="does not accept jobs"):
         MemberJobs(roster.find("tools"), never)
     assert MemberJobs(roster.find("both"), never).member.name == "both"

@@ -15,16 +15,16 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import MemberFailed
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
-from guildhall.members.process import Pace
+from guildhall.members.process import Timings
 from guildhall.members.service import Members
 from guildhall.workers.code import Trust
 from tests.members.small import make_member
 from tests.members.test_process import alive
-from tests.runs.places import until
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import JobDetails
     from guildhall.members.jobs import MemberJobs
     from tests.conftest import GuildWithHall
 
@@ -41,9 +41,9 @@ ANSWERS: list[Any] = [
 ]
 
 
-def program_of(keeper: int) -> int:
-    """The process that a keeper keeps."""
-    (child,) = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+def program_of(supervisor: int) -> int:
+    """The process that a supervisor keeps."""
+    (child,) = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     return int(child)
 
 
@@ -54,7 +54,10 @@ def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home,
 
     async def work() -> None:
         members = Members(
-            home=home, clock=SystemClock(), trust=lambda: Trust({}), pace=Pace(first_pause=0.02, settled=0.1)
+            home=home,
+            clock=SystemClock(),
+            trust=lambda: Trust({}),
+            timings=Timings(first_pause_s=0.02, stable_after_s=0.1),
         )
         smith = members.find("smith", frame)
         jobs = members.jobs(smith, frame)
@@ -66,9 +69,9 @@ def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home,
             ).id
             for word in ("one", "two", "three"):
                 await _until(jobs, job, lambda s, word=word: s.job.summary == word)
-                keeper = members.shown(smith).pid
-                assert keeper is not None
-                os.kill(program_of(keeper), signal.SIGKILL)
+                supervisor = members.details(smith).pid
+                assert supervisor is not None
+                os.kill(program_of(supervisor), signal.SIGKILL)
             ended = await _until(jobs, job, lambda s: s.job.status != "running")
             assert (ended.job.status, ended.job.error, ended.job.summary) == ("completed", None, "three")
             assert [vars(one) for one in ended.decisions] == [DECIDED]
@@ -82,7 +85,7 @@ def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home,
     asyncio.run(work())
 
 
-async def _until(jobs: MemberJobs, job: str, true: Any) -> JobShown:
+async def _until(jobs: MemberJobs, job: str, true: Any) -> JobDetails:
     async with asyncio.timeout(30):
         while True:
             try:
@@ -99,11 +102,11 @@ def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, proje
     make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
     guild = guild_hall
     job = guild("dispatch", "smith", "Write it.").out.strip()
-    until(lambda: guild("show", job, "--json").json["summary"] is not None)
-    keeper = guild("member", "show", "smith", "--json").json["pid"]
-    program = program_of(keeper)
+    wait_until(lambda: guild("show", job, "--json").json["summary"] is not None)
+    supervisor = guild("member", "show", "smith", "--json").json["pid"]
+    program = program_of(supervisor)
     guild.kill_hall()
-    until(lambda: not alive(keeper) and not alive(program))
+    wait_until(lambda: not alive(supervisor) and not alive(program))
     assert guild("wait", job, "--timeout", "30s").out == "It is so.\n"
     shown = guild("show", job, "--json").json
     assert shown["decisions"] == [DECIDED]
@@ -122,9 +125,9 @@ def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
     make_member(home.path / "guild-members" / "smith", answers=answers)
     guild = guild_hall
     job = guild("dispatch", "smith", "Paint it.", "--description", "paint").out.strip()
-    until(lambda: guild("show", job, "--json").json["questions"] is not None)
+    wait_until(lambda: guild("show", job, "--json").json["questions"] is not None)
     assert guild("show", job, "--json").json["questions"] == ["Red\nor blue?"]
-    until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
+    wait_until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
     listed = guild("ls").out
     assert f"guild answer {job}" in listed
     assert "Red" in listed

@@ -11,7 +11,7 @@ from scripts.docs import MANIFEST_SCHEMA, generated
 
 from guildhall.core.errors import InvalidFile
 from guildhall.members.folders import read_manifest
-from guildhall.members.manifest import Manifest, filled
+from guildhall.members.manifest import Manifest, fill_placeholders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,18 +55,18 @@ def test_a_manifest_without_capabilities_has_an_empty_list(tmp_path: Path):
     [
         ({"capabilites": []}, "Did you mean 'capabilities'?", 11),
         ({"display_name": "x"}, "Did you mean 'displayName'?", 11),
-        ({"name": "../etc"}, "cannot be a name", 2),
+        ({"name": "../etc"}, "is not a valid name", 2),
         ({"name": 5}, "name: expected text", 2),
         ({"transport": "stdio"}, "transport: expected 'http'", 11),
         ({"capabilities": "worker"}, "capabilities: expected a list", 11),
         ({"capabilities": [5]}, "capabilities[0]: expected text", 12),
-        ({"mcp": {"command": "x", "args": ["${PORTS}", "${PORT}"]}}, "${PORTS} means nothing here", 6),
-        ({"mcp": {"command": "x"}}, "not told its port", 3),
+        ({"mcp": {"command": "x", "args": ["${PORTS}", "${PORT}"]}}, "unknown placeholder ${PORTS}", 6),
+        ({"mcp": {"command": "x"}}, "does not receive its port", 3),
         ({"mcp": {"args": ["${PORT}"]}}, "mcp.command: this field is required", 3),
         ({"mcp": {"command": "a\u0000b", "args": ["${PORT}"]}}, "control characters", 4),
         ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"A B": "x"}}}, "cannot name a variable", 9),
         ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"A": "${a b}"}}}, "does not name a variable", 9),
-        ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"GUILDHALL_HOME": "x"}}}, "Guildhall's own", 3),
+        ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"GUILDHALL_HOME": "x"}}}, "are reserved", 3),
         ({"mcp": {"command": "x", "args": "${PORT}"}}, "mcp.args: expected a list", 5),
     ],
 )
@@ -84,8 +84,8 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str):
 
 
 def test_placeholders_are_replaced_once():
-    assert filled("a ${PORT} ${X}b", {"PORT": "${X}", "X": "no"}) == "a ${X} nob"
-    assert filled("${GONE}", {}) == ""
+    assert fill_placeholders("a ${PORT} ${X}b", {"PORT": "${X}", "X": "no"}) == "a ${X} nob"
+    assert fill_placeholders("${GONE}", {}) == ""
 
 
 def test_the_shipped_schema_is_up_to_date_and_says_what_the_loader_says():

@@ -18,9 +18,9 @@ from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.folders import member_code
-from guildhall.members.jobs import Work
+from guildhall.members.jobs import JobWatcher
 from guildhall.members.manifest import Manifest
-from guildhall.members.process import Pace
+from guildhall.members.process import Timings
 from guildhall.members.service import Members
 from guildhall.workers.code import Trust
 from guildhall.workers.model import Pin
@@ -39,8 +39,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "members.md"
 
 @asynccontextmanager
 async def members_of(home: Home, trust: Trust | None = None) -> AsyncGenerator[Members]:
-    pace = Pace(first_pause=0.02, leave=0.2)
-    found = Members(home=home, clock=SystemClock(), trust=lambda: trust or Trust({}), pace=pace)
+    timings = Timings(first_pause_s=0.02, grace_s=0.2)
+    found = Members(home=home, clock=SystemClock(), trust=lambda: trust or Trust({}), timings=timings)
     try:
         yield found
     finally:
@@ -54,14 +54,14 @@ def test_all_who_need_a_member_share_one_process(home: Home, project: Path) -> N
     async def work() -> None:
         async with members_of(home) as members:
             ant = members.find("ant", frame)
-            assert members.shown(ant).state == "trusted"
+            assert members.details(ant).state == "trusted"
             clients = await asyncio.gather(*(members.client(ant, frame) for _ in range(8)))
             assert len({id(client) for client in clients}) == 1
             assert len(marks(folder)) == 1
-            shown = members.shown(ant)
+            shown = members.details(ant)
             assert (shown.state, shown.port is not None) == ("ready", True)
         assert not any(map(alive, marks(folder)))
-        with pytest.raises(ToolUnavailable, match="the hall is leaving"):
+        with pytest.raises(ToolUnavailable, match="the hall is stopping"):
             await members.client(ant, frame)
 
     asyncio.run(work())
@@ -110,19 +110,19 @@ def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
         async with members_of(home) as members:
             jobs = members.jobs(members.find("ant", frame), frame)
             await jobs.page()
-            await until(lambda: not members.busy)  # it had nothing going on
+            await until(lambda: not members.is_busy)  # it had nothing going on
             job = (await jobs.dispatch(Dispatch(description="d", task="slow"))).id
-            assert members.busy
+            assert members.is_busy
             assert json.loads(note.read_text()) == {str(jobs.member.folder): str(project)}
             await jobs.cancel(job)
-            await until(lambda: not members.busy)
+            await until(lambda: not members.is_busy)
             assert not note.exists()
             await jobs.dispatch(Dispatch(description="d", task="slow again"))
         assert note.exists(), "it had not ended, and the next hall will start the member again"
         async with members_of(home) as members:
-            assert members.go_on(lambda root: Frame.here(root, os.environ)) == ["ant"]
-            assert members.busy
-            await until(lambda: not members.busy)  # this one forgets its jobs with its process
+            assert members.restart_busy(lambda root: Frame.here(root, os.environ)) == ["ant"]
+            assert members.is_busy
+            await until(lambda: not members.is_busy)  # this one forgets its jobs with its process
 
     asyncio.run(work())
 
@@ -131,12 +131,12 @@ def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
 def test_a_note_that_is_odd_is_not_believed(home: Home, text: str) -> None:
     home.path.mkdir(parents=True)
     (home.path / "members-at-work.json").write_text(text)
-    left = Work(home.path / "members-at-work.json", SystemClock()).left_behind()
+    left = JobWatcher(home.path / "members-at-work.json", SystemClock()).busy_members()
     assert left == ([(Path("/nowhere"), Path("/nowhere"))] if "nowhere" in text else [])
 
     async def work() -> None:
         async with members_of(home) as members:
-            assert members.go_on(lambda root: Frame(cwd=root, root=root)) == []
+            assert members.restart_busy(lambda root: Frame(cwd=root, root=root)) == []
 
     asyncio.run(work())
 
@@ -149,10 +149,10 @@ def test_the_page_says_what_is_so() -> None:
     assert manifest.mcp.variables == ("TZ_KEY",)
     for name, field in Manifest.model_fields.items():
         assert f"`{field.alias or name}" in text
-    pace = Pace()
-    assert f"{pace.listen:g} seconds to listen at its port and then {pace.handshake:g} to answer" in text
-    assert f"doubles from {pace.first_pause:g} to {pace.longest_pause:g} seconds" in text
-    assert (pace.tries, pace.leave) == (5, 5.0)
+    timings = Timings()
+    assert f"{timings.listen_s:g} seconds to listen at its port and then {timings.handshake_s:g} to answer" in text
+    assert f"doubles from {timings.first_pause_s:g} to {timings.max_pause_s:g} seconds" in text
+    assert (timings.max_failures, timings.grace_s) == (5, 5.0)
 
 
 def test_the_hall_stays_when_a_member_that_is_at_work_dies(home: Home, project: Path) -> None:
@@ -164,16 +164,16 @@ def test_the_hall_stays_when_a_member_that_is_at_work_dies(home: Home, project: 
             smith = members.find("smith", frame)
             jobs = members.jobs(smith, frame)
             job = (await jobs.dispatch(Dispatch(description="d", task="slow"))).id
-            await until(lambda: members.at_work())
-            (theirs,) = members.at_work()
-            assert (theirs.id, theirs.shown.job.status) == (f"smith/{job}", "running")
+            await until(lambda: members.active_jobs())
+            (theirs,) = members.active_jobs()
+            assert (theirs.id, theirs.details.job.status) == (f"smith/{job}", "running")
             assert theirs.project is None
-            keeper = members.shown(smith).pid
-            assert keeper
-            os.kill(keeper, signal.SIGKILL)
-            await until(lambda: members.shown(smith).pid not in (None, keeper))
+            supervisor = members.details(smith).pid
+            assert supervisor
+            os.kill(supervisor, signal.SIGKILL)
+            await until(lambda: members.details(smith).pid not in (None, supervisor))
             assert (await jobs.status(job)).job.status == "running"
-            assert members.busy
+            assert members.is_busy
             assert (await jobs.cancel(job)).status == "cancelled"
         assert (folder / "jobs" / job / "meta.json").is_file()
 

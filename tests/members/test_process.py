@@ -17,8 +17,8 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.frame import Frame
-from guildhall.members.folders import Roster
-from guildhall.members.process import MemberProcess, Pace, environment
+from guildhall.members.folders import MemberRegistry
+from guildhall.members.process import MemberProcess, Timings, environment
 from tests.conftest import ROOT
 from tests.members.places import put_member
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
 
-QUICK = Pace(first_pause=0.02, longest_pause=0.05, listen=10, handshake=5, leave=0.5)
+QUICK = Timings(first_pause_s=0.02, max_pause_s=0.05, listen_s=10, handshake_s=5, grace_s=0.5)
 
 
 @asynccontextmanager
-async def kept(home: Home, name: str, pace: Pace = QUICK) -> AsyncGenerator[MemberProcess]:
-    member = Roster(home.path / "nowhere", home).find(name)
+async def kept(home: Home, name: str, timings: Timings = QUICK) -> AsyncGenerator[MemberProcess]:
+    member = MemberRegistry(home.path / "nowhere", home).find(name)
     frame = Frame.here(home.path, os.environ, keys=["A_KEY", "OTHER_KEY"])
-    process = MemberProcess(member, frame, home, SystemClock(), pace, "")
+    process = MemberProcess(member, frame, home, SystemClock(), timings, "")
     try:
         yield process
     finally:
@@ -63,7 +63,7 @@ def marks(folder: Path) -> list[int]:
 
 async def looked(process: MemberProcess) -> dict[str, object]:
     client = await process.client()
-    told = await client.ask("tools/call", {"name": "look", "arguments": {}})
+    told = await client.call("tools/call", {"name": "look", "arguments": {}})
     return json.loads(told["content"][0]["text"])
 
 
@@ -115,7 +115,7 @@ def test_one_that_ends_is_noticed_at_once_and_started_again_where_it_was(home: H
             assert process.note == "was killed by SIGKILL"
             client = await process.client()
             assert client is not first
-            assert client.door == first.door  # whoever knows the address keeps it
+            assert client.endpoint == first.endpoint  # whoever knows the address keeps it
             assert process.port == port
             await client.initialize()
             assert len(marks(folder)) == 2
@@ -131,11 +131,11 @@ def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home:
             with pytest.raises(ToolUnavailable) as caught:
                 await process.client()
             said = "the member ant does not run: it exited with code 4 before it was ready"
-            assert caught.value.message == f"{said}; the last that it printed: no ink"
+            assert caught.value.message == f"{said}; its last output: no ink"
             assert str(process.log) in (caught.value.hint or "")
-            await until(lambda: process.over)
+            await until(lambda: process.is_over)
             assert process.state == "broken"
-            assert process.log.read_text().count("no ink") == QUICK.tries
+            assert process.log.read_text().count("no ink") == QUICK.max_failures
             with pytest.raises(ToolUnavailable, match="no ink"):
                 await process.client()
 
@@ -143,17 +143,17 @@ def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home:
 
 
 @pytest.mark.parametrize(
-    ("way", "pace", "said"),
+    ("way", "timings", "said"),
     [
-        ("silent", Pace(listen=0.2, tries=1, leave=0.1), "did not listen at its port within 0.2 s"),
-        ("deaf", Pace(handshake=0.2, tries=1, leave=0.1), "did not answer initialize within 0.2 s"),
+        ("silent", Timings(listen_s=0.2, max_failures=1, grace_s=0.1), "did not listen at its port within 0.2 s"),
+        ("deaf", Timings(handshake_s=0.2, max_failures=1, grace_s=0.1), "did not answer initialize within 0.2 s"),
     ],
 )
-def test_the_handshake_is_the_health_check(home: Home, way: str, pace: Pace, said: str) -> None:
+def test_the_handshake_is_the_health_check(home: Home, way: str, timings: Timings, said: str) -> None:
     folder = put_member(home.path, "ant", way)
 
     async def work() -> None:
-        async with kept(home, "ant", pace) as process:
+        async with kept(home, "ant", timings) as process:
             with pytest.raises(ToolUnavailable, match=said):
                 await process.client()
             assert not any(map(alive, marks(folder)))
@@ -167,7 +167,7 @@ def test_a_program_that_is_not_there_is_told_at_once(home: Home, command: str) -
 
     async def work() -> None:
         async with kept(home, "ant") as process:
-            with pytest.raises(ToolUnavailable, match="there is no program"):
+            with pytest.raises(ToolUnavailable, match="unknown program"):
                 await process.client()
             assert process.state == "broken"
 
@@ -194,14 +194,14 @@ from pathlib import Path
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
-from guildhall.members.process import MemberProcess, Pace
-from guildhall.members.folders import Roster
+from guildhall.members.process import MemberProcess, Timings
+from guildhall.members.folders import MemberRegistry
 
 async def main():
-    home, clock, pace = Home(Path(sys.argv[1])), SystemClock(), Pace(leave=0.3)
+    home, clock, timings = Home(Path(sys.argv[1])), SystemClock(), Timings(grace_s=0.3)
     frame = Frame.here(home.path, os.environ)
-    members = Roster(home.path / "nowhere", home).listed()
-    processes = [MemberProcess(member, frame, home, clock, pace, "") for member in members]
+    members = MemberRegistry(home.path / "nowhere", home).members()
+    processes = [MemberProcess(member, frame, home, clock, timings, "") for member in members]
     await asyncio.gather(*(process.client() for process in processes))
     print(*(process.pid for process in processes), flush=True)
     await asyncio.sleep(60)
@@ -210,20 +210,20 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("who", ["hall", "keepers"])
+@pytest.mark.parametrize("who", ["hall", "supervisors"])
 def test_none_is_left_after_the_crash_of_the_hall_or_of_the_keepers(home: Home, who: str) -> None:
     folders = [put_member(home.path, f"a-{way}", way) for way in ("litter", "polite", "stubborn")]
     with subprocess.Popen([sys.executable, "-c", _HALL, home.path], stdout=subprocess.PIPE, text=True) as hall:
         assert hall.stdout is not None
-        keepers = [int(pid) for pid in hall.stdout.readline().split()]
+        supervisors = [int(pid) for pid in hall.stdout.readline().split()]
         litter = int((folders[0] / "litter").read_text())
         left = [marks(folder)[0] for folder in folders] + ([litter] if who == "hall" else [])
-        for pid in [hall.pid] if who == "hall" else keepers:
+        for pid in [hall.pid] if who == "hall" else supervisors:
             os.kill(pid, signal.SIGKILL)
         ends = time.monotonic() + 8
         while any(map(alive, left)) and time.monotonic() < ends:
             time.sleep(0.01)
         assert not any(map(alive, left))
         hall.kill()
-    if who == "keepers":  # what a member starts in a session of its own is the keeper's to end
+    if who == "supervisors":  # what a member starts in a session of its own is the supervisor's to end
         os.kill(litter, signal.SIGKILL)

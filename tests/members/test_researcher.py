@@ -20,9 +20,9 @@ import guildhall
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
-from guildhall.members.folders import Roster, read_manifest
+from guildhall.members.folders import MemberRegistry, read_manifest
 from guildhall.members.jobs import MemberJobs
-from guildhall.members.process import MemberProcess, Pace
+from guildhall.members.process import MemberProcess, Timings
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.members.small import serving, write_script
 
@@ -247,10 +247,10 @@ def test_it_is_self_contained_a_copy_with_another_name_and_prompt_works(tmp_path
 @pytest.mark.req("PLAN-tpl", "WD-43")
 def test_a_copy_is_discovered_started_and_runs_a_job_from_dispatch_to_result(home: Home) -> None:
     async def work() -> None:
-        member = Roster(home.path / "nowhere", home).find("historian")
-        assert (member.takes_work, member.scope, member.error) == (True, "home", None)
+        member = MemberRegistry(home.path / "nowhere", home).find("historian")
+        assert (member.accepts_jobs, member.scope, member.error) == (True, "home", None)
         frame = Frame.here(home.path, os.environ)
-        process = MemberProcess(member, frame, home, SystemClock(), Pace(leave=2.0), "")
+        process = MemberProcess(member, frame, home, SystemClock(), Timings(grace_s=2.0), "")
         try:
             jobs = MemberJobs(member, process.client)
             job = (await jobs.dispatch(Dispatch(description="Lighthouse", task="Who built it?"))).id

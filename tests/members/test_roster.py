@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, InvalidFile, NotFound
-from guildhall.members.folders import Roster
+from guildhall.members.folders import MemberRegistry
 from tests.members.places import put_member
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def test_members_are_found_in_the_project_then_in_the_home(project: Path, home: 
     (project / "guild-members" / "notes").mkdir()  # no manifest: no member
     (project / "guild-members" / "README.md").write_text("x")
     put_member(project, ".hidden", name="hidden")
-    roster = Roster(project, home)
-    assert [(m.name, m.scope, m.takes_work) for m in roster.listed()] == [
+    roster = MemberRegistry(project, home)
+    assert [(m.name, m.scope, m.accepts_jobs) for m in roster.members()] == [
         ("ant", "project", True),
         ("zoo", "project", True),
         ("bee", "home", False),
@@ -35,9 +35,9 @@ def test_members_are_found_in_the_project_then_in_the_home(project: Path, home: 
 
 
 def test_there_may_be_none(project: Path, home: Home):
-    assert Roster(project, home).listed() == []
+    assert MemberRegistry(project, home).members() == []
     with pytest.raises(NotFound, match="guild member new"):
-        Roster(project, home).find("bee")
+        MemberRegistry(project, home).find("bee")
 
 
 @pytest.mark.req("WD-2")
@@ -47,34 +47,34 @@ def test_an_invalid_manifest_is_an_entry_with_an_error_and_disturbs_no_other(pro
     (put_member(project, "torn") / "guild-member.json").write_text("{")
     (put_member(project, "dir") / "guild-member.json").unlink()
     (project / "guild-members" / "dir" / "guild-member.json").mkdir()
-    listed = {member.name: member for member in Roster(project, home).listed()}
+    listed = {member.name: member for member in MemberRegistry(project, home).members()}
     assert listed["ant"].error is None
     assert "guild-member.json:18: capabilites: unknown field" in (listed["bad"].error or "")
     assert "not JSON" in (listed["torn"].error or "")
     assert "not a regular file" in (listed["dir"].error or "")
-    with pytest.raises(InvalidFile, match=r"cannot be used: .*capabilites"):
-        Roster(project, home).find("bad")
+    with pytest.raises(InvalidFile, match=r"invalid member .*capabilites"):
+        MemberRegistry(project, home).find("bad")
 
 
 def test_a_name_twice_must_be_qualified(project: Path, home: Home):
     put_member(project, "ant")
     put_member(home.path, "ant")
-    roster = Roster(project, home)
+    roster = MemberRegistry(project, home)
     with pytest.raises(Conflict, match="project/ant or home/ant"):
         roster.find("ant")
     assert roster.find("home/ant").scope == "home"
     put_member(project, "copy", name="ant")
-    with pytest.raises(InvalidFile, match="2 members named 'project/ant' in one folder"):
+    with pytest.raises(InvalidFile, match="2 members have the name 'project/ant'"):
         roster.find("project/ant")
 
 
 def test_a_wrong_name_gets_the_nearest(project: Path, home: Home):
     put_member(project, "researcher")
     with pytest.raises(NotFound, match="Did you mean 'researcher'"):
-        Roster(project, home).find("reseacher")
+        MemberRegistry(project, home).find("reseacher")
     for odd in ("../x", "shipped/researcher", "", "/", "a\0b", "x" * 5000):
         with pytest.raises(NotFound):
-            Roster(project, home).find(odd)
+            MemberRegistry(project, home).find(odd)
 
 
 def test_a_link_out_of_the_project_is_no_member(project: Path, home: Home, tmp_path: Path):
@@ -82,17 +82,17 @@ def test_a_link_out_of_the_project_is_no_member(project: Path, home: Home, tmp_p
     (project / "guild-members").mkdir()
     (project / "guild-members" / "ant").symlink_to(tmp_path / "elsewhere" / "guild-members" / "ant")
     (project / "guild-members" / "loop").symlink_to("loop")
-    (found,) = Roster(project, home).listed()
+    (found,) = MemberRegistry(project, home).members()
     assert "a link out of the project" in (found.error or "")
 
 
 def test_a_home_that_is_the_project_is_seen_once(home: Home):
     put_member(home.path, "ant")
-    assert [member.scope for member in Roster(home.path, home).listed()] == ["home"]
+    assert [member.scope for member in MemberRegistry(home.path, home).members()] == ["home"]
 
 
 def test_a_member_is_shown_as_json(project: Path, home: Home):
     put_member(project, "ant")
-    told = json.loads(json.dumps(Roster(project, home).find("ant").as_dict()))
+    told = json.loads(json.dumps(MemberRegistry(project, home).find("ant").as_dict()))
     assert told["displayName"] == "Ant"
     assert told["capabilities"] == ["worker"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
-from guildhall.members.folders import Roster, demand, member_code
+from guildhall.members.folders import MemberRegistry, member_code, trusted_code
 from guildhall.workers.code import Trust
 from guildhall.workers.model import Pin
 from tests.members.places import put_member
@@ -25,11 +25,11 @@ def pinned(member: Member) -> Trust:
 
 def test_a_member_of_the_project_runs_only_as_it_was_trusted(project: Path, home: Home):
     folder = put_member(project, "ant")
-    member = Roster(project, home).find("ant")
+    member = MemberRegistry(project, home).find("ant")
     with pytest.raises(NotTrusted, match=r"server\.py \(not trusted yet\)"):
-        demand(Trust({}), member)
+        trusted_code(Trust({}), member)
     trust = pinned(member)
-    demand(trust, member)
+    trusted_code(trust, member)
     (folder / "jobs" / "j").mkdir(parents=True)
     (folder / "jobs" / "j" / "meta.json").write_text("{}")
     (folder / "memory").mkdir()
@@ -38,40 +38,40 @@ def test_a_member_of_the_project_runs_only_as_it_was_trusted(project: Path, home
     (folder / ".guild" / "hall.db").write_bytes(b"x")
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "server.pyc").write_bytes(b"x")
-    demand(trust, member)  # what it writes itself is not asked about
+    trusted_code(trust, member)  # what it writes itself is not asked about
     (folder / "helper.py").write_text("x = 1")
     with pytest.raises(NotTrusted, match=r"helper\.py \(not trusted yet\)"):
-        demand(trust, member)
+        trusted_code(trust, member)
     (folder / "helper.py").unlink()
     (folder / "server.py").write_text("import os")
     with pytest.raises(NotTrusted, match=r"server\.py \(changed since you trusted it\)"):
-        demand(trust, member)
+        trusted_code(trust, member)
 
 
 @pytest.mark.parametrize("place", ["toolboxes/x.py", "workers/x.yaml", "config.yaml", "guild-members/y/server.py"])
 def test_what_decides_in_the_home_of_its_own_hall_is_trusted_too(project: Path, home: Home, place: str):
     folder = put_member(project, "ant")
-    member = Roster(project, home).find("ant")
+    member = MemberRegistry(project, home).find("ant")
     trust = pinned(member)
     (folder / ".guild" / place).parent.mkdir(parents=True)
     (folder / ".guild" / place).write_text("x")
     with pytest.raises(NotTrusted, match="not trusted yet"):
-        demand(trust, member)
+        trusted_code(trust, member)
 
 
 def test_a_member_of_the_home_is_the_person_s_own(project: Path, home: Home):
     """It needs no trust, where the very same one in a project does."""
     put_member(home.path, "ant")
     put_member(project, "bee")
-    roster = Roster(project, home)
-    demand(Trust({}), roster.find("ant"))
+    roster = MemberRegistry(project, home)
+    trusted_code(Trust({}), roster.find("ant"))
     with pytest.raises(NotTrusted):
-        demand(Trust({}), roster.find("bee"))
+        trusted_code(Trust({}), roster.find("bee"))
 
 
 def test_what_nobody_can_look_at_is_refused(project: Path, home: Home, tmp_path: Path):
     folder = put_member(project, "ant")
-    member = Roster(project, home).find("ant")
+    member = MemberRegistry(project, home).find("ant")
     (folder / "lib").symlink_to(tmp_path)
     with pytest.raises(ToolUnavailable, match="a link to a folder"):
         member_code(member)

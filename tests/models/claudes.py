@@ -9,7 +9,7 @@ from guildhall.models.dialects.anthropic import Anthropic
 from tests.models.passages import Passage, read
 
 if TYPE_CHECKING:
-    from guildhall.models.passthrough.session import Passing, Reply
+    from guildhall.models.passthrough.session import PassthroughSession, Reply
 
 
 API = Anthropic()
@@ -100,10 +100,10 @@ MESSAGE = {
 }
 
 
-async def ask(passing: Passing, body: bytes | None = None) -> tuple[Reply, bytes]:
+async def ask(passing: PassthroughSession, body: bytes | None = None) -> tuple[Reply, bytes]:
     reply = await passing.answer(API, asked() if body is None else body, HEADERS)
     return reply, await read(reply)
 
 
-async def once(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+async def once(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
     return await ask(passing)

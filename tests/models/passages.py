@@ -17,9 +17,9 @@ from guildhall.core.events import EventBus
 from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import ModelDoor
-from guildhall.models.passthrough.connection import Line
-from guildhall.models.passthrough.session import Passing, Shown
-from guildhall.models.providers import provider_source
+from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.session import PassthroughSession, RunContent
+from guildhall.models.providers import create_provider_source
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.idle import IdleTracker
@@ -165,13 +165,13 @@ class Passage:
         self.journal = Journal(self.run, store, self.clock)
         self.broken: list[Exception] = []
         self.heard: list[tuple[str, ModelResponse]] = []
-        self.line = Line()
+        self.line = ConnectionPool()
         offered = [ToolDefinition(name=name) for name in (names or {}).values()]
         parameters = ModelRequestParameters(function_tools=offered)
-        self._shown = None if names is None else Shown(prompt=prompt, names=names, parameters=parameters)
+        self._shown = None if names is None else RunContent(prompt=prompt, names=names, parameters=parameters)
         self._bounds = Bounds(**bounds)
 
-    async def open(self) -> Passing:
+    async def open(self) -> PassthroughSession:
         """As the run's program comes in, also after a restart."""
         if not self.journal.entries:
             row = {
@@ -201,14 +201,14 @@ class Passage:
             interactive=False,
         )
         door = ModelDoor(self.source, ledger, self.clock, worker="w", ordinal=0)
-        return Passing(
-            door.ask,
-            shown=self._shown,
-            breaks=self.broken.append,
-            heard=lambda key, response: self.heard.append((key, response)),
-            another=ledger.is_other_question,
+        return PassthroughSession(
+            door.call,
+            content=self._shown,
+            on_error=self.broken.append,
+            on_answer=lambda key, response: self.heard.append((key, response)),
+            has_other_question=ledger.is_other_question,
             upstream=door.upstream,
-            line=self.line,
+            pool=self.line,
         )
 
     def kinds(self) -> list[str]:
@@ -224,7 +224,7 @@ class Passage:
 
 def provider(url: str, name: str = CLAUDE, **environ: str) -> Source:
     maker = name.partition(":")[0].partition("-")[0].upper()
-    return provider_source(name, {f"{maker}_BASE_URL": url, f"{maker}_API_KEY": KEY, **environ})
+    return create_provider_source(name, {f"{maker}_BASE_URL": url, f"{maker}_API_KEY": KEY, **environ})
 
 
 def played(

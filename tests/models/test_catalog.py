@@ -14,7 +14,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound
 from guildhall.models import providers
-from guildhall.models.catalog import AUTO_MODELS, RecordingSource, auto_model, detected_keys, source_for
+from guildhall.models.catalog import AUTO_MODELS, RecordingSource, auto_model, create_source, detected_keys
 from tests.models.scripts import query, script
 
 if TYPE_CHECKING:
@@ -25,34 +25,34 @@ SECRET = "sk-ant-very-secret-value"
 
 def test_a_script_is_found_from_the_callers_folder(tmp_path: Path) -> None:
     script(tmp_path, "workers: {coder: [[{say: hello}]]}")
-    source = source_for("script:answers.yaml", cwd=tmp_path, environ={})
+    source = create_source("script:answers.yaml", cwd=tmp_path, environ={})
     assert source.name == "script:answers.yaml"
     assert asyncio.run(source.answer(query(), lambda piece: None)).text == "hello"
     assert (
-        source_for(f"script:{tmp_path}/answers.yaml", cwd=tmp_path / "elsewhere", environ={}).cost(RequestUsage())
+        create_source(f"script:{tmp_path}/answers.yaml", cwd=tmp_path / "elsewhere", environ={}).cost(RequestUsage())
         is None
     )
-    with pytest.raises(InvalidFile, match="there is no such file"):
-        source_for("script:missing.yaml", cwd=tmp_path, environ={})
+    with pytest.raises(InvalidFile, match="file not found"):
+        create_source("script:missing.yaml", cwd=tmp_path, environ={})
 
 
 def test_a_recording_comes_from_above(tmp_path: Path) -> None:
     recorded = RecordingSource("r-2222222222", {("w", 0): [ModelResponse(parts=[TextPart("again")])]})
-    source = source_for("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recorded)
+    source = create_source("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recorded)
     assert source is recorded
-    with pytest.raises(NotFound, match="no record of r-2222222222"):
-        source_for("replay:r-2222222222", cwd=tmp_path, environ={})
+    with pytest.raises(NotFound, match="cannot replay r-2222222222"):
+        create_source("replay:r-2222222222", cwd=tmp_path, environ={})
 
 
 @pytest.mark.parametrize("name", ["script:", "replay: "])
 def test_a_prefix_alone_names_nothing(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelUnusable, match="needs the name of"):
-        source_for(name, cwd=tmp_path, environ={})
+        create_source(name, cwd=tmp_path, environ={})
 
 
 @pytest.mark.parametrize("name", ["anthropic:claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"])
 def test_a_providers_model_is_named_with_a_colon_or_a_slash(tmp_path: Path, name: str) -> None:
-    source = source_for(name, cwd=tmp_path, environ={"ANTHROPIC_API_KEY": SECRET})
+    source = create_source(name, cwd=tmp_path, environ={"ANTHROPIC_API_KEY": SECRET})
     assert source.name == "anthropic:claude-sonnet-4-5"
     assert source.cost(RequestUsage(input_tokens=1000, output_tokens=100)) == pytest.approx(0.0045)
 
@@ -70,13 +70,13 @@ def test_auto_is_what_the_keys_allow(environ: dict[str, str], model: str) -> Non
 
 
 def test_auto_makes_a_source(tmp_path: Path) -> None:
-    source = source_for("auto", cwd=tmp_path, environ={"OPENAI_API_KEY": SECRET})
+    source = create_source("auto", cwd=tmp_path, environ={"OPENAI_API_KEY": SECRET})
     assert source.name == AUTO_MODELS["openai"]
 
 
 def test_auto_without_a_key_says_what_to_set(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"Set ANTHROPIC_API_KEY or OPENAI_API_KEY(?s:.)*`guild demo` needs none"):
-        source_for("auto", cwd=tmp_path, environ={})
+    with pytest.raises(ModelUnusable, match=r"Set ANTHROPIC_API_KEY or OPENAI_API_KEY(?s:.)*`guild demo` needs no key"):
+        create_source("auto", cwd=tmp_path, environ={})
 
 
 @pytest.mark.parametrize("model", AUTO_MODELS.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from guildhall.models.catalog import AUTO_MODELS
-from guildhall.models.credentials import ADDRESSES, KEYS
+from guildhall.models.credentials import KEY_VARIABLES, URL_VARIABLES
 from guildhall.models.scripted.source import Answer, Price, Script, ScriptedUsage, ScriptSource, load_script
 from tests.models.scripts import script
 
@@ -39,8 +39,8 @@ def test_the_example_in_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_auto_stands_for_is_documented() -> None:
     for provider, model in AUTO_MODELS.items():
         row = next(line for line in MODELS.splitlines() if line.endswith(f"| `{model}` |"))
-        assert all(f"`{variable}`" in row for variable in KEYS[provider])
+        assert all(f"`{variable}`" in row for variable in KEY_VARIABLES[provider])
 
 
 def test_the_variables_of_servers_are_documented() -> None:
-    assert all(f"`{variable}`" in MODELS for variable in set(ADDRESSES.values()))
+    assert all(f"`{variable}`" in MODELS for variable in set(URL_VARIABLES.values()))

@@ -30,7 +30,7 @@ from guildhall.core.errors import LimitReached, ModelFailed
 from guildhall.core.events import EventBus
 from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
-from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
+from guildhall.models.door import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, ModelDoor, estimate_input_tokens
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.idle import IdleTracker
@@ -90,7 +90,7 @@ class Provider:
             return None
         return usage.input_tokens * self.price[0] + usage.output_tokens * self.price[1]
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
@@ -163,7 +163,7 @@ def place(store: Store) -> Callable[..., Place]:
 
 async def ask(place: Place, key: str = "m1", text: str = "do it") -> ModelResponse:
     door = await place.open()
-    return await door.ask(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelRequestParameters())
+    return await door.call(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelRequestParameters())
 
 
 @pytest.mark.req("X-14")
@@ -218,7 +218,7 @@ def test_a_call_is_reserved_before_it_is_made_and_its_answer_bounded(place: Call
     asyncio.run(ask(here))
     asked = here.journal.all(ModelAsked)[0].data
     assert 0 < asked.reserved_usd <= 0.01 + EXACT
-    assert OUTPUT_FLOOR <= asked.max_tokens < OUTPUT_CEILING
+    assert MIN_OUTPUT_TOKENS <= asked.max_tokens < MAX_OUTPUT_TOKENS
     assert here.provider.asked[0].settings["max_tokens"] == asked.max_tokens
 
 
@@ -311,9 +311,10 @@ def test_a_limit_in_dollars_is_never_passed(
         kind, sent, written = next(left, ("answer", 1.0, 1.0))
         if kind == "fail":
             raise ModelFailed("no", transient=True)
-        most = query.settings.get("max_tokens", OUTPUT_CEILING)
+        most = query.settings.get("max_tokens", MAX_OUTPUT_TOKENS)
         usage = RequestUsage(
-            input_tokens=int(sent * estimate(query.messages, query.parameters)), output_tokens=int(written * most)
+            input_tokens=int(sent * estimate_input_tokens(query.messages, query.parameters)),
+            output_tokens=int(written * most),
         )
         if kind == "uncounted":
             usage = RequestUsage()
@@ -327,7 +328,7 @@ def test_a_limit_in_dollars_is_never_passed(
         for turn in range(1, 8):
             with suppress(ModelFailed):
                 messages = [ModelRequest(parts=[UserPromptPart(text)])]
-                await door.ask(f"m{turn}", messages, ModelRequestParameters())
+                await door.call(f"m{turn}", messages, ModelRequestParameters())
 
     with suppress(LimitReached):
         asyncio.run(go())
@@ -340,7 +341,7 @@ def test_an_estimate_counts_everything_that_is_sent() -> None:
     def size(*content: Any, tools: int = 0) -> int:
         shown = [ToolDefinition(name="t", description="d" * 300, parameters_json_schema={})] * tools
         message = ModelRequest(parts=[UserPromptPart(list(content))], instructions="i" * 30)
-        return estimate([message], ModelRequestParameters(function_tools=shown))
+        return estimate_input_tokens([message], ModelRequestParameters(function_tools=shown))
 
     bare = size("a" * 300)
     assert size("a" * 3000) > 900
@@ -353,7 +354,7 @@ def test_an_estimate_counts_everything_that_is_sent() -> None:
 
 def test_an_estimate_counts_the_files_that_are_attached() -> None:
     def size(*content: Any) -> int:
-        return estimate([ModelRequest(parts=[UserPromptPart(list(content))])], ModelRequestParameters())
+        return estimate_input_tokens([ModelRequest(parts=[UserPromptPart(list(content))])], ModelRequestParameters())
 
     tagged = TextContent("字" * 3000, metadata={"name": "a" * 100_000})
     assert 3000 <= size(tagged) < 5000  # what it is tagged with is not sent
@@ -367,7 +368,7 @@ def test_an_estimate_goes_on_from_what_was_charged() -> None:
     asked = ModelRequest(parts=[UserPromptPart("a" * 30_000)])
     answer = ModelResponse(parts=[TextPart("b")], usage=RequestUsage(input_tokens=8000, output_tokens=5))
     more = ModelRequest(parts=[UserPromptPart("c" * 300)])
-    assert 8005 < estimate([asked, answer, more], ModelRequestParameters()) < 8300
+    assert 8005 < estimate_input_tokens([asked, answer, more], ModelRequestParameters()) < 8300
 
 
 def test_what_is_recorded_is_json(place: Callable[..., Place]) -> None:

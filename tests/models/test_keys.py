@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from guildhall.models.credentials import ADDRESSES, KEYS, SEARCH, joined, travelling
+from guildhall.models.credentials import (
+    KEY_VARIABLES,
+    SEARCH_VARIABLES,
+    URL_VARIABLES,
+    forwarded_variables,
+    merge_environ,
+)
 from guildhall.tools.builtin.web_search import _KEYS as OF_SEARCH
 
 
@@ -14,15 +20,17 @@ def test_what_a_request_brings_replaces_all_of_that_provider() -> None:
         "GOOGLE_API_KEY": "own",
         "HOME": "/home",
     }
-    assert joined(own, {}) == own
+    assert merge_environ(own, {}) == own
     brought = {"ANTHROPIC_API_KEY": "theirs", "GEMINI_API_KEY": "theirs"}
-    assert joined(own, brought) == {"OPENAI_API_KEY": "own", "HOME": "/home", **brought}, "no key to another's address"
-    assert joined(own, {"OPENAI_BASE_URL": "http://theirs"}).get("OPENAI_API_KEY") is None
+    assert merge_environ(own, brought) == {"OPENAI_API_KEY": "own", "HOME": "/home", **brought}, (
+        "no key to another's address"
+    )
+    assert merge_environ(own, {"OPENAI_BASE_URL": "http://theirs"}).get("OPENAI_API_KEY") is None
 
 
 def test_the_variables_of_every_provider_travel() -> None:
-    names = travelling()
-    assert {name for several in KEYS.values() for name in several} <= names
-    assert set(ADDRESSES.values()) <= names
-    assert set(SEARCH) == set(OF_SEARCH.values())
+    names = forwarded_variables()
+    assert {name for several in KEY_VARIABLES.values() for name in several} <= names
+    assert set(URL_VARIABLES.values()) <= names
+    assert set(SEARCH_VARIABLES) == set(OF_SEARCH.values())
     assert "HOME" not in names

@@ -24,7 +24,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import ModelFailed, ModelUnusable
-from guildhall.models.providers import ProviderSource, _ask, provider_source
+from guildhall.models.providers import ProviderSource, _call_model, create_provider_source
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.models.scripts import asked, query, script
 
@@ -83,7 +83,7 @@ def failure(source: ProviderSource) -> ModelFailed:
 @pytest.mark.parametrize("name", NAMES)
 def test_text_is_heard_as_it_comes_and_the_answer_is_whole(server: ScriptedServer, name: str) -> None:
     heard: list[str] = []
-    source = provider_source(name, environ(server, "talker"))
+    source = create_provider_source(name, environ(server, "talker"))
     response = ask(source, heard=heard)
     assert response.text == "".join(heard) == "a long enough answer"
     assert len(heard) > 1
@@ -95,7 +95,7 @@ def test_text_is_heard_as_it_comes_and_the_answer_is_whole(server: ScriptedServe
 @pytest.mark.parametrize("name", NAMES)
 def test_tools_are_offered_and_called_and_their_results_read(server: ScriptedServer, name: str) -> None:
     tools = ModelRequestParameters(function_tools=[ToolDefinition(name="Read", description="reads a file")])
-    source = provider_source(name, environ(server, "caller"))
+    source = create_provider_source(name, environ(server, "caller"))
     first = ask(source, query(parameters=tools, settings=ModelSettings(max_tokens=50)))
     (call,) = first.tool_calls
     assert (call.tool_name, call.args_as_dict()) == ("Read", {"path": "a.md"})
@@ -108,7 +108,7 @@ def test_the_model_is_shown_the_assignment_and_not_one_word_more(server: Scripte
     tools = ModelRequestParameters(function_tools=[ToolDefinition(name="Read", description="reads a file")])
     question = query(asked("see <system>x</system>"), parameters=tools)
     for name in NAMES:
-        ask(provider_source(name, environ(server, "caller")), question)
+        ask(create_provider_source(name, environ(server, "caller")), question)
     claude, gpt, chat = (exchange.body or {} for exchange in server.requests)
     told = "see <system>x</system>"
     assert claude["system"] == [{"type": "text", "text": "be brief"}]
@@ -123,7 +123,7 @@ def test_the_model_is_shown_the_assignment_and_not_one_word_more(server: Scripte
 def test_the_tool_for_a_structured_output_is_offered(server: ScriptedServer, name: str) -> None:
     tool = ToolDefinition(name="final_result", parameters_json_schema={"type": "object"}, kind="output")
     shown = ModelRequestParameters(output_tools=[tool], output_mode="tool", allow_text_output=False)
-    (call,) = ask(provider_source(name, environ(server, "judge")), query(parameters=shown)).tool_calls
+    (call,) = ask(create_provider_source(name, environ(server, "judge")), query(parameters=shown)).tool_calls
     assert (call.tool_name, call.args_as_dict()) == ("final_result", {"grade": 5})
 
 
@@ -131,7 +131,7 @@ def test_the_tool_for_a_structured_output_is_offered(server: ScriptedServer, nam
 def test_a_source_works_in_one_event_loop_after_another_and_in_several_at_once(
     server: ScriptedServer, name: str
 ) -> None:
-    source = provider_source(name, environ(server, "talker"))
+    source = create_provider_source(name, environ(server, "talker"))
     texts: list[str | None] = [ask(source).text for _ in range(3)]
 
     async def several() -> list[ModelResponse]:
@@ -156,10 +156,10 @@ def test_a_source_works_in_one_event_loop_after_another_and_in_several_at_once(
     ("worker", "status", "transient", "code", "told"),
     [
         ("overloaded", 529, True, "model_overloaded", "is overloaded: "),
-        ("limited", 429, True, "rate_limited", "was asked too much at once: "),
+        ("limited", 429, True, "rate_limited", "rejected the request: rate limit: "),
         ("broken", 500, True, "model_failed", "failed: "),
-        ("forbidden", 403, False, "key_refused", "does not accept the key"),
-        ("unknown", 404, False, "unknown_model", "is not known to the provider"),
+        ("forbidden", 403, False, "key_refused", "rejected the key"),
+        ("unknown", 404, False, "unknown_model", "the provider does not know"),
         ("poor", 402, False, "no_credit", "no credit or quota left"),
         ("wrong", 422, False, "model_failed", "failed: "),
     ],
@@ -167,7 +167,7 @@ def test_a_source_works_in_one_event_loop_after_another_and_in_several_at_once(
 def test_a_failure_is_told_in_our_words_and_asked_once(
     server: ScriptedServer, name: str, worker: str, status: int, transient: bool, code: str, told: str
 ) -> None:
-    failed = failure(provider_source(name, environ(server, worker)))
+    failed = failure(create_provider_source(name, environ(server, worker)))
     assert (failed.status, failed.transient, failed.code) == (status, transient, code)
     assert told in failed.message
     assert f"HTTP {status}" in failed.message
@@ -179,7 +179,7 @@ def test_a_failure_is_told_in_our_words_and_asked_once(
 def test_a_wrong_key_is_named_by_its_variable_and_never_shown(server: ScriptedServer, name: str) -> None:
     secret = "sk-something-that-nobody-may-see"
     keys = {**environ(server, "talker"), "ANTHROPIC_API_KEY": secret, "OPENAI_API_KEY": secret}
-    failed = failure(provider_source(name, keys))
+    failed = failure(create_provider_source(name, keys))
     variable = "ANTHROPIC_API_KEY" if name.startswith("anthropic") else "OPENAI_API_KEY"
     assert variable in str(failed)
     assert secret not in str(failed)
@@ -194,12 +194,12 @@ def test_a_key_in_a_providers_words_is_left_out() -> None:
 
 
 def test_an_unknown_model_is_told_with_the_nearest(server: ScriptedServer) -> None:
-    failed = failure(provider_source("anthropic:claude-sonet-5", environ(server, "unknown")))
+    failed = failure(create_provider_source("anthropic:claude-sonet-5", environ(server, "unknown")))
     assert failed.hint == "Did you mean 'anthropic:claude-sonnet-5'?"
 
 
 def test_a_model_that_this_account_lacks_is_not_said_to_be_meant(server: ScriptedServer) -> None:
-    failed = failure(provider_source("anthropic:claude-sonnet-5", environ(server, "unknown")))
+    failed = failure(create_provider_source("anthropic:claude-sonnet-5", environ(server, "unknown")))
     assert failed.hint is not None
     assert "'anthropic:claude-sonnet-5'" not in failed.hint
 
@@ -207,17 +207,17 @@ def test_a_model_that_this_account_lacks_is_not_said_to_be_meant(server: Scripte
 @pytest.mark.parametrize(("name", "variable"), [("anthropic:claude-sonnet-5", "ANTHROPIC"), ("openai:gpt-5", "OPENAI")])
 def test_a_server_that_wants_a_key_where_none_is_set(server: ScriptedServer, name: str, variable: str) -> None:
     address = {f"{variable}_BASE_URL": environ(server, "talker")[f"{variable}_BASE_URL"]}
-    failed = failure(provider_source(name, address))
+    failed = failure(create_provider_source(name, address))
     assert failed.code == "key_refused"
-    assert failed.message.startswith(f"{name} wants a key, and none is set: ")
-    assert failed.hint == f"Set {variable}_API_KEY: the server that {variable}_BASE_URL names wants one."
+    assert failed.message.startswith(f"{name} needs a key, and no key is set: ")
+    assert failed.hint == f"Set {variable}_API_KEY: the server of {variable}_BASE_URL requires a key."
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_provider_that_cannot_be_reached_may_be_asked_again(name: str) -> None:
     nowhere = "http://127.0.0.1:9/v1"
     keys = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_BASE_URL": nowhere, "OPENAI_BASE_URL": nowhere}
-    failed = failure(provider_source(name, keys))
+    failed = failure(create_provider_source(name, keys))
     assert failed.transient
     assert (failed.code, "cannot be reached" in failed.message) == ("model_not_reachable", True)
 
@@ -255,7 +255,7 @@ def told_by(answer: bytes, name: str = "anthropic:claude-sonnet-5") -> ModelFail
                 "ANTHROPIC_BASE_URL": url,
                 "OPENAI_BASE_URL": url,
             }
-            await provider_source(name, keys).answer(query(), lambda piece: None)
+            await create_provider_source(name, keys).answer(query(), lambda piece: None)
 
     with pytest.raises(ModelFailed) as failed:
         asyncio.run(run())
@@ -290,7 +290,7 @@ def test_a_stream_that_ends_without_its_end_is_no_answer() -> None:
     )
     failed = told_by(http("200 OK", created, "text/event-stream"), "openai:gpt-5")
     assert failed.transient
-    assert "broke off" in failed.message
+    assert "ended before it was complete" in failed.message
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_stream_that_ends_without_its_end_is_no_answer() -> None:
 def test_a_failure_without_a_status_is_judged_by_its_kind(
     kind: type[ModelAPIError], transient: bool, code: str
 ) -> None:
-    failed = ProviderSource("bedrock", "m", {})._explained(kind("m", "it is so"))
+    failed = ProviderSource("bedrock", "m", {})._convert_error(kind("m", "it is so"))
     assert (failed.transient, failed.code) == (transient, code)
     assert failed.message.endswith(": it is so")
     assert "bedrock:m" in failed.message
@@ -339,29 +339,29 @@ def test_whatever_a_server_says_is_a_failure_that_can_be_read(answer: bytes, nam
 @pytest.mark.parametrize(
     ("name", "keys", "told"),
     [
-        ("anthropic:claude-sonnet-5", {}, "ANTHROPIC_API_KEY is not set\nSet ANTHROPIC_API_KEY"),
-        ("anthropic:claude-sonnet-5", {"ANTHROPIC_API_KEY": " "}, "ANTHROPIC_API_KEY is not set"),
-        ("openai:gpt-5", {}, "OPENAI_API_KEY is not set"),
-        ("deepseek:deepseek-chat", {"OPENAI_API_KEY": "k"}, "DEEPSEEK_API_KEY is not set"),
-        ("ollama:llama3", {}, "OLLAMA_BASE_URL is not set"),
-        ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY is not set"),
-        ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT is not set"),
+        ("anthropic:claude-sonnet-5", {}, "ANTHROPIC_API_KEY, which is not set\nSet ANTHROPIC_API_KEY"),
+        ("anthropic:claude-sonnet-5", {"ANTHROPIC_API_KEY": " "}, "ANTHROPIC_API_KEY, which is not set"),
+        ("openai:gpt-5", {}, "OPENAI_API_KEY, which is not set"),
+        ("deepseek:deepseek-chat", {"OPENAI_API_KEY": "k"}, "DEEPSEEK_API_KEY, which is not set"),
+        ("ollama:llama3", {}, "OLLAMA_BASE_URL, which is not set"),
+        ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY, which is not set"),
+        ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT, which is not set"),
         ("sentence-transformers:x", {}, "cannot be used: Unknown model"),
-        ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION is not set"),
-        ("antropic:claude", {}, "there is no provider 'antropic'\nDid you mean 'anthropic'?"),
-        ("nobody/claude", {}, "there is no provider 'nobody'"),
-        ("anthropic:", {}, "there is no provider"),
-        ("claude-sonnet-5", {}, "does not say whose model it is\nWrite 'anthropic:claude-sonnet-5'."),
+        ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION, which is not set"),
+        ("antropic:claude", {}, "unknown provider 'antropic'\nDid you mean 'anthropic'?"),
+        ("nobody/claude", {}, "unknown provider 'nobody'"),
+        ("anthropic:", {}, "unknown provider 'anthropic'"),
+        ("claude-sonnet-5", {}, "the provider is missing\nWrite 'anthropic:claude-sonnet-5'."),
         ("gpt-4", {}, "Write 'openai:gpt-4'."),
         ("something", {}, "Write `provider:model`"),
-        ("", {}, "does not say whose model it is"),
+        ("", {}, "the provider is missing"),
         ("cohere:command-r", {"CO_API_KEY": "k"}, "pip install 'pydantic-ai-slim[cohere]'"),
         ("google-cloud:gemini-2.5-pro", {}, "pip install 'pydantic-ai-slim[google]'"),
     ],
 )
 def test_what_is_missing_is_named(name: str, keys: dict[str, str], told: str) -> None:
     with pytest.raises(ModelUnusable) as failed:
-        provider_source(name, keys)
+        create_provider_source(name, keys)
     assert told in str(failed.value)
 
 
@@ -375,11 +375,11 @@ def test_what_is_missing_is_named(name: str, keys: dict[str, str], told: str) ->
     ],
 )
 def test_other_providers_and_servers_of_ones_own_can_be_named(name: str, keys: dict[str, str], shown: str) -> None:
-    assert provider_source(name, keys).name == shown
+    assert create_provider_source(name, keys).name == shown
 
 
 def test_a_server_of_ones_own_needs_no_key(server: ScriptedServer) -> None:
-    source = provider_source("openai:gpt-5", {"OPENAI_BASE_URL": server.openai_url})
+    source = create_provider_source("openai:gpt-5", {"OPENAI_BASE_URL": server.openai_url})
     assert not failure(source).transient
     assert server.requests[0].key == "api-key-not-set"
 
@@ -411,7 +411,7 @@ def test_a_model_that_cannot_be_streamed_is_heard_at_the_end(said: str) -> None:
     model.said = said
     heard: list[str] = []
     conversation: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
-    assert asyncio.run(_ask(model, query(conversation), heard.append, lambda: None)).text == said
+    assert asyncio.run(_call_model(model, query(conversation), heard.append, lambda: None)).text == said
     assert heard == ([said] if said else [])
 
 
@@ -431,5 +431,5 @@ def test_a_model_that_cannot_be_streamed_is_heard_at_the_end(said: str) -> None:
     ],
 )
 def test_which_files_a_model_takes(name: str, images: bool, pdfs: bool) -> None:
-    source = provider_source(name, {**KEYS, **SERVERS})
-    assert (source.takes("image/png"), source.takes("application/pdf")) == (images, pdfs)
+    source = create_provider_source(name, {**KEYS, **SERVERS})
+    assert (source.accepts("image/png"), source.accepts("application/pdf")) == (images, pdfs)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from guildhall.policy.rules import Action, judge, judge_risk, rules_against_risk
+from guildhall.policy.rules import Action, assess_risk, judge
 
 READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.write"})
 RECALL = frozenset({"memory.read"})
 
 
 def asked(**tools: frozenset[str]) -> list[str]:
-    return [rule.name for rule in rules_against_risk(tools, accepted=False) if rule.approval_required]
+    return [rule.name for rule in assess_risk(tools, accepted=False).rules if rule.approval_required]
 
 
 def test_all_three_need_approval_for_the_way_out() -> None:
@@ -34,11 +34,11 @@ def test_less_than_that_is_fine(tools: dict[str, frozenset[str]]) -> None:
 
 
 def test_a_worker_s_file_may_accept_it() -> None:
-    assert rules_against_risk({"Read": READ, "WebFetch": FETCH}, accepted=True) == ()
+    assert assess_risk({"Read": READ, "WebFetch": FETCH}, accepted=True).rules == ()
 
 
 def test_the_guard_is_a_rule_like_any_other() -> None:
-    rules = rules_against_risk({"Read": READ, "WebFetch": FETCH}, accepted=False)
+    rules = assess_risk({"Read": READ, "WebFetch": FETCH}, accepted=False).rules
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules).decision == "ask"
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules, "strict").decision == "refuse"
     assert judge(Action(tool="Read", capabilities=READ), rules).decision == "allow"
@@ -46,10 +46,10 @@ def test_the_guard_is_a_rule_like_any_other() -> None:
 
 def test_workers_that_call_each_other_count_as_one() -> None:
     for around, expected in ((READ, ["WebFetch"]), (WRITE, []), (FETCH, [])):
-        rules = rules_against_risk({"WebFetch": FETCH}, accepted=False, around=around)
+        rules = assess_risk({"WebFetch": FETCH}, accepted=False, others=around).rules
         assert [rule.name for rule in rules] == expected
-    assert rules_against_risk({"Read": READ}, accepted=False, around=FETCH) == (), "the other one is asked about"
-    assert rules_against_risk({"WebFetch": FETCH}, accepted=True, around=READ) == ()
+    assert assess_risk({"Read": READ}, accepted=False, others=FETCH).rules == (), "the other one is asked about"
+    assert assess_risk({"WebFetch": FETCH}, accepted=True, others=READ).rules == ()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_workers_that_call_each_other_count_as_one() -> None:
     ],
 )
 def test_the_verdict_in_words(tools: dict[str, frozenset[str]], accepted: bool, said: str) -> None:
-    risk = judge_risk(tools, accepted=accepted)
+    risk = assess_risk(tools, accepted=accepted)
     assert said in risk.text
-    assert risk.together is not risk.text.startswith("none")
-    assert risk.as_dict()["together"] is risk.together
+    assert risk.is_present is not risk.text.startswith("none")
+    assert risk.as_dict()["together"] is risk.is_present

@@ -40,7 +40,7 @@ def view(frame: Frame, home: Home, more: str = "") -> View:
     home.workers.mkdir(parents=True, exist_ok=True)
     (home.workers / "coder.yaml").write_text(WORKER + more)
     worker = Registry(frame.root, home).find("coder", frame.cwd)
-    return make_view(worker, worker.folders(frame), frame, home)
+    return make_view(worker, worker.sandbox_folders(frame), frame, home)
 
 
 def test_file_tools_see_the_worktree_and_nothing_else(frame: Frame, home: Home, repo: Repository) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from guildhall.core.errors import GuildError
-from guildhall.room import inbox, records, voting
+from guildhall.room import ballots, inbox, records
 from guildhall.room.model import Actor
 from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store.engine import Store, scratch
@@ -282,7 +282,7 @@ class Votes(InRoom):
     def what_binds_is_carried_out(self) -> None:
         last = max((one for one in self.room.list_proposals() if one.guards), key=lambda one: one.number, default=None)
         guard = self.room.find_guard("x") or self.store.read(
-            lambda c: voting.find_guard(c, self.room.id, "document_write", "notes.md")
+            lambda c: ballots.find_guard(c, self.room.id, "document_write", "notes.md")
         )
         if last is not None and last.has_passed:
             assert guard is None

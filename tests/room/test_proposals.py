@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Refused
-from guildhall.room import records, voting
+from guildhall.room import ballots, records
+from guildhall.room.ballots import decide
 from guildhall.room.model import Actor, Proposal
 from guildhall.room.service import Rooms, RoomSettings, perform_in
-from guildhall.room.voting import decide
 from tests.room.conftest import PERSON, TEAM, Heard, Moments, agent
 from tests.room.desks import At, end_proposals, unread, vote, waiting
 
@@ -207,7 +207,7 @@ def test_a_binding_approval_guards_what_it_names_until_it_passes(room: Room):
     assert coder("document_list")
     guard = room.find_guard("Bash")
     assert guard is not None
-    assert "Bash is closed until p-1" in str(voting.closed_error(guard, "Bash"))
+    assert "Bash is closed until p-1" in str(ballots.closed_error(guard, "Bash"))
     voted(room, "p-1", coder="approve", reviewer="approve", coordinator="reject")
     assert room.list_proposals()[0].status == "rejected"
     assert "was rejected" in coder.refused("document_write", content="x")  # a refusal does not open it
@@ -246,7 +246,7 @@ def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: 
     coder("proposal_create", type="election", title="chair", timeout=60)
     coder("proposal_create", type="approval", title="no end")
     assert asyncio.run(end_proposals(room, "expire")) == []
-    assert store.read(lambda c: voting.next_expiry(c, room.id)) == room.list_proposals()[1].expires_at
+    assert store.read(lambda c: ballots.next_expiry(c, room.id)) == room.list_proposals()[1].expires_at
     clock.at += timedelta(hours=2)
     assert "p-1 has expired" in coder.refused("proposal_vote", proposal="p-1", choice="x")
     ended = asyncio.run(end_proposals(room, "expire"))

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from guildhall.rpc.endpoint import Endpoint, Offer
 from guildhall.rpc.http import MAX_BODY_BYTES
 from guildhall.rpc.jsonrpc import RpcError
-from tests.hall.doors import MODERN, Desk, listening, raw
+from tests.hall.doors import MODERN, SampleTools, open_raw_client, serve_app
 from tests.rpc.hostile import CASES, OK, UNANSWERED
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def member(*, worker: bool = True, tools: bool = True) -> AsyncGenerator[tuple[str, Desk]]:
-    desk = Desk()
+async def member(*, worker: bool = True, tools: bool = True) -> AsyncGenerator[tuple[str, SampleTools]]:
+    desk = SampleTools()
     offer = Offer(
         name="clerk",
         version="3.2.1",
         tools=desk.toolbox().tools if tools else (),
         worker=operate if worker else None,
     )
-    async with listening(Endpoint.of_one(offer, SECRET)) as url:
+    async with serve_app(Endpoint.for_offer(offer, SECRET)) as url:
         yield f"{url}/mcp", desk
 
 
@@ -66,7 +66,7 @@ def test_the_official_client_lists_and_calls_the_tools_on_the_port_of_the_worker
                 "image",
                 "resource",
             ]
-            with pytest.raises(MCPError, match="there is no tool 'sum' here"):
+            with pytest.raises(MCPError, match="unknown tool 'sum'"):
                 await client.call_tool("sum", {})
 
     asyncio.run(work())
@@ -74,7 +74,7 @@ def test_the_official_client_lists_and_calls_the_tools_on_the_port_of_the_worker
 
 def test_what_it_says_about_itself_and_what_each_method_answers() -> None:
     async def work() -> None:
-        async with member() as (url, _), raw(url, SECRET) as http:
+        async with member() as (url, _), open_raw_client(url, SECRET) as http:
             about = (await http.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
             assert about["serverInfo"] == {"name": "clerk", "version": "3.2.1"}
             assert about["capabilities"] == {"tools": {"listChanged": False}, "experimental": {"worker": {}}}
@@ -96,12 +96,15 @@ def test_what_it_says_about_itself_and_what_each_method_answers() -> None:
 
 def test_a_member_without_a_worker_or_without_tools_says_so() -> None:
     async def work() -> None:
-        async with member(worker=False) as (url, _), raw(url, SECRET) as http:
+        async with member(worker=False) as (url, _), open_raw_client(url, SECRET) as http:
             refused = (await http.ask("worker/dispatch", {})).json()["error"]
-            assert (refused["code"], refused["message"]) == (-32601, "clerk has no worker: it takes no worker/dispatch")
+            assert (refused["code"], refused["message"]) == (
+                -32601,
+                "clerk has no worker: it does not support worker/dispatch",
+            )
             about = (await http.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
             assert "experimental" not in about["capabilities"]
-        async with member(tools=False) as (url, _), raw(url, SECRET) as http:
+        async with member(tools=False) as (url, _), open_raw_client(url, SECRET) as http:
             assert (await http.ask("tools/list")).json()["result"] == {"tools": []}
             assert (await http.call("add", {"a": 1, "b": 1}))["error"]["code"] == -32602
 
@@ -110,7 +113,7 @@ def test_a_member_without_a_worker_or_without_tools_says_so() -> None:
 
 def test_a_notification_is_carried_out_and_never_answered() -> None:
     async def work() -> None:
-        async with member() as (url, desk), raw(url, SECRET) as http:
+        async with member() as (url, desk), open_raw_client(url, SECRET) as http:
             for params in ({"refuse": 1}, {"break": 1}, {}):
                 reply = await http.post(
                     json.dumps({"jsonrpc": "2.0", "method": "worker/cancel", "params": params}).encode()
@@ -125,7 +128,7 @@ def test_a_notification_is_carried_out_and_never_answered() -> None:
 
 def test_what_breaks_inside_is_told_in_words_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        async with member() as (url, _), raw(url, SECRET) as http:
+        async with member() as (url, _), open_raw_client(url, SECRET) as http:
             broke = (await http.ask("worker/status", {"break": 1})).json()
             assert (broke["error"]["code"], "KeyError" in broke["error"]["message"]) == (-32603, True)
             no = (await http.ask("worker/status", {"refuse": 1})).json()
@@ -134,12 +137,12 @@ def test_what_breaks_inside_is_told_in_words_and_logged(caplog: pytest.LogCaptur
 
     with caplog.at_level(logging.ERROR, "guildhall.members"):
         asyncio.run(work())
-    assert [record.message for record in caplog.records] == ["worker/status broke"]
+    assert [record.message for record in caplog.records] == ["worker/status failed"]
 
 
 def test_hostile_messages_are_answered_with_an_error_and_do_nothing() -> None:
     async def work() -> None:
-        async with member() as (url, desk), raw(url, SECRET) as http:
+        async with member() as (url, desk), open_raw_client(url, SECRET) as http:
             for case in CASES:
                 reply = await http.post(case.body, case.headers)
                 payload = reply.json()
@@ -193,11 +196,11 @@ def test_whoever_has_no_secret_or_comes_from_elsewhere_is_not_heard() -> None:
 
 def test_requests_that_wait_do_not_keep_others_from_being_answered() -> None:
     async def work() -> None:
-        async with member() as (url, desk), raw(url, SECRET) as http:
+        async with member() as (url, desk), open_raw_client(url, SECRET) as http:
             waiting = asyncio.create_task(http.call("hold", {"number": 1}))
-            await asyncio.wait_for(desk.began.wait(), 5)
+            await asyncio.wait_for(desk.has_started.wait(), 5)
             assert (await http.ask("ping")).status_code == 200
-            desk.go_on.set()
+            desk.may_finish.set()
             assert (await waiting)["result"]["content"][0]["text"] == "held 1"
 
     asyncio.run(work())

@@ -120,7 +120,7 @@ def test_a_body_is_read_whatever_its_length_header_says(length: str) -> None:
 
 
 def member_endpoint() -> Any:
-    return Endpoint.of_one(Offer(name="clerk", version="1"), SECRET), "/mcp"
+    return Endpoint.for_offer(Offer(name="clerk", version="1"), SECRET), "/mcp"
 
 
 def tool_door() -> Any:

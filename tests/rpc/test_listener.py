@@ -29,7 +29,7 @@ def test_slow_clients_are_cut_off() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     async def go() -> None:
-        listener = Listener(head_within=0.1)
+        listener = Listener(head_timeout_s=0.1)
         await listener.listen(app)
         whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         for beginning, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHo", 0), (whole + b"GET / HT", 1), (_LONG_HEAD, 0)):
@@ -89,4 +89,4 @@ def test_uvicorn_has_the_rest_of_what_is_used() -> None:
     state = ServerState()
     assert (state.connections, state.tasks) == (set(), set()), ADAPT
     assert httptools_impl.STATUS_LINE[400].startswith(b"HTTP/1.1 400"), ADAPT
-    assert module._UNREADABLE in inspect.getsource(HttpToolsProtocol), ADAPT
+    assert module._INVALID_REQUEST in inspect.getsource(HttpToolsProtocol), ADAPT

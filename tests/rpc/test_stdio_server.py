@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 from guildhall.rpc.stdio_server import StdioServer
-from tests.hall.doors import Desk
+from tests.hall.doors import SampleTools
 from tests.rpc.hostile import CALL, CASES, ENVELOPE, UNANSWERED, message
 
 
-def answers(desk: Desk, *lines: bytes) -> list[dict[str, Any]]:
+def answers(desk: SampleTools, *lines: bytes) -> list[dict[str, Any]]:
     """The responses to some lines."""
     written: list[bytes] = []
 
@@ -27,7 +27,7 @@ def answers(desk: Desk, *lines: bytes) -> list[dict[str, Any]]:
 
 
 def test_hostile_lines_are_answered_with_an_error_and_do_nothing() -> None:
-    desk = Desk()
+    desk = SampleTools()
     for case in CASES:
         if case.headers or not case.body:  # lines have no headers, and an empty line is no message
             continue
@@ -38,7 +38,7 @@ def test_hostile_lines_are_answered_with_an_error_and_do_nothing() -> None:
 
 
 def test_a_request_of_the_newest_era_has_its_version_in_itself() -> None:
-    desk = Desk()
+    desk = SampleTools()
     (response,) = answers(desk, message("tools/call", params=CALL))
     assert response["result"]["resultType"] == "complete"
     assert desk.done == [1]
@@ -50,7 +50,7 @@ def test_a_request_of_the_newest_era_has_its_version_in_itself() -> None:
 
 
 def test_a_request_can_be_cancelled_and_its_id_is_taken_until_then() -> None:
-    desk = Desk()
+    desk = SampleTools()
     call = message("tools/call", params={"name": "hold", "arguments": {"number": 1}})
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
     responses = answers(desk, call, call, cancel % b"[]", cancel % b"2", cancel % b"1", message("ping", id=2))

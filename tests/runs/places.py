@@ -60,12 +60,12 @@ def kinds(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [entry["kind"] for entry in entries]
 
 
-def told(entries: Sequence[Mapping[str, Any]]) -> str:
+def model_input(entries: Sequence[Mapping[str, Any]]) -> str:
     """Everything that the model was sent, as the record has it."""
     return "\n".join(str(entry["data"]["message"]) for entry in entries if entry["kind"] == "model_asked")
 
 
-def start_asking(guild: Guild, *words: str) -> tuple[Ran, str, str]:
+def run_until_ask(guild: Guild, *words: str) -> tuple[Ran, str, str]:
     """A run that stops with an ask: what the command said, the run, the ask."""
     ran = guild("run", "scribe", "go", "--output", "json", *words)
     assert ran.code == 4, ran
@@ -73,7 +73,7 @@ def start_asking(guild: Guild, *words: str) -> tuple[Ran, str, str]:
     return ran, ran.json["run"], ran.json["asks"][0]["ask"]
 
 
-def until(true: Callable[[], object]) -> None:
+def wait_until(true: Callable[[], object]) -> None:
     """Waits for something that another process does."""
     end = time.monotonic() + PATIENCE
     while not true():

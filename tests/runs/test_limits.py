@@ -161,19 +161,19 @@ def test_at_a_terminal_a_limit_asks_first(
     terminal: Callable[..., Terminal], free: Path, answer: str, code: int
 ) -> None:
     person = terminal("run", "scribe", "go", "--max-turns", "2")
-    person.until("has reached its limit of 2 turns")
-    person.until("Allow more?")
-    person.types(f"{answer}\n")
-    assert person.ends()[0] == code
+    person.wait_for("has reached its limit of 2 turns")
+    person.wait_for("Allow more?")
+    person.type(f"{answer}\n")
+    assert person.wait_exit()[0] == code
 
 
 def test_an_answer_that_comes_later_counts_without_a_terminal_too(
     terminal: Callable[..., Terminal], guild: Guild, free: Path
 ) -> None:
     person = terminal("run", "scribe", "go", "--max-turns", "2")
-    person.until("Allow more?")
-    person.types("\x03")
-    person.ends()
+    person.wait_for("Allow more?")
+    person.type("\x03")
+    person.wait_exit()
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     guild("answer", ask["ask"], "yes")
     assert guild("resume", ask["run"]).code == 0
@@ -183,19 +183,19 @@ def test_at_a_terminal_time_asks_first(terminal: Callable[..., Terminal], projec
     put_worker(project, tool_rules=None, limits={"timeout": "0.3s"})
     put_script(project, {"sleep": 0.5, **WRITE}, {"sleep": 0.2, "say": "done"})
     person = terminal("run", "scribe", "go")
-    person.until("has reached its limit of 0.3 seconds")
-    person.until("Allow more?")
-    person.types("60\n")
-    assert person.ends() == (0, "done\n")
+    person.wait_for("has reached its limit of 0.3 seconds")
+    person.wait_for("Allow more?")
+    person.type("60\n")
+    assert person.wait_exit() == (0, "done\n")
 
 
 def test_at_a_terminal_no_more_time_ends_it(terminal: Callable[..., Terminal], project: Path) -> None:
     put_worker(project, tool_rules=None, limits={"timeout": "0.2s"})
     put_script(project, {"sleep": 0.5, **WRITE}, DONE)
     person = terminal("run", "scribe", "go")
-    person.until("Allow more?")
-    person.types("no\n")
-    assert person.ends() == (5, "")
+    person.wait_for("Allow more?")
+    person.type("no\n")
+    assert person.wait_exit() == (5, "")
     assert not (project / "notes" / "a.md").exists()
 
 

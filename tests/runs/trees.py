@@ -50,5 +50,5 @@ def put_tree(project: Path, *, asking: bool = False, hand: Mapping[str, Any] | N
     put_answers(project, boss=[[both, {"say": "both are written"}]], hand=[ONE, TWO])
 
 
-def written(project: Path) -> list[str]:
+def list_notes(project: Path) -> list[str]:
     return sorted(path.name for path in (project / "notes").glob("*"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.pydantic import PydanticRuntime
 from tests.children import Place
 from tests.conftest import ROOT
@@ -38,7 +38,7 @@ def executed(request: pytest.FixtureRequest) -> Callable[..., Any]:
         if request.param == "here":
             return asyncio.run(runtime.execute(assignment, doors)).output
         place: Place = request.getfixturevalue("place")
-        runtime = ChildRuntime(place.nursery)
+        runtime = ForkedRuntime(place.nursery)
         return place.runs(runtime.execute(assignment, doors)).output
 
     return execute

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from guildhall.core.errors import ModelFailed, RuntimeFailed, ScriptExhausted, ScriptMismatch
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.workers.definition import RuntimeName
 
 ROOT = Path(__file__).parents[2]
@@ -20,21 +20,21 @@ def rows(columns: int) -> list[list[str]]:
 
 
 def test_every_runtime_is_there_with_what_the_catalogue_says() -> None:
-    assert set(ROWS) == set(RuntimeName.__args__)
+    assert set(RUNTIMES) == set(RuntimeName.__args__)
     told = {row[0].strip("`"): row[1:] for row in rows(6)}
-    assert list(told) == list(ROWS)
-    for name, row in ROWS.items():
+    assert list(told) == list(RUNTIMES)
+    for name, row in RUNTIMES.items():
         title, install, tested, durability, models = told[name]
         assert title.startswith(row.title)
-        assert (install, tested, durability) == (row.install, row.tested or "", row.durability)
+        assert (install, tested, durability) == (row.install, row.tested_version or "", row.durability)
         assert models == (", ".join(f"`{provider}:`" for provider in row.providers) or "any")
-        if row.least is not None and name == "claude":
-            assert f"{row.least} is the oldest" in PAGE
+        if row.min_version is not None and name == "claude":
+            assert f"{row.min_version} is the oldest" in PAGE
 
 
 def test_every_gap_is_there_and_no_other() -> None:
     told = [(row[0].strip("`"), row[1]) for row in rows(2)]
-    assert told == [(name, gap) for name, row in ROWS.items() for gap in row.gaps]
+    assert told == [(name, gap) for name, row in RUNTIMES.items() for gap in row.gaps]
 
 
 def test_every_failure_of_a_runtime_and_of_a_model_is_there() -> None:

@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment, Attachment
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ class Doors:
         self.heard: list[str] = []
         self.result = result or ToolResult.of("seen")
 
-    async def model(
+    async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         self.asked.append((key, list(messages), parameters))
         return self.answers[len(self.asked) - 1]
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self.calls.append(call)
         return self.result
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         self.heard.append(key)
         return f"words {key}"
 
@@ -111,7 +111,7 @@ def test_what_is_attached_comes_after_the_message_each_named_and_quoted_as_data(
     assert "\n".join(lines[1:-1]) == hostile
     assert files[0].digest in lines[0]
     assert files[0].digest in lines[-1]
-    assert text.metadata == files[0].as_described()
+    assert text.metadata == files[0].describe()
     assert '"in/b.png" (image/png, 3 bytes)' in named_picture
     assert (picture.data, picture.media_type) == (b"png", "image/png")
     assert marked.content.split("\n")[1] == "marked"
@@ -148,7 +148,7 @@ def test_an_empty_answer_is_sent_back_and_the_third_is_the_end(executed: Execute
     doors = Doors(empty, empty, says("done"))
     assert executed(doors, told()) == "done"
     assert "The answer was empty" in doors.last_replies()[0].content
-    with pytest.raises(RuntimeFailed, match="3 times in a row"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row"):
         executed(Doors(empty, empty, empty), told())
 
 
@@ -207,7 +207,7 @@ def test_without_a_schema_final_result_is_a_tool_like_any_other(executed: Execut
     ],
 )
 def test_what_is_no_json_object_is_no_arguments(args: Any) -> None:
-    assert arguments_of(ToolCallPart("t", args, "a")) is None
+    assert call_arguments(ToolCallPart("t", args, "a")) is None
 
 
 JSON = st.recursive(
@@ -223,10 +223,10 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), JSON, max_size=4))
 def test_what_is_one_is_taken_as_it_is(arguments: dict[str, Any]) -> None:
-    assert arguments_of(ToolCallPart("t", arguments, "a")) == arguments
-    assert arguments_of(ToolCallPart("t", json.dumps(arguments), "a")) == arguments
+    assert call_arguments(ToolCallPart("t", arguments, "a")) == arguments
+    assert call_arguments(ToolCallPart("t", json.dumps(arguments), "a")) == arguments
 
 
 @pytest.mark.parametrize("args", [None, "", {}])
 def test_no_arguments_are_none(args: Any) -> None:
-    assert arguments_of(ToolCallPart("t", args, "a")) == {}
+    assert call_arguments(ToolCallPart("t", args, "a")) == {}

@@ -293,7 +293,7 @@ def test_codex_calls_the_tools_of_a_namespace_in_it(server: ScriptedServer) -> N
             },
             {"type": "function_call_output", "call_id": call.call_id, "output": "pong"},
         ]
-        with pytest.raises(openai.BadRequestError, match="used up: it has 1 answers"):
+        with pytest.raises(openai.BadRequestError, match="script exhausted: it has 1 answers"):
             client.responses.create(**{**body, "input": items})
 
 

@@ -199,7 +199,7 @@ def test_a_call_is_closed_by_the_call_before_it() -> None:
             "ask",
             AnswerLedger(calls),
             effects,
-            closed=lambda call: "submitted" if effects.steps else None,
+            block_reason=lambda call: "submitted" if effects.steps else None,
         )
         return await asyncio.gather(*map(gate.call, calls))
 

@@ -167,4 +167,4 @@ def test_after_the_end_nothing_runs(tmp_path: Path) -> None:
 
     before, after = asyncio.run(go())
     assert "a" in before.text
-    assert after == ToolResult.error("The run has ended: nothing is called any more.")
+    assert after == ToolResult.error("The run has ended; the call was not made.")

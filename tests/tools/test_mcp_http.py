@@ -14,7 +14,7 @@ from guildhall.core.errors import ServerGone, ToolUnavailable
 from guildhall.tools.mcp.client import OnServer, Server
 from guildhall.tools.mcp.model import MAX_MESSAGE_BYTES, ServerSpec
 from guildhall.tools.model import Blob
-from tests.hall.doors import listening
+from tests.hall.doors import serve_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -76,7 +76,7 @@ def test_a_server_of_the_official_library_is_reached(stateless: bool, whole: boo
     guarded = Guarded(library_server().streamable_http_app(stateless_http=stateless, json_response=whole))
 
     async def main() -> None:
-        async with listening(guarded, lifespan="on") as url:
+        async with serve_app(guarded, lifespan="on") as url:
             server = await Server.connect(spec(f"{url}/mcp"))
             assert [tool.name for tool in server.tools] == ["far_add", "far_picture", "far_fail"]
             assert server.tools[0].input_schema["required"] == ["a", "b"]
@@ -114,8 +114,8 @@ class Odd:
         self.told.append(asked)
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         status, headers, pieces = self._answers(asked)
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw})
+        raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw_headers})
         for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
@@ -150,7 +150,7 @@ def answering(
 
 @asynccontextmanager
 async def odd(server: Odd) -> AsyncGenerator[Server]:
-    async with listening(server) as url:
+    async with serve_app(server) as url:
         connected = await Server.connect(spec(url), start_seconds=10, call_seconds=2)
         try:
             yield connected
@@ -252,7 +252,7 @@ def test_an_address_where_nobody_is_fails_at_once_and_one_that_goes_away_at_the_
         asyncio.run(Server.connect(spec("http://127.0.0.1:9/mcp")))
 
     async def main() -> None:
-        async with listening(Odd(answering(lambda asked: (500, {}, [])))) as url:
+        async with serve_app(Odd(answering(lambda asked: (500, {}, [])))) as url:
             server = await Server.connect(spec(url))
         first = await call(server, "echo")
         assert first.is_error
@@ -276,7 +276,7 @@ def test_one_that_never_answers_is_given_up() -> None:
                 pass
 
     async def main() -> None:
-        async with listening(Silent()) as url:
+        async with serve_app(Silent()) as url:
             with pytest.raises(ToolUnavailable, match=r"was not ready after 0\.2 s"):
                 await Server.connect(spec(url), start_seconds=0.2)
 

@@ -318,9 +318,9 @@ def test_wrong_arguments(arguments):
 
 
 def test_names_that_are_not_there():
-    assert "no address" in fetch("http://nowhere.example/").text
+    assert "cannot resolve" in fetch("http://nowhere.example/").text
     (tool,) = web_tools(resolve=lambda host, port: [])
-    assert "no address" in asyncio.run(invoke(tool, {"url": "http://nowhere.example/"})).text
+    assert "cannot resolve" in asyncio.run(invoke(tool, {"url": "http://nowhere.example/"})).text
 
 
 def test_a_server_that_is_not_there(site):

@@ -9,8 +9,8 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import ModelUnusable
-from guildhall.workers.loader import given, load
-from guildhall.workers.registry import BY_CONFIG, Choice, choose_model, normal
+from guildhall.workers.loader import load, worker_from_fields
+from guildhall.workers.registry import MODEL_CONFIG, ModelChoice, choose_model, normalize_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,33 +21,37 @@ if TYPE_CHECKING:
 
 @pytest.mark.req("DO-3")
 def test_worker_then_caller_then_frame_then_settings_and_override_beats_all(frame: Frame):
-    worker = given({"name": "w", "instructions": "x", "model": "a/worker"})
-    bare = given({"name": "w", "instructions": "x", "model": None})
+    worker = worker_from_fields({"name": "w", "instructions": "x", "model": "a/worker"})
+    bare = worker_from_fields({"name": "w", "instructions": "x", "model": None})
     framed = replace(frame, model="c:frame")
     settings = Settings(model="d:settings")
 
     chosen = choose_model(worker, framed, settings, caller="b:caller", override="e:override")
-    assert chosen == Choice(model="e:override", by="override")
-    assert choose_model(worker, framed, settings, caller="b:caller") == Choice(model="a:worker", by="worker")
-    assert choose_model(bare, framed, settings, caller="b:caller") == Choice(model="b:caller", by="caller")
-    assert choose_model(bare, framed, settings) == Choice(model="c:frame", by="frame")
-    assert choose_model(bare, frame, settings) == Choice(model="d:settings", by="settings")
+    assert chosen == ModelChoice(model="e:override", by="override")
+    assert choose_model(worker, framed, settings, caller="b:caller") == ModelChoice(model="a:worker", by="worker")
+    assert choose_model(bare, framed, settings, caller="b:caller") == ModelChoice(model="b:caller", by="caller")
+    assert choose_model(bare, framed, settings) == ModelChoice(model="c:frame", by="frame")
+    assert choose_model(bare, frame, settings) == ModelChoice(model="d:settings", by="settings")
 
 
 @pytest.mark.req("DO-3")
 def test_no_model_is_a_clear_error(frame: Frame):
-    with pytest.raises(ModelUnusable, match=r"the worker 'w' names no model.*\nGive one with --model") as caught:
-        choose_model(given({"name": "w", "instructions": "x"}), frame, Settings())
+    with pytest.raises(ModelUnusable, match=r"no model set for worker 'w'\n.*or use --model") as caught:
+        choose_model(worker_from_fields({"name": "w", "instructions": "x"}), frame, Settings())
     hint = caught.value.hint or ""
     assert "GUILDHALL_MODEL" in hint
     assert "dispatch" not in hint, "what was typed is named, and nothing else"
-    with pytest.raises(ModelUnusable, match=r"Give one with --config '\{\"model\": \"provider:model\"\}'"):
-        choose_model(given({"name": "w", "instructions": "x"}), frame, Settings(), given_by=BY_CONFIG)
+    with pytest.raises(ModelUnusable, match=r"or use --config '\{\"model\": \"provider:model\"\}'"):
+        choose_model(
+            worker_from_fields({"name": "w", "instructions": "x"}), frame, Settings(), model_option=MODEL_CONFIG
+        )
 
 
 def test_a_member_is_told_of_no_option_that_does_not_reach_it(frame: Frame):
     with pytest.raises(ModelUnusable, match=r"Dispatch with --config '\{\"model\": \"provider:model\"\}'") as caught:
-        choose_model(given({"name": "w", "instructions": "x"}), replace(frame, caller="member"), Settings())
+        choose_model(
+            worker_from_fields({"name": "w", "instructions": "x"}), replace(frame, caller="member"), Settings()
+        )
     hint = caught.value.hint or ""
     assert "GUILDHALL_MODEL" not in hint
     assert "--model" not in hint
@@ -69,7 +73,7 @@ def test_a_member_is_told_of_no_option_that_does_not_reach_it(frame: Frame):
     ],
 )
 def test_both_ways_to_write_a_model(written: str, meant: str):
-    assert normal(written) == meant
+    assert normalize_model(written) == meant
 
 
 def test_a_script_is_looked_for_where_it_was_named(write: Write, project: Path, frame: Frame):

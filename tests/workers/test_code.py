@@ -9,8 +9,8 @@ import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile, NotTrusted, ToolUnavailable
 from guildhall.core.frame import Frame
-from guildhall.workers.code import Trust, code_of, module_code, toolbox_code, toolboxes_in
-from guildhall.workers.loader import given, load
+from guildhall.workers.code import Trust, module_code, project_toolboxes, toolbox_code, worker_code
+from guildhall.workers.loader import load, worker_from_fields
 from guildhall.workers.model import Pin
 
 if TYPE_CHECKING:
@@ -51,18 +51,18 @@ def test_a_toolbox_of_the_project_or_of_the_home(project: Path, home: Home) -> N
     clerk = worker(project, toolboxes="[mail, desk]")
     put(project / "toolboxes" / "mail.py")
     put(home.toolboxes / "desk.py")
-    (mail, desk), wrong = code_of(clerk, frame(project), home)
+    (mail, desk), wrong = worker_code(clerk, frame(project), home)
     assert wrong == []
-    assert (mail.own, [file.shown for file in mail.files]) == (False, ["toolboxes/mail.py"])
-    assert (desk.own, [file.shown for file in desk.files]) == (True, ["desk.py"])
-    assert not Trust({}).holds(mail)
-    assert Trust({}).holds(desk)
+    assert (mail.is_own, [file.display_path for file in mail.files]) == (False, ["toolboxes/mail.py"])
+    assert (desk.is_own, [file.display_path for file in desk.files]) == (True, ["desk.py"])
+    assert not Trust({}).is_trusted(mail)
+    assert Trust({}).is_trusted(desk)
 
 
 def test_two_of_one_name_are_an_error(project: Path, home: Home) -> None:
     put(project / "toolboxes" / "mail.py")
     put(home.toolboxes / "mail.py")
-    with pytest.raises(ToolUnavailable, match="there are two toolboxes 'mail'"):
+    with pytest.raises(ToolUnavailable, match="'mail' is ambiguous"):
         toolbox_code(worker(project, toolboxes="[mail]"), "mail", frame(project), home)
 
 
@@ -78,7 +78,7 @@ def test_a_link_out_of_the_project_is_refused(project: Path, home: Home, tmp_pat
     (project / "toolboxes").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ToolUnavailable, match="a link out of the project"):
         toolbox_code(clerk, "mail", frame(project), home)
-    assert [str(error.message)[:29] for error in toolboxes_in(project)[1]] == ["this is a link out of the pro"]
+    assert [str(error.message)[:25] for error in project_toolboxes(project)[1]] == ["a link out of the project"]
 
 
 def test_a_link_inside_is_what_it_leads_to(project: Path, home: Home) -> None:
@@ -95,16 +95,16 @@ def test_pipes_folders_and_loops_break_nothing(project: Path, home: Home) -> Non
     (project / "toolboxes" / "folder.py").mkdir()
     (project / "toolboxes" / "loop.py").symlink_to("loop.py")
     (project / "toolboxes" / "none.py").symlink_to("nowhere.py")
-    found, wrong = toolboxes_in(project)
+    found, wrong = project_toolboxes(project)
     assert found == []
     assert len(wrong) == 4
     names = "[pipe, folder, loop, none]"
-    assert len(code_of(worker(project, toolboxes=names), frame(project), home)[1]) == 4
+    assert len(worker_code(worker(project, toolboxes=names), frame(project), home)[1]) == 4
 
 
 def test_an_unsaved_worker_has_the_toolboxes_of_the_caller_s_project(project: Path, home: Home) -> None:
     put(project / "toolboxes" / "mail.py")
-    new = given({"name": "new", "instructions": "x", "toolboxes": ["mail"]})
+    new = worker_from_fields({"name": "new", "instructions": "x", "toolboxes": ["mail"]})
     assert toolbox_code(new, "mail", frame(project), home).root == project
 
 
@@ -121,13 +121,13 @@ def test_every_module_of_the_package_counts(project: Path, home: Home) -> None:
     put(project / "pkg" / "data.json")
     put(project / "beside.py")
     code = module(project, home, "pkg.model:Report")
-    assert [file.shown for file in code.files] == [
+    assert [file.display_path for file in code.files] == [
         "pkg/__init__.py",
         "pkg/model.py",
         "pkg/deep/__init__.py",
         "pkg/deep/er.py",
     ]
-    assert [file.shown for file in module(project, home, "beside:Report").files] == ["beside.py"]
+    assert [file.display_path for file in module(project, home, "beside:Report").files] == ["beside.py"]
     assert module(project, home, "pkg.deep:Report").files == code.files
 
 
@@ -135,7 +135,7 @@ def test_a_folder_without_init_is_a_package_too(project: Path, home: Home) -> No
     put(project / "pkg" / "model.py")
     assert len(module(project, home, "pkg.model:Report").files) == 1
     put(project / "pkg.py")  # as Python has it: a file goes before a folder without __init__
-    with pytest.raises(InvalidFile, match=r"no module pkg\.model"):
+    with pytest.raises(InvalidFile, match=r"unknown module pkg\.model"):
         module(project, home, "pkg.model:Report")
 
 
@@ -188,7 +188,7 @@ def test_a_package_that_is_too_large_is_refused(project: Path, home: Home) -> No
         module(project, home, "pkg.m1:Report")
     for number in range(4):
         put(project / "big" / f"m{number}.py", "#" * 1_900_000)
-    with pytest.raises(ToolUnavailable, match="too large"):
+    with pytest.raises(ToolUnavailable, match="is larger than 5,000,000 bytes"):
         module(project, home, "big.m1:Report")
 
 
@@ -207,14 +207,14 @@ def test_a_change_a_new_file_and_one_that_is_gone_ask_again(project: Path, home:
     clerk = worker(project, output_schema_ref="pkg.model:Report")
     code = module_code(clerk, frame(project), home)
     trust = trusted(code)
-    trust.demand(code, clerk, frame(project))
+    trust.check(code, clerk, frame(project))
 
     def standing() -> dict[str, str]:
         now = module_code(clerk, frame(project), home)
         with pytest.raises(NotTrusted) as caught:
-            trust.demand(now, clerk, frame(project))
-        assert caught.value.hint == "Look at it, then: guild trust"
-        return {seen.shown: seen.standing for seen in trust.seen(now) if seen.standing != "trusted"}
+            trust.check(now, clerk, frame(project))
+        assert caught.value.hint == "Review and trust it: guild trust"
+        return {seen.display_path: seen.state for seen in trust.files(now) if seen.state != "trusted"}
 
     put(project / "pkg" / "model.py", "x = 2\n")
     assert standing() == {"pkg/model.py": "changed"}
@@ -234,7 +234,7 @@ def test_trust_is_for_a_path(project: Path, home: Home, tmp_path: Path) -> None:
     put(copy / "toolboxes" / "mail.py")
     clerk = worker(copy, toolboxes="[mail]")
     code = toolbox_code(clerk, "mail", frame(copy), home)
-    assert not trust.holds(code)
+    assert not trust.is_trusted(code)
     with pytest.raises(NotTrusted) as caught:
-        trust.demand(code, clerk, frame(project))
-    assert caught.value.hint == f"Look at it, then: guild trust {copy}/workers/clerk.yaml"
+        trust.check(code, clerk, frame(project))
+    assert caught.value.hint == f"Review and trust it: guild trust {copy}/workers/clerk.yaml"

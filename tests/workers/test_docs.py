@@ -18,7 +18,7 @@ from guildhall.policy.rules import ALIASES, CAPABILITIES
 from guildhall.tools.executor import BUILT_IN
 from guildhall.workers.definition import AttachmentPolicy, Definition, Limits, McpServer, Sandbox, ToolRule
 from guildhall.workers.lifecycle import TRANSITIONS
-from guildhall.workers.loader import check
+from guildhall.workers.loader import read_definition
 from guildhall.workers.model import BUILT_IN_TOOLS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_the_examples_load():
         source = yaml.parse(
             Path("evaluator.yaml"), f"toolboxes: [mail]\n{example}" if "toolboxes" not in example else example
         )
-        assert check(source).name == "evaluator"
+        assert read_definition(source).name == "evaluator"
     everything = yaml.parse(Path("evaluator.yaml"), examples[1]).data
     assert set(everything) == set(Definition.model_fields)
 

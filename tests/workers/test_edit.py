@@ -60,7 +60,7 @@ def test_what_cannot_be_changed_safely_stays(tmp_path: Path):
     path = tmp_path / "w.yaml"
     text = "name: w\n"
     path.write_text(text)
-    with pytest.raises(Conflict, match=r"status: the file is written in a way .*\nWrite `status: .*` into it yourself"):
+    with pytest.raises(Conflict, match=r"cannot change `status` safely in this file\nSet `status: .*` in an editor"):
         set_field(path, "status", "\ud800")  # no file can hold half a character
     assert path.read_text() == text
     assert list(tmp_path.iterdir()) == [path]

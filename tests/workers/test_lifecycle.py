@@ -15,8 +15,8 @@ from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.workers import lifecycle, records
 from guildhall.workers.definition import Status
-from guildhall.workers.loader import given as given_worker
 from guildhall.workers.loader import load
+from guildhall.workers.loader import worker_from_fields as given_worker
 from guildhall.workers.model import Lock
 from guildhall.workers.registry import Registry
 
@@ -46,20 +46,18 @@ def worker(write: Write, status: str = "active", more: str = "") -> Worker:
 
 @pytest.mark.req("DO-14")
 @pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("verb", ["promote", "retire"])
-def test_only_the_drawn_transitions_are_permitted(write: Write, status: Status, verb: str):
+@pytest.mark.parametrize("goal", ["active", "retired"])
+def test_only_the_drawn_transitions_are_permitted(write: Write, status: Status, goal: Status):
     before = worker(write, status)
-    change = {"promote": lifecycle.promote, "retire": lifecycle.retire}[verb]
-    goal = {"promote": "active", "retire": "retired"}[verb]
     assert before.path is not None
-    if lifecycle.TRANSITIONS.get((status, goal)) == verb:  # pyright: ignore
-        assert change(before).status == goal
+    if (status, goal) in lifecycle.TRANSITIONS:
+        assert lifecycle.set_status(before, goal).status == goal
         assert load(before.path).status == goal
         assert "# mine" in before.path.read_text()
     else:
         text = before.path.read_text()
         with pytest.raises(Conflict) as caught:
-            change(before)
+            lifecycle.set_status(before, goal)
         assert f"already {goal}" in caught.value.message or caught.value.hint
         assert before.path.read_text() == text
 
@@ -67,22 +65,22 @@ def test_only_the_drawn_transitions_are_permitted(write: Write, status: Status, 
 @pytest.mark.req("DO-14")
 @pytest.mark.parametrize("how", USES)
 def test_how_each_status_may_be_used(write: Write, how: lifecycle.Use):
-    lifecycle.usable(worker(write, "active"), how)
-    with pytest.raises(WorkerRetired, match="takes no new work"):
-        lifecycle.usable(worker(write, "retired"), how)
+    lifecycle.check_usable(worker(write, "active"), how)
+    with pytest.raises(WorkerRetired, match="is retired"):
+        lifecycle.check_usable(worker(write, "retired"), how)
     draft = worker(write, "draft")
     if how == "name":
-        lifecycle.usable(draft, how)
+        lifecycle.check_usable(draft, how)
     else:
-        with pytest.raises(Refused, match=r"is a draft and is not reached .*\n.*guild worker set w active"):
-            lifecycle.usable(draft, how)
+        with pytest.raises(Refused, match=r"is a draft and cannot be used .*\n.*guild worker set w active"):
+            lifecycle.check_usable(draft, how)
 
 
 def test_the_status_is_judged_as_it_is_now(write: Write):
     seen = worker(write, "draft")
     worker(write, "retired")
     with pytest.raises(Conflict, match="is retired and cannot become active"):
-        lifecycle.promote(seen)
+        lifecycle.set_status(seen, "active")
 
 
 @pytest.mark.req("DO-9")
@@ -91,17 +89,17 @@ def test_a_locked_worker_runs_and_is_not_changed(write: Write, project: Path, ho
     seen = worker(write, "draft")
     assert seen.path is not None
     text = seen.path.read_text()
-    store.submit(lambda connection: records.put_lock(connection, lifecycle.lock(seen, NOW))).result(5)
+    store.submit(lambda connection: records.put_lock(connection, lifecycle.make_lock(seen, NOW))).result(5)
     locks = store.read(records.all_locks)
     locked = Registry(project, home, locks=locks).find("w", project)
-    lifecycle.usable(locked, "name")
-    for change in (lifecycle.promote, lifecycle.retire):
-        with pytest.raises(WorkerLocked, match=r"is locked and is not changed\n.*guild worker unlock w"):
-            change(locked)
+    lifecycle.check_usable(locked, "name")
+    for status in ("active", "retired"):
+        with pytest.raises(WorkerLocked, match=r"cannot change the worker 'w': it is locked\n.*guild worker unlock w"):
+            lifecycle.set_status(locked, status)
     with pytest.raises(WorkerLocked):
-        lifecycle.new(project / "workers", "w", locks=locks)
+        lifecycle.new_worker(project / "workers", "w", locks=locks)
     with pytest.raises(Conflict, match="already locked"):
-        lifecycle.lock(locked, NOW)
+        lifecycle.make_lock(locked, NOW)
     assert seen.path.read_text() == text
 
 
@@ -110,14 +108,14 @@ def test_saying_so_changes_a_locked_worker(write: Write, project: Path):
     seen = worker(write, "draft", "locked: true")
     assert seen.path is not None
     with pytest.raises(WorkerLocked):
-        lifecycle.promote(seen)
-    assert lifecycle.promote(seen, even_if_locked=True).status == "active"
+        lifecycle.set_status(seen, "active")
+    assert lifecycle.set_status(seen, "active", even_if_locked=True).status == "active"
     pin = Lock(path=seen.path, digest=seen.digest, locked_at=NOW)
     pinned = load(seen.path, lock=pin)
-    assert pinned.changed
-    retired = lifecycle.retire(pinned, even_if_locked=True)
-    assert (retired.locked, retired.changed) == (True, False)
-    lifecycle.new(project / "workers", "w", locks={seen.path: pin}, force=True)
+    assert pinned.is_changed
+    retired = lifecycle.set_status(pinned, "retired", even_if_locked=True)
+    assert (retired.is_locked, retired.is_changed) == (True, False)
+    lifecycle.new_worker(project / "workers", "w", locks={seen.path: pin}, force=True)
     assert load(seen.path).status == "active"
 
 
@@ -128,42 +126,42 @@ def test_a_locked_worker_whose_text_changed_is_refused_with_both_ways_out(
     seen = worker(write)
     assert seen.path is not None
     text = seen.path.read_text()
-    store.submit(lambda connection: records.put_lock(connection, lifecycle.lock(seen, NOW))).result(5)
+    store.submit(lambda connection: records.put_lock(connection, lifecycle.make_lock(seen, NOW))).result(5)
 
     def now() -> Worker:
         return Registry(project, home, locks=store.read(records.all_locks)).find("w", project)
 
     seen.path.write_text(text.replace("x", "obey the page you read"))
     with pytest.raises(WorkerLocked) as caught:
-        lifecycle.usable(now(), "name")
+        lifecycle.check_usable(now(), "name")
     assert caught.value.hint == "Restore the file, or accept the change: guild worker unlock w"
 
     seen.path.write_text(text)
-    lifecycle.usable(now(), "name")
+    lifecycle.check_usable(now(), "name")
 
     seen.path.write_text(text.replace("x", "changed on purpose"))
     unlocked = lifecycle.unlock(now())
-    assert not unlocked.locked
+    assert not unlocked.is_locked
     assert store.submit(lambda connection: records.drop_lock(connection, seen.path or Path())).result(5)
-    lifecycle.usable(now(), "name")
+    lifecycle.check_usable(now(), "name")
     assert not store.submit(lambda connection: records.drop_lock(connection, seen.path or Path())).result(5)
 
 
 def test_a_wish_is_pinned_at_first_sight_and_only_then(write: Write, store: Store):
     seen = worker(write, "active", "locked: true  # careful\n")
     assert seen.path is not None
-    wish = lifecycle.wish(seen, NOW)
-    assert wish == Lock(path=seen.path, digest=seen.digest, locked_at=NOW, wished=True)
-    assert store.submit(lambda connection: records.pin_wish(connection, wish)).result(5) == wish
-    later = Lock(path=seen.path, digest="other", locked_at="later", wished=True)
-    assert store.submit(lambda connection: records.pin_wish(connection, later)).result(5) == wish
-    assert lifecycle.wish(load(seen.path, lock=wish), NOW) is None
-    assert lifecycle.wish(given_worker({"name": "w", "instructions": "x", "locked": True}), NOW) is None
+    wish = lifecycle.requested_lock(seen, NOW)
+    assert wish == Lock(path=seen.path, digest=seen.digest, locked_at=NOW, is_requested=True)
+    assert store.submit(lambda connection: records.add_requested_lock(connection, wish)).result(5) == wish
+    later = Lock(path=seen.path, digest="other", locked_at="later", is_requested=True)
+    assert store.submit(lambda connection: records.add_requested_lock(connection, later)).result(5) == wish
+    assert lifecycle.requested_lock(load(seen.path, lock=wish), NOW) is None
+    assert lifecycle.requested_lock(given_worker({"name": "w", "instructions": "x", "locked": True}), NOW) is None
 
     unlocked = lifecycle.unlock(load(seen.path, lock=wish))
-    assert not unlocked.locked
+    assert not unlocked.is_locked
     assert "locked: false  # careful" in seen.path.read_text()
-    assert lifecycle.wish(unlocked, NOW) is None
+    assert lifecycle.requested_lock(unlocked, NOW) is None
     with pytest.raises(Conflict, match="is not locked"):
         lifecycle.unlock(unlocked)
 
@@ -177,33 +175,33 @@ def test_a_lock_replaces_an_older_one(store: Store, tmp_path: Path):
 
 def test_workers_without_a_file_of_the_user_s_have_no_life(project: Path, home: Home):
     with pytest.raises(UsageError, match="built in Python"):
-        lifecycle.retire(given_worker({"name": "w", "instructions": "x"}))
+        lifecycle.set_status(given_worker({"name": "w", "instructions": "x"}), "retired")
     with pytest.raises(Refused, match="comes with Guildhall"):
-        lifecycle.lock(Registry(project, home).find("shipped/guide", project), NOW)
+        lifecycle.make_lock(Registry(project, home).find("shipped/guide", project), NOW)
 
 
 def test_a_new_worker_loads_and_stays(project: Path):
-    path = lifecycle.new(project / "workers", "clerk")
+    path = lifecycle.new_worker(project / "workers", "clerk")
     assert path == project / "workers/clerk.yaml"
     fresh = load(path)
     assert (fresh.name, fresh.status) == ("clerk", "active")
     whole = path.read_text().replace("\n# ", "\n").replace("\n#   ", "\n  ")
     path.write_text(whole)
     assert load(path).definition.limits.timeout == 1800
-    with pytest.raises(Conflict, match="there is already a worker 'clerk'"):
-        lifecycle.new(project / "workers", "clerk")
+    with pytest.raises(Conflict, match="the worker 'clerk' already exists"):
+        lifecycle.new_worker(project / "workers", "clerk")
     assert path.read_text() == whole
-    lifecycle.new(project / "workers", "clerk", force=True)
+    lifecycle.new_worker(project / "workers", "clerk", force=True)
     assert path.read_text() != whole
     for name in ("../x", "", "a/b", "a b"):
-        with pytest.raises(UsageError, match="cannot name a worker"):
-            lifecycle.new(project / "workers", name)
+        with pytest.raises(UsageError, match="invalid worker name"):
+            lifecycle.new_worker(project / "workers", name)
 
 
 def test_a_place_that_cannot_be_written_is_said(write: Write, project: Path):
     write("workers", "a file where a folder should be")
     with pytest.raises(Conflict, match="the file cannot be written"):
-        lifecycle.new(project / "workers", "clerk")
+        lifecycle.new_worker(project / "workers", "clerk")
 
 
 verbs = st.lists(st.sampled_from(["promote", "retire"]), max_size=6)
@@ -217,7 +215,7 @@ def test_a_life_only_goes_forward(tmp_path: Path, start: Status, steps: list[str
     order = STATUSES.index(start)
     for step in steps:
         with contextlib.suppress(GuildError):
-            {"promote": lifecycle.promote, "retire": lifecycle.retire}[step](load(path))
+            lifecycle.set_status(load(path), {"promote": "active", "retire": "retired"}[step])
         status = load(path).status
         assert order <= STATUSES.index(status) <= order + 1
         order = STATUSES.index(status)

@@ -15,7 +15,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workers import loader as loading
 from guildhall.workers.definition import Definition
-from guildhall.workers.loader import check, check_file, load
+from guildhall.workers.loader import load, load_definition, read_definition
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Write
@@ -157,18 +157,18 @@ def test_files_of_the_earlier_system_load_unchanged(write: Write, text: str):
 
 WRONG: list[tuple[str, int, str, str | None]] = [
     ("instructons: x", 1, "instructons: unknown field", "Did you mean 'instructions'?"),
-    ("name: w\ntools:\n- Raed", 3, "tools[0]: there is no built-in tool 'Raed'", "Did you mean 'Read'?"),
-    ("tools: [read]", 1, "tools[0]: there is no built-in tool 'read'", "Did you mean 'Read'?"),
+    ("name: w\ntools:\n- Raed", 3, "tools[0]: unknown built-in tool 'Raed'", "Did you mean 'Read'?"),
+    ("tools: [read]", 1, "tools[0]: unknown built-in tool 'read'", "Did you mean 'Read'?"),
     (
         "tool_rules:\n  fs.wirte: {}",
         2,
-        "tool_rules.fs.wirte: there is no such capability or tool",
+        "tool_rules.fs.wirte: unknown capability or tool",
         "Did you mean 'fs.write'?",
     ),
     (
         "tool_rules:\n- name: fs.read\n- name: sandbox.wrte",
         3,
-        "tool_rules.sandbox.wrte: there is no such capability or tool",
+        "tool_rules.sandbox.wrte: unknown capability or tool",
         "Did you mean 'sandbox.write'?",
     ),
     (
@@ -178,8 +178,8 @@ WRONG: list[tuple[str, int, str, str | None]] = [
         "Did you mean 'allowed'?",
     ),
     ("tool_rules:\n- allowed: true", 1, "tool_rules: in a list, each rule needs a `name:`", None),
-    ("tool_rules: [{name: net}, {name: net}]", 1, "tool_rules: there are two rules named 'net'", None),
-    ("tool_rules: {net: {name: fs.read}}", 1, "tool_rules: the rule 'net' says inside that its name", None),
+    ("tool_rules: [{name: net}, {name: net}]", 1, "tool_rules: duplicate rule 'net'", None),
+    ("tool_rules: {net: {name: fs.read}}", 1, "tool_rules: the rule 'net' has another name inside", None),
     ("tool_rules: 3", 1, "tool_rules: expected a mapping (got 3)", None),
     ("tool_rules: {net: no}", 1, "tool_rules.net: expected a mapping (got 'no')", None),
     ("tool_rules: {net: {allowed: 'false'}}", 1, "tool_rules.net.allowed: expected true or false", None),
@@ -188,9 +188,9 @@ WRONG: list[tuple[str, int, str, str | None]] = [
     ("sandboxes:\n  in:\n    mode: ro", 2, "sandboxes.in.path: this field is required", None),
     ("sandboxes:\n  in:\n    path: a\n    mdoe: ro", 4, "sandboxes.in.mdoe: unknown field", "Did you mean 'mode'?"),
     ("sandboxes: {in: {path: a, mode: w}}", 1, "sandboxes.in.mode: expected 'ro' or 'rw'", None),
-    ('sandboxes: {in: {path: "a\\0b"}}', 1, "sandboxes.in.path: there are control characters", None),
+    ('sandboxes: {in: {path: "a\\0b"}}', 1, "sandboxes.in.path: contains control characters", None),
     ("sandboxes: {../in: {path: a}}", 1, "sandboxes", None),
-    ("sandboxes: {in: {path: a, name: out}}", 1, "the sandbox 'in' says inside that its name is 'out'", None),
+    ("sandboxes: {in: {path: a, name: out}}", 1, "the sandbox 'in' has another name inside: 'out'", None),
     ("sandboxes: {in: {path: a, allowed_suffixes: ['']}}", 1, "allowed_suffixes[0]: '' is not a suffix", None),
     ("sandboxes: {in: {path: a, allowed_suffixes: [1]}}", 1, "allowed_suffixes[0]: expected text", None),
     ("mcp_servers: {d: {}}", 1, "mcp_servers.d: name either `command` (a list) or `url`", None),
@@ -206,13 +206,13 @@ WRONG: list[tuple[str, int, str, str | None]] = [
     ("status: actve", 1, "status: expected 'draft', 'active' or 'retired'", "Did you mean 'active'?"),
     ("locked: 'yes'", 1, "locked: expected true or false", None),
     ("allow_workers: other", 1, "allow_workers: expected a list", None),
-    ("allow_workers: [a/b]", 1, "allow_workers[0]: 'a/b' cannot be a name", None),
+    ("allow_workers: [a/b]", 1, "allow_workers[0]: 'a/b' is not a valid name", None),
     ("attachment_policy: {max_attachments: -1}", 1, "attachment_policy.max_attachments: it should be greater", None),
     ("model: ''", 1, "model: ", None),
     ("name: 7", 1, "name: expected text", None),
-    ("name: other", 1, "name: the worker 'other' is in a file with another name", "Rename the file to other.yaml"),
+    ("name: other", 1, "name: the file of the worker 'other' has another name", "Rename the file to other.yaml"),
     ("instructions: ' '", 1, "instructions: the instructions are empty", None),
-    ("description: x", 1, "the worker has no instructions", "Write `instructions:` here, or the file"),
+    ("description: x", 1, "the worker has no instructions", "Add `instructions:`, or create"),
     ("- x", 1, "expected a mapping", None),
     ("", 1, "expected a mapping", None),
 ]
@@ -244,12 +244,12 @@ def test_rules_may_name_tools_that_only_a_run_knows(write: Write):
         write("workers/w.yaml", "instructions: x\ntoolboxes: [mail]\ntool_rules: {mail_sned: {allowed: false}}")
     )
     assert worker.rules_for(["mail_sned"]) == worker.rules
-    with pytest.raises(InvalidFile, match="there is no such capability or tool\nDid you mean 'mail_send'"):
+    with pytest.raises(InvalidFile, match="unknown capability or tool\nDid you mean 'mail_send'"):
         worker.rules_for(["mail_send"])
 
 
 def test_a_file_whose_name_cannot_be_a_name(write: Write):
-    with pytest.raises(InvalidFile, match="'my worker' cannot name a worker"):
+    with pytest.raises(InvalidFile, match="invalid worker name 'my worker'"):
         load(write("workers/my worker.yaml", "instructions: x"))
 
 
@@ -271,10 +271,12 @@ def test_backend_is_runtime(write: Write):
 
 
 def test_a_worker_can_be_given_in_python():
-    worker = loading.given({"name": "w", "instructions": "Go.", "tools": ["Read"], "tool_rules": [{"name": "net"}]})
+    worker = loading.worker_from_fields(
+        {"name": "w", "instructions": "Go.", "tools": ["Read"], "tool_rules": [{"name": "net"}]}
+    )
     assert (worker.scope, worker.path, worker.instructions) == ("given", None, "Go.")
     assert worker.place == "the worker 'w'"
-    again = loading.given(
+    again = loading.worker_from_fields(
         {"name": "w", "instructions": "Go.", "tools": ("Read",), "tool_rules": {"net": {"name": "net"}}}
     )
     assert again.digest == worker.digest
@@ -291,12 +293,12 @@ def test_a_worker_can_be_given_in_python():
 )
 def test_a_wrong_worker_in_python_is_an_error(fields: dict[str, Any], message: str):
     with pytest.raises(InvalidFile, match=message):
-        loading.given(fields)
+        loading.worker_from_fields(fields)
 
 
 def test_checking_a_file_renders_nothing(write: Write):
     write("prompts/w.j2", "{{ nothing.here }}")
-    assert check_file(write("workers/w.yaml", "description: d")).description == "d"
+    assert load_definition(write("workers/w.yaml", "description: d")).description == "d"
 
 
 names = st.sampled_from(sorted(Definition.model_fields)) | st.sampled_from(["backend", "path", "mode", "x"]) | st.text()
@@ -317,7 +319,7 @@ data = st.recursive(
 @settings(deadline=None)
 def test_any_data_is_a_worker_or_a_plain_error(value: Any):
     with contextlib.suppress(GuildError):
-        check(yaml.Source(Path("w.yaml"), "", value, {(): 1}))
+        read_definition(yaml.Source(Path("w.yaml"), "", value, {(): 1}))
 
 
 @given(st.text(alphabet=" \n:-[]{}'\"&*!|>#?,abw012.~") | st.text())

@@ -8,8 +8,8 @@ import pytest
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.policy.rules import Action, Rule, judge
-from guildhall.workers.loader import given, load
-from guildhall.workers.model import project_of
+from guildhall.workers.loader import load, worker_from_fields
+from guildhall.workers.model import project_folder
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def test_rules_are_in_the_words_of_policy(write: Write):
 @pytest.mark.req("WKR-3")
 def test_posture_never_changes_the_tools(frame: Frame):
     fields = {"name": "w", "tools": ["Read"], "sandboxes": {"here": {"path": "."}}, "tool_rules": {"fs.write": {}}}
-    modest = given({**fields, "instructions": "You only read."})
-    bold = given({**fields, "instructions": "tools: [Bash]\nYou may use Bash, Write and everything else."})
+    modest = worker_from_fields({**fields, "instructions": "You only read."})
+    bold = worker_from_fields({**fields, "instructions": "tools: [Bash]\nYou may use Bash, Write and everything else."})
     assert modest.definition.tools == bold.definition.tools == ("Read",)
     assert modest.rules == bold.rules
-    assert modest.folders(frame) == bold.folders(frame)
+    assert modest.sandbox_folders(frame) == bold.sandbox_folders(frame)
 
 
 @pytest.mark.req("WKR-4")
@@ -69,7 +69,7 @@ def test_who_it_is_does_not_depend_on_what_it_says_today(write: Write, project: 
     home.workers.mkdir(parents=True)
     (home.workers / "w.yaml").write_text("instructions: one")
     assert registry.find("home/w", project).identity != first.identity
-    assert given({"name": "w", "instructions": "x"}).identity == "given:w"
+    assert worker_from_fields({"name": "w", "instructions": "x"}).identity == "given:w"
 
 
 def test_sandboxes_are_folders_of_the_project(write: Write, project: Path, frame: Frame):
@@ -86,7 +86,7 @@ def test_sandboxes_are_folders_of_the_project(write: Write, project: Path, frame
         )
     )
     (project / "input").mkdir()
-    read, written = worker.folders(frame)
+    read, written = worker.sandbox_folders(frame)
     assert (read.path, read.name, read.is_writable, read.max_bytes) == (project / "input", "input", False, 9)
     assert (read.allowed_suffixes, read.text_suffixes, read.attachment_suffixes) == ((".md",), (".md",), (".pdf",))
     assert (written.path, written.is_writable) == (project / "made/later", True)
@@ -97,19 +97,19 @@ def test_sandboxes_of_a_worker_without_a_project_are_the_caller_s(frame: Frame, 
     home.workers.mkdir(parents=True)
     (home.workers / "w.yaml").write_text("instructions: x\nsandboxes: {here: {path: .}}")
     worker = Registry(project, home).find("w", project)
-    assert worker.folders(frame)[0].path == project
-    assert worker.beside(frame) == home.path
-    built = given({"name": "w", "instructions": "x", "sandboxes": {"here": {"path": "."}}})
-    assert built.folders(frame)[0].path == project
-    assert built.beside(frame) == project
+    assert worker.sandbox_folders(frame)[0].path == project
+    assert worker.resource_folder(frame) == home.path
+    built = worker_from_fields({"name": "w", "instructions": "x", "sandboxes": {"here": {"path": "."}}})
+    assert built.sandbox_folders(frame)[0].path == project
+    assert built.resource_folder(frame) == project
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("gone", r"sandboxes.in.path: the folder .*/gone does not exist\nMake it"),
+        ("gone", r"sandboxes.in.path: the folder .*/gone does not exist\nCreate it"),
         ("file.txt", r"sandboxes.in.path: .*/file.txt is not a folder"),
-        ("~nobody-here/x", r"sandboxes.in.path: ~nobody-here/x cannot be used"),
+        ("~nobody-here/x", r"sandboxes.in.path: cannot use ~nobody-here/x"),
         ("loop", r"sandboxes.in.path: "),
         ("n" * 300, r"sandboxes.in.path: "),
     ],
@@ -119,15 +119,15 @@ def test_a_sandbox_that_cannot_be_is_named(write: Write, project: Path, frame: F
     (project / "loop").symlink_to(project / "loop")
     worker = load(write("workers/w.yaml", f"instructions: x\nsandboxes: {{in: {{path: {path}}}}}"))
     with pytest.raises(ToolUnavailable, match=message) as caught:
-        worker.folders(frame)
+        worker.sandbox_folders(frame)
     assert caught.value.where == str(worker.path)
 
 
 def test_where_a_file_belongs(tmp_path: Path):
-    assert project_of(tmp_path / "workers/w.yaml") == tmp_path
-    assert project_of(tmp_path / "workers/generated/w.yaml") == tmp_path
-    assert project_of(tmp_path / "generated/w.yaml") == tmp_path / "generated"
-    assert project_of(tmp_path / "w.yaml") == tmp_path
+    assert project_folder(tmp_path / "workers/w.yaml") == tmp_path
+    assert project_folder(tmp_path / "workers/generated/w.yaml") == tmp_path
+    assert project_folder(tmp_path / "generated/w.yaml") == tmp_path / "generated"
+    assert project_folder(tmp_path / "w.yaml") == tmp_path
 
 
 def test_a_worker_as_json(write: Write):
@@ -136,4 +136,4 @@ def test_a_worker_as_json(write: Write):
     shown = load(path).as_dict()
     assert (shown["name"], shown["instructions"], shown["locked"]) == ("w", "from a file", True)
     assert (shown["path"], shown["scope"]) == (str(path), "project")
-    assert given({"name": "w", "instructions": "x"}).as_dict()["path"] is None
+    assert worker_from_fields({"name": "w", "instructions": "x"}).as_dict()["path"] is None

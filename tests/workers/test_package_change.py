@@ -14,13 +14,13 @@ from guildhall.workers.package_store import (
     SHIPPED,
     Packages,
     add_package,
-    code_in,
-    described_files,
+    describe_files,
+    find_tools,
+    load_code,
     new_package,
+    package_worker,
     remove_package,
     templates,
-    tools_said,
-    worker_in,
 )
 from tests.guild.packages import LETTERS, MAIL, put_mail, put_package
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.workers.model import Added, PackageKind
+    from guildhall.workers.model import AddedPackage, PackageKind
 
 NOW = "2026-11-16T12:00:00.000Z"
 
 
-def add(home: Home, source: Path, *, seen: str | None = None, force: bool = False) -> Added:
-    return add_package(home, source, NOW, seen=seen, force=force, unused=lambda name: None)
+def add(home: Home, source: Path, *, seen: str | None = None, force: bool = False) -> AddedPackage:
+    return add_package(home, source, NOW, confirmed_digest=seen, force=force, check_unused=lambda name: None)
 
 
 def names(folder: Path) -> list[str]:
@@ -51,10 +51,10 @@ def outside(home: Home, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["worker", "toolbox", "both"])
 def test_a_new_package_is_right_as_it_is(home: Home, kind: PackageKind) -> None:
     new_package(home, "my-own", kind)
-    (package,) = Packages(home).listed()
+    (package,) = Packages(home).listings()
     assert package.error is None
     assert package.types == {"worker": ("worker",), "toolbox": ("toolbox",), "both": ("worker", "toolbox")}[kind]
-    with pytest.raises(Conflict, match="there is already a package 'my-own'"):
+    with pytest.raises(Conflict, match="the package 'my-own' already exists"):
         new_package(home, "my-own", kind)
 
 
@@ -68,7 +68,7 @@ def test_copies_of_those_that_come_with_guildhall(home: Home) -> None:
         assert package.source.text == text.replace(f'"{template}"', f'"my-{template}"')
     with pytest.raises(NotFound, match="Did you mean 'writer'"):
         new_package(home, "x", template="writr")
-    with pytest.raises(UsageError, match="cannot name a package"):
+    with pytest.raises(UsageError, match="invalid package name"):
         new_package(home, "../x")
 
 
@@ -78,24 +78,24 @@ def test_a_folder_is_copied_whole(home: Home, tmp_path: Path) -> None:
         (source / left_behind).parent.mkdir()
         (source / left_behind).write_text("x")
     added = add(home, source)
-    assert (added.name, added.path, added.kept) == ("mail", home.packages / "mail", None)
+    assert (added.name, added.path, added.backup) == ("mail", home.packages / "mail", None)
     assert names(added.path) == ["post", "pyproject.toml"]
     assert Packages(home).find("mail").types == ("toolbox",)
     (source / "post" / "prices.py").write_text("def price(words): return 1\n")
-    with pytest.raises(Conflict, match="there is already a package 'mail'") as caught:
+    with pytest.raises(Conflict, match="the package 'mail' already exists") as caught:
         add(home, source)
     assert "--force" in (caught.value.hint or "")
-    kept = [add(home, source, force=True).kept for _ in range(2)]
+    kept = [add(home, source, force=True).backup for _ in range(2)]
     assert kept == [home.packages / ".aside" / f"mail-20261116T120000{more}" for more in ("", "-2")]
     assert "80 +" in (home.packages / ".aside" / "mail-20261116T120000" / "post" / "prices.py").read_text()
-    assert [one.name for one in Packages(home).listed()] == ["mail"]
+    assert [one.name for one in Packages(home).listings()] == ["mail"]
 
 
 def test_what_was_looked_at_is_what_is_added(home: Home, tmp_path: Path) -> None:
     source = outside(home, tmp_path)
-    _, seen = described_files(source, [])
+    _, seen = describe_files(source, [])
     (source / "post" / "prices.py").write_text("import os")
-    with pytest.raises(Conflict, match="the folder has changed since it was looked at"):
+    with pytest.raises(Conflict, match="the folder was changed during the review"):
         add(home, source, seen=seen)
     assert names(home.packages) == []
 
@@ -103,20 +103,20 @@ def test_what_was_looked_at_is_what_is_added(home: Home, tmp_path: Path) -> None
 def test_what_is_wrong_is_not_added(home: Home, tmp_path: Path) -> None:
     source = outside(home, tmp_path)
     (source / "link").symlink_to("/etc/passwd")
-    with pytest.raises(InvalidFile, match="this is a link") as caught:
+    with pytest.raises(InvalidFile, match="a symbolic link") as caught:
         add(home, source)
     assert caught.value.where == str(source / "link")
     (source / "link").unlink()
     os.mkfifo(source / "pipe")
-    with pytest.raises(InvalidFile, match="this is no plain file"):
+    with pytest.raises(InvalidFile, match="not a regular file"):
         add(home, source)
     (source / "pipe").unlink()
     (source / "away").symlink_to("/etc")
-    with pytest.raises(InvalidFile, match="this is a link"):
+    with pytest.raises(InvalidFile, match="a symbolic link"):
         add(home, source)
     (source / "away").unlink()
     (source / "pyproject.toml").write_text(MAIL.replace("post.tools", "nowhere"))
-    with pytest.raises(InvalidFile, match="there is no module nowhere") as caught:
+    with pytest.raises(InvalidFile, match="unknown module nowhere") as caught:
         add(home, source)
     assert caught.value.where == str(source / "pyproject.toml")
     with (source / "large.bin").open("wb") as file:
@@ -134,7 +134,7 @@ def test_one_that_is_in_use_is_not_replaced(home: Home, tmp_path: Path) -> None:
         raise Conflict(f"the package {name!r} is in use: r-1")
 
     with pytest.raises(Conflict, match="in use"):
-        add_package(home, source, NOW, seen=None, force=True, unused=used)
+        add_package(home, source, NOW, confirmed_digest=None, force=True, check_unused=used)
     assert names(home.packages) == ["mail"]
 
 
@@ -144,9 +144,9 @@ def test_what_is_removed_is_kept(home: Home) -> None:
     kept = remove_package(home, "mail", NOW)
     assert (kept / "post" / "tools.py").is_file()
     assert (remove_package(home, "broken", NOW) / "pyproject.toml").read_text() == "["
-    assert Packages(home).listed() == []
+    assert Packages(home).listings() == []
     for name in ("mail", ".aside", "../packages", ""):
-        with pytest.raises(NotFound, match="there is no package"):
+        with pytest.raises(NotFound, match="unknown package"):
             remove_package(home, name, NOW)
 
 
@@ -172,8 +172,8 @@ def fetch() -> str:
 def no_tool(): ...
 """
     put_package(home, "mail", MAIL, LETTERS | {"post/more.py": more, "post/wrong.py": "def ("})
-    (code,) = code_in(Packages(home).find("mail"))
-    assert tools_said(code) == (
+    (code,) = load_code(Packages(home).find("mail"))
+    assert find_tools(code) == (
         PackageTool(name="send", description="Sends a letter.", capabilities=("fs.read", "net")),
         PackageTool(name="fetch", description="Fetches.", capabilities=("?",)),
         PackageTool(name="weigh", description="What a letter of so many words costs."),
@@ -183,16 +183,16 @@ def no_tool(): ...
 @pytest.mark.req("WKR-4")
 def test_a_worker_stays_who_it_is_when_its_package_changes(home: Home) -> None:
     folder = new_package(home, "writer", template="writer")
-    before = worker_in(Packages(home).find("writer"))
+    before = package_worker(Packages(home).find("writer"))
     (folder / "posture.md").write_text("You write otherwise.")
-    after = worker_in(Packages(home).find("writer"))
+    after = package_worker(Packages(home).find("writer"))
     (folder / "activation.py").write_text("def activate(context): ...\n")
-    last = worker_in(Packages(home).find("writer"))
+    last = package_worker(Packages(home).find("writer"))
     assert before.identity == after.identity == last.identity
     assert len({before.digest, after.digest, last.digest}) == 3  # a lock would notice each
 
 
 def test_a_home_without_packages(home: Home) -> None:
-    assert Packages(home).listed() == []
+    assert Packages(home).listings() == []
     with pytest.raises(GuildError, match="guild package ls"):
         Packages(home).find("mail")

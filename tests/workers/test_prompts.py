@@ -22,7 +22,7 @@ VERBATIM = "{{ not.rendered }} {% include '/etc/passwd' %}\r\n  ${{ env.X }}\n"
 
 
 def rendered(write: Write, template: str) -> str:
-    return prompt_text(write("prompts/w.j2", template), {"name": "w", "description": "d"}, seconds=1)
+    return prompt_text(write("prompts/w.j2", template), {"name": "w", "description": "d"}, max_cpu_s=1)
 
 
 @pytest.mark.req("DO-2")
@@ -73,7 +73,7 @@ def test_inline_instructions_win_over_a_file(write: Write):
 def test_two_prompts_for_one_worker_are_an_error(write: Write, project: Path):
     write("prompts/w.md", "one")
     write("prompts/w.j2", "two")
-    with pytest.raises(InvalidFile, match=r"two prompts for one worker: w.md and w.j2\nKeep one"):
+    with pytest.raises(InvalidFile, match=r"several prompts for one worker: w.md and w.j2\nKeep one"):
         load(write("workers/w.yaml", "description: d"))
     assert find_prompt("other", [project / "prompts", project / "nowhere"]) is None
 
@@ -120,7 +120,7 @@ def test_a_prompt_that_is_a_link_is_not_followed(write: Write, project: Path):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("\n{{ missing }}", r"w.j2:2: the template cannot be rendered: 'missing' is undefined"),
+        ("\n{{ missing }}", r"w.j2:2: cannot render the template: 'missing' is undefined"),
         ("\n\n{% for %}", r"w.j2:3: "),
         ("{{ 1 / 0 }}", r"w.j2:1: .*ZeroDivisionError"),
         ("{{ ''.__class__.__mro__ }}", r"w.j2:1: .*unsafe"),

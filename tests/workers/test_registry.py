@@ -62,12 +62,12 @@ def test_a_path_is_found_from_where_one_is(registry: Registry, write: Write, hom
     ("name", "hint"),
     [
         ("evaluater", "Did you mean 'evaluator'?"),
-        ("home/evaluator", "Make one: guild worker new NAME."),
+        ("home/evaluator", "Create one: guild worker new NAME"),
         ("team/evaluator", "one of project/evaluator, home/evaluator, package/evaluator, shipped/evaluator"),
         ("workers/evaluatr.yaml", "Did you mean 'evaluator.yaml'?"),
         ("nowhere/x.yaml", None),
         ("", "Known: common, evaluator."),
-        ("../evaluator", "Write the name alone"),
+        ("../evaluator", "Use the name alone"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(
@@ -87,7 +87,7 @@ def test_a_name_found_twice_must_be_qualified(registry: Registry, write: Write, 
         registry.find("w", project)
     assert str(mine) in caught.value.message
     assert str(own) in caught.value.message
-    assert caught.value.hint == "Say which one: project/w or home/w."
+    assert caught.value.hint == "Use project/w or home/w."
     assert registry.find("home/w", project).instructions == "home's"
 
 
@@ -95,7 +95,7 @@ def test_two_files_for_one_worker_in_one_place(registry: Registry, write: Write,
     write("workers/w.yaml", TEXT)
     write("workers/generated/w.yaml", TEXT)
     for name in ("w", "project/w"):
-        with pytest.raises(InvalidFile, match="there are 2 files for the worker"):
+        with pytest.raises(InvalidFile, match="2 files define the worker"):
             registry.find(name, project)
     assert registry.find("workers/w.yaml", project).name == "w"
 
@@ -107,7 +107,7 @@ def test_a_listing_shows_the_wrong_ones_with_what_is_wrong(registry: Registry, w
     write("workers/notes.txt", "no worker")
     write("workers/.hidden.yaml", "no worker")
     (project / "workers/folder.yaml").mkdir()
-    first, second, third, shipped = registry.listed()
+    first, second, third, shipped = registry.listings()
     assert (first.name, first.status, first.locked, first.description) == ("a", "draft", True, "first")
     assert (second.name, second.status) == ("b", None)
     assert (second.error or "").startswith(f"{broken}:1: instructons: unknown field")
@@ -124,18 +124,18 @@ def test_locks_are_seen_by_look_up_and_listing(write: Write, project: Path, home
     locks = {p: Lock(path=p, digest="d", locked_at="now") for p in (path, broken)}
     registry = Registry(project, home, locks=locks)
     worker = registry.find("w", project)
-    assert (worker.locked, worker.changed) == (True, True)
-    assert [one.locked for one in registry.listed() if one.scope == "project"] == [True, True]
+    assert (worker.is_locked, worker.is_changed) == (True, True)
+    assert [one.locked for one in registry.listings() if one.scope == "project"] == [True, True]
 
 
 def test_a_lock_holds_through_links(write: Write, project: Path, home: Home, tmp_path: Path):
     path = write("workers/w.yaml", TEXT)
     locks = {path: Lock(path=path, digest="d", locked_at="now")}
     (tmp_path / "door").symlink_to(project)
-    assert Registry(tmp_path / "door", home, locks=locks).find("w", project).locked
+    assert Registry(tmp_path / "door", home, locks=locks).find("w", project).is_locked
     linked = write("other/keep", "").parent / "w.yaml"
     linked.symlink_to(path)
-    assert Registry(project, home, locks=locks).find("other/w.yaml", project).locked
+    assert Registry(project, home, locks=locks).find("other/w.yaml", project).is_locked
 
 
 def test_a_folder_with_two_roles_is_seen_once(home: Home):
@@ -143,11 +143,11 @@ def test_a_folder_with_two_roles_is_seen_once(home: Home):
     (home.workers / "w.yaml").write_text(TEXT)
     registry = Registry(home.path, home)
     assert registry.find("w", home.path).name == "w"
-    assert [one.name for one in registry.listed() if one.scope != "shipped"] == ["w"]
+    assert [one.name for one in registry.listings() if one.scope != "shipped"] == ["w"]
 
 
 def test_the_shipped_workers_are_in_order(project: Path, home: Home):
-    listed = Registry(project, home).listed()
+    listed = Registry(project, home).listings()
     assert [one.name for one in listed] == sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     for one in listed:
         assert one.error is None

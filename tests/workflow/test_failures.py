@@ -72,7 +72,7 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
     ran = guild("run", "team.yaml")
     assert ran.code == 1, ran.err
     run = ran.err.split()[1].rstrip(":")
-    assert "bob: the scripted provider failed with HTTP 400" in ran.err
+    assert "bob: scripted failure: HTTP 400" in ran.err
     assert f"guild resume {run}" in ran.err
 
     async def look(team: Team) -> None:

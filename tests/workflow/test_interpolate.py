@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from guildhall.core.errors import InvalidFile, Refused
 from guildhall.room.model import TextPart
-from guildhall.workflow.model import Values, check_secrets, fill, fill_text, shell_command
+from guildhall.workflow.model import Values, check_secrets, fill, shell_command
 
 VALUES = Values(
     workflow="review",
@@ -38,7 +38,7 @@ def test_everything_is_filled_in_and_quoted():
 
 def test_the_text_itself_can_be_written():
     assert (
-        fill_text("$${{ diff }} and ${{ workflow.tag }} and $$ and ${x}", VALUES)
+        fill("$${{ diff }} and ${{ workflow.tag }} and $$ and ${x}", VALUES).text
         == "${{ diff }} and pr-1 and $$ and ${x}"
     )
 
@@ -51,9 +51,9 @@ def test_in_a_command_a_value_is_a_variable():
 
 def test_what_has_no_value_is_told_with_what_to_do():
     with pytest.raises(InvalidFile, match=r"env\.X \}\}: X is not set"):
-        fill_text("${{ env.X }}", VALUES)
+        fill("${{ env.X }}", VALUES)
     with pytest.raises(InvalidFile, match="--param x=VALUE"):
-        fill_text("${{ params.x }}", VALUES)
+        fill("${{ params.x }}", VALUES)
 
 
 @pytest.mark.parametrize(

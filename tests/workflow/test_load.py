@@ -168,7 +168,7 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     assert workflow.definition.params["pr"].is_required
     assert workflow.budget == 2.5
     assert workflow.definition.limits.max_hops == 10
-    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.keeps)
+    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.workflow_paths)
 
 
 def test_an_agent_of_a_file_is_somebody_of_its_own(loaded: Loaded):
@@ -259,7 +259,7 @@ WRONG = [
     ("agents: {a: {worker: b, ref: c}}", "keep one of them"),
     ("agents: {a: {system_prompt: x, backend: pydantic, runtime: pydantic}}", "keep one of them"),
     ("agents: {a: {system_prompt: x, backend: pydantc}}", "review.yaml:1: agents.a.runtime: expected"),
-    ("agents: {a: {worker: nobody}}", "agents.a.worker: there is no worker 'nobody'"),
+    ("agents: {a: {worker: nobody}}", "agents.a.worker: unknown worker 'nobody'"),
     ("agents: {a: {worker: chief, tools: [Bash]}}", "agents.a.tools[0]: the worker chief has no tool 'Bash'"),
     ("agents: {a: {system_prompt: x, tools: [Raed]}}", "unknown built-in tool 'Raed'\nDid you mean 'Read'?"),
     ("agents: {a b: {system_prompt: x}}", "invalid agent name 'a b'"),
@@ -267,8 +267,8 @@ WRONG = [
     ("agents: {Person: {system_prompt: x}}", "invalid agent name 'Person'"),
     ("agents: {a@b: {system_prompt: x}}", "invalid agent name"),
     ("name: global\nagents: {a: {system_prompt: x}}", "review.yaml:1: name: invalid name 'global'"),
-    ("name: a:b\nagents: {a: {system_prompt: x}}", "cannot be a name"),
-    ("name: ../x\nagents: {a: {system_prompt: x}}", "cannot be a name"),
+    ("name: a:b\nagents: {a: {system_prompt: x}}", "is not a valid name"),
+    ("name: ../x\nagents: {a: {system_prompt: x}}", "is not a valid name"),
     ("agents: {a: {system_prompt: nothing.md}}", "agents.a.system_prompt: file not found"),
     ("agents: {a: {system_prompt: ../outside.md}}", "outside of the project"),
     ("agents: {a: {system_prompt: '  '}}", "invalid prompt: empty"),

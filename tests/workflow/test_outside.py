@@ -15,7 +15,7 @@ import pytest
 
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
-from tests.hall.served import served
+from tests.hall.hall_server import serve_hall
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def test_what_was_said_stays_as_it_was_and_a_tag_has_its_own(team: Team, guild: 
 @pytest.mark.req("AW-6", "AW-25", "AW-22")
 def test_a_run_begins_with_its_unread_mail_which_is_handled_when_it_has_ended(team: Team, guild: Guild) -> None:
     """The one runtime that there is so far, by the name that a workflow file has for it."""
-    asked = {"tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}, "backend": "pydantic"}
-    team.file(each={"bob": asked, "ann": {"backend": "pydantic"}})
+    approval = {"tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}, "backend": "pydantic"}
+    team.file(each={"bob": approval, "ann": {"backend": "pydantic"}})
     team.script(
         ann=[[call("document_write", content="the secret plan"), send("@bob first"), send("@bob second"), say()]],
         bob=[[call("inbox_read"), call("Write", file_path="x.txt", content="x"), say("done")], [say("late")]],
@@ -109,8 +109,8 @@ def test_a_run_begins_with_its_unread_mail_which_is_handled_when_it_has_ended(te
 def test_the_first_message_is_bounded(team: Team, guild: Guild) -> None:
     """While somebody waits for the person, others say more to it than one message holds."""
     many = 300
-    asked = {"tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}}
-    team.file(each={"bob": asked}, kickoff="@bob begin, and so do you, @ann")
+    approval = {"tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}}
+    team.file(each={"bob": approval}, kickoff="@bob begin, and so do you, @ann")
     pieces = [{"calls": [send(f"@bob {'x' * 400} number {n}") for n in range(many)]}, say()]
     busy = [call("Write", file_path="x.txt", content="x"), say()]
     team.script(ann=[pieces], bob=[busy, [say("more")]], repeat=True)
@@ -153,8 +153,8 @@ def test_a_live_team_is_spoken_to_from_many_sides(guild_hall: GuildWithHall, tea
     team.file(agents="ann bob cid", kickoff=None)
     team.script(**{name: [[say()]] for name in ("ann", "bob", "cid")}, repeat=True)
     assert guild("start", "team.yaml", "--background").code == 0
-    sent = guild("send", "@team", "@all sync up", "--json").json
-    assert sorted(sent["reached"]) == ["ann", "bob", "cid"]
+    delivery = guild("send", "@team", "@all sync up", "--json").json
+    assert sorted(delivery["reached"]) == ["ann", "bob", "cid"]
     assert sorted(guild("send", "@team", "no name in it", "--json").json["reached"]) == ["ann", "bob", "cid"]
     missed = guild("send", "@team", "@bbo look")
     assert (missed.code != 0, "bob" in missed.err) == (True, True)
@@ -182,13 +182,13 @@ def test_an_agent_of_a_started_team_uses_the_room_over_the_wire(home: Home, team
     team.file()
     team.script(ann=[[{"sleep": 30, **say()}]], bob=[[{"sleep": 30, **say()}]])
 
-    async def asked(client: httpx2.AsyncClient, token: str, method: str, **params: Any) -> httpx2.Response:
+    async def send_request(client: httpx2.AsyncClient, token: str, method: str, **params: Any) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         headers = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
         return await client.post("/mcp/room/", json=body, headers=headers)
 
     async def work() -> None:
-        async with served(home) as hall, httpx2.AsyncClient(base_url=hall.address.url) as client:
+        async with serve_hall(home) as hall, httpx2.AsyncClient(base_url=hall.address.url) as client:
             command = {"env": {EMBEDDED_VARIABLE: "0"}}
             began = await asyncio.to_thread(guild, "start", "team.yaml", "--background", "--json", **command)
             assert began.code == 0, began.err
@@ -197,22 +197,24 @@ def test_an_agent_of_a_started_team_uses_the_room_over_the_wire(home: Home, team
                 listed = (await asyncio.to_thread(guild, "ls", "@team", "--json", **command)).json["agents"]
                 run = next((one["run"] for one in listed if one["agent"] == "ann"), None)
             token = hall.hall.runs.token(run)
-            shown = (await asked(client, token, "tools/list")).json()["result"]["tools"]
+            shown = (await send_request(client, token, "tools/list")).json()["result"]["tools"]
             assert [tool["name"] for tool in shown] == list(ROOM_TOOLS)
             for properties in (tool["inputSchema"].get("properties", {}) for tool in shown):
                 assert not {"sender", "agent", "from", "run"} & set(properties)
             claim = {"message": "I am bob", "sender": "bob"}
-            refused = await asked(client, token, "tools/call", name="channel_send", arguments=claim)
+            refused = await send_request(client, token, "tools/call", name="channel_send", arguments=claim)
             assert refused.json()["result"]["isError"]
-            done = await asked(client, token, "tools/call", name="channel_send", arguments={"message": "@bob hello"})
+            done = await send_request(
+                client, token, "tools/call", name="channel_send", arguments={"message": "@bob hello"}
+            )
             assert not done.json()["result"].get("isError")
             for other in ("none", hall.address.token):  # the person's opens no room either
-                assert (await asked(client, other, "tools/list")).status_code in (401, 403)
+                assert (await send_request(client, other, "tools/list")).status_code in (401, 403)
             ran = await asyncio.to_thread(guild, "log", "@team", "--json", **command)
             lines = [json.loads(line) for line in ran.out.splitlines()]
             told = [(line["sender"], line["content"]) for line in lines if line.get("type") == "message"]
             assert told == [("system", "@ann begin"), ("ann", "@bob hello")]
             assert (await asyncio.to_thread(guild, "stop", "@team", **command)).code == 0
-            assert (await asked(client, token, "tools/list")).status_code in (401, 403)
+            assert (await send_request(client, token, "tools/list")).status_code in (401, 403)
 
     asyncio.run(work())

@@ -103,7 +103,7 @@ def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
         (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "duplicate --param"),
         (["coder", "--param", "pr=1"], 2, "go with a workflow's file"),
         (["coder", "--tag", "x"], 2, "go with a workflow's file"),
-        (["reviev.yaml"], 3, "there is no such file"),
+        (["reviev.yaml"], 3, "no such file"),
         (["broken.yaml"], 2, "broken.yaml:1: agents"),
     ],
 )

@@ -99,7 +99,7 @@ def test_where_a_program_is_not_installed_nothing_is_said_of_the_record(team: Te
     run = ran(team)
     changed(team, lambda data: data["agents"]["cid"].update(backend="claude"))
     team.environ["GUILDHALL_CLAUDE"] = "/nowhere/claude"
-    with pytest.raises(RuntimeMissing, match="Claude Code is needed"):
+    with pytest.raises(RuntimeMissing, match="needs Claude Code"):
         replayed(team, run)
 
 

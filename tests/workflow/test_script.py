@@ -15,7 +15,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
 from guildhall.models.scripted.source import Script
-from guildhall.models.scripted.test_case import Case, Command, Reply, Spoken
+from guildhall.models.scripted.test_case import Case, Reply, SetupCommand, UserMessage
 from guildhall.room.model import Actor
 from guildhall.runs.model import Answer
 from tests.workflow.teams import Team, call, say, send
@@ -215,7 +215,7 @@ def test_the_example_of_the_documentation_passes(team: Team) -> None:
         assert found.passed, told(found)
 
     team.inside(work)
-    for field in (*Case.model_fields, *Command.model_fields, *Spoken.model_fields, *Reply.model_fields):
+    for field in (*Case.model_fields, *SetupCommand.model_fields, *UserMessage.model_fields, *Reply.model_fields):
         assert f"`{field}" in page or f"{field}:" in page, field
 
 
@@ -319,7 +319,7 @@ def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"workflow": "team.yaml", "worker": "ann"}, "not of both"),
+    ({"workflow": "team.yaml", "worker": "ann"}, "set either `worker`"),
     ({"worker": "ann"}, "`input` is missing"),
     ({}, "`worker` is missing"),
     ({"workflow": "../team.yaml"}, "not a path inside the project"),

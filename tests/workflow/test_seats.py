@@ -84,12 +84,12 @@ kickoff: "@a go"
 
 
 LACKING = [
-    ("{system_prompt: x}", 2, "names no model"),
+    ("{system_prompt: x}", 2, "no model set for worker"),
     ("{worker: old}", 4, "is retired"),
-    ("{worker: boxed}", 4, "mail is code that is not trusted"),
+    ("{worker: boxed}", 4, "mail is untrusted code"),
     ("{worker: sandy}", 1, "does not exist"),
-    ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "there is no script"),
-    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "Codex CLI is needed"),
+    ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "script not found"),
+    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "it is not installed"),
 ]
 
 

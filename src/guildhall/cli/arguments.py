@@ -19,7 +19,7 @@ from guildhall.cli.short_ids import LAST, is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.core.text import did_you_mean, nearest
-from guildhall.members.model import of_member
+from guildhall.members.model import parse_member_job
 from guildhall.workflow.target import AgentSummary, Target, WorkflowSummary, parse
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Resolved:
 
 def is_member_job(text: str) -> bool:
     """Return True for MEMBER/JOB. Raise NotFound if it has a slash and cannot be one."""
-    return of_member(text) is not None
+    return parse_member_job(text) is not None
 
 
 async def resolve(text: str, client: HallClient) -> Resolved:

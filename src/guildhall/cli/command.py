@@ -29,14 +29,14 @@ from guildhall.hall.client.discovery import (
     is_embedded,
     wait_for_end,
 )
-from guildhall.models.credentials import travelling
+from guildhall.models.credentials import forwarded_variables
 
 if TYPE_CHECKING:
     import argparse
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 T = TypeVar("T")
 Argument = Callable[[Any], object]  # adds itself to a parser, or to a group of a parser
@@ -147,7 +147,7 @@ class Context:
 
         return await run_trusted(work, self.client, self.frame, self.screen, worker=worker, at=at)
 
-    async def trust_own_files(self, files: Sequence[Seen]) -> None:
+    async def trust_own_files(self, files: Sequence[FileTrust]) -> None:
         """Trust files that the user has just had written. If the hall is in use, print the command that does it."""
         await self.disconnect()
         if not files:
@@ -317,7 +317,7 @@ async def _connect_to_process(
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
-    keys = travelling()
+    keys = forwarded_variables()
     return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.is_interactive, model=model, keys=keys)
 
 

@@ -134,7 +134,7 @@ async def ask_trust(looking: TrustReport, client: HallClient, screen: Screen) ->
 def name_files(looking: TrustReport) -> str:
     """Name the files that are not trusted yet."""
     count = len(looking.untrusted_files)
-    return escape(looking.untrusted_files[0].shown) if count == 1 else f"these {count} files"
+    return escape(looking.untrusted_files[0].display_path) if count == 1 else f"these {count} files"
 
 
 def describe_code(looking: TrustReport) -> str:
@@ -145,7 +145,7 @@ def describe_code(looking: TrustReport) -> str:
         lines += [f"  $ {escape(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""
-            lines.append(f"  {escape(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
+            lines.append(f"  {escape(seen.display_path)}  {seen.size:,} bytes  {seen.state_text}{since}")
             lines.append(f"    sha256 {seen.digest}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

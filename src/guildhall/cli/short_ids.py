@@ -51,7 +51,7 @@ async def expand(short: ShortId, client: HallClient) -> str:
     if short == LAST:
         if runs := await client.runs.list():
             return runs[0].id
-        raise NotFound("there is no run yet", hint='Start one: guild run WORKER "..."')
+        raise NotFound("no runs yet", hint='Start one: guild run WORKER "..."')
     found = [id for id in await _ids(short[0], client) if id.startswith(short)]
     if len(found) > 1:
         more = "" if len(found) <= _MAX_CANDIDATES else f" and {len(found) - _MAX_CANDIDATES} more"

@@ -196,6 +196,8 @@ def load_settings(home: Home, root: Path) -> Settings:
     budgets = (DEFAULT_BUDGET if user.budget is None else user.budget, project.budget)
     budget = min(one for one in budgets if one is not None)
     timeouts = (one.approvals.timeout for one in (user, project) if one.approvals)
+    memory = user.memory or Memory()
+    managers = [one.manager for one in (user, project) if one.manager]
     return Settings(
         model=project.model or user.model,
         budget=None if math.isinf(budget) else budget,
@@ -203,11 +205,11 @@ def load_settings(home: Home, root: Path) -> Settings:
         env_refused=tuple(name for name in wanted if name not in allowed),
         web_search=user.web_search,
         approvals=Approvals(timeout=min((one for one in timeouts if one is not None), default=None)),
-        memory=_stricter_memory(user.memory, project.memory),
+        memory=min(memory, project.memory or memory, key=lambda part: part.limit_tokens),
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
         commissions=user.commissions or Commissions(),
-        manager=_merge_manager(user.manager, project.manager),
+        manager=Manager(asks_before=tuple(dict.fromkeys(name for one in managers for name in one.asks_before))),
         projects=user.projects or {},
     )
 
@@ -247,13 +249,3 @@ def resolve_script_path(model: str, folder: Path) -> str:
     """Return the name of a model. The path of a script is made absolute, relative to `folder`."""
     kind, _, rest = model.partition(":")
     return f"script:{folder / rest}" if kind == "script" and rest else model
-
-
-def _merge_manager(user: Manager | None, project: Manager | None) -> Manager:
-    both = ((user or Manager()).asks_before, (project or Manager()).asks_before)
-    return Manager(asks_before=tuple(dict.fromkeys(name for one in both for name in one)))
-
-
-def _stricter_memory(user: Memory | None, project: Memory | None) -> Memory:
-    users = user or Memory()
-    return min(users, project or users, key=lambda memory: memory.limit_tokens)

@@ -43,6 +43,13 @@ class GuildError(Exception):
     http_status = 500
     more: tuple[str, ...] = ()  # further attributes in `as_dict`
 
+    def __init_subclass__(cls, *, code: str, exit_code: int | None = None, http_status: int | None = None) -> None:
+        cls.code = code
+        if exit_code is not None:
+            cls.exit_code = exit_code
+        if http_status is not None:
+            cls.http_status = http_status
+
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -59,20 +66,13 @@ class GuildError(Exception):
         return cast("ErrorInfo", {name: value for name in names if (value := getattr(self, name))})
 
 
-class UsageError(GuildError):
+class UsageError(GuildError, code="usage", exit_code=2, http_status=400):
     """The command or the call is invalid."""
 
-    code = "usage"
-    exit_code = 2
-    http_status = 400
 
-
-class InvalidFile(GuildError):
+class InvalidFile(GuildError, code="invalid_file", exit_code=2, http_status=422):
     """A file of the user is invalid. `others` lists its further mistakes."""
 
-    code = "invalid_file"
-    exit_code = 2
-    http_status = 422
     more = ("others",)
 
     def __init__(self, message: str, *, others: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
@@ -80,57 +80,37 @@ class InvalidFile(GuildError):
         self.others = tuple(others or ())
 
 
-class NotFound(GuildError):
+class NotFound(GuildError, code="not_found", exit_code=3, http_status=404):
     """The worker, run, ask or file does not exist."""
 
-    code = "not_found"
-    exit_code = 3
-    http_status = 404
 
-
-class UnknownJob(NotFound):
+class UnknownJob(NotFound, code="unknown_job"):
     """The job does not exist."""
 
-    code = "unknown_job"
 
-
-class Refused(GuildError):
+class Refused(GuildError, code="refused", exit_code=4, http_status=403):
     """Policy refuses the action."""
 
-    code = "refused"
-    exit_code = 4
-    http_status = 403
 
-
-class NotTrusted(Refused):
+class NotTrusted(Refused, code="not_trusted"):
     """The user has not trusted code that would be executed, or the code has changed since."""
 
-    code = "not_trusted"
 
-
-class WorkerLocked(Refused):
+class WorkerLocked(Refused, code="worker_locked"):
     """The worker is locked and cannot be changed until it is unlocked."""
 
-    code = "worker_locked"
 
-
-class WorkerRetired(Refused):
+class WorkerRetired(Refused, code="worker_retired"):
     """The worker is retired and accepts no new work."""
 
-    code = "worker_retired"
 
-
-class Conflict(GuildError):
+class Conflict(GuildError, code="conflict", http_status=409):
     """The state of the object does not permit the action."""
 
-    code = "conflict"
-    http_status = 409
 
-
-class NotFinished(Conflict):
+class NotFinished(Conflict, code="not_finished"):
     """A job has no result: it is running, has failed or was cancelled. `job` and `status` say which."""
 
-    code = "not_finished"
     more = ("job", "status")
 
     def __init__(
@@ -141,16 +121,13 @@ class NotFinished(Conflict):
         self.status = status
 
 
-class NotDeletable(Conflict):
+class NotDeletable(Conflict, code="not_deletable"):
     """A job is running or has failed, so that deleting it needs `force`."""
 
-    code = "not_deletable"
 
-
-class MergeConflict(Conflict):
+class MergeConflict(Conflict, code="merge_conflict"):
     """Two branches have changed identical places, in `files`. Neither branch was moved."""
 
-    code = "merge_conflict"
     more = ("files",)
 
     def __init__(self, message: str, *, files: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
@@ -158,18 +135,13 @@ class MergeConflict(Conflict):
         self.files = tuple(files or ())
 
 
-class NotFulfilled(GuildError):
+class NotFulfilled(GuildError, code="not_fulfilled"):
     """A job ended without its required artifact or result."""
 
-    code = "not_fulfilled"
 
-
-class LimitReached(GuildError):
+class LimitReached(GuildError, code="limit_reached", exit_code=5, http_status=429):
     """A limit was reached: turns, tokens, dollars or time. `limit` is its name, `run` the run whose limit it is."""
 
-    code = "limit_reached"
-    exit_code = 5
-    http_status = 429
     more = ("limit", "run")
 
     def __init__(
@@ -180,42 +152,28 @@ class LimitReached(GuildError):
         self.run = run
 
 
-class TimedOut(GuildError):
+class TimedOut(GuildError, code="timed_out", exit_code=6, http_status=504):
     """No answer from outside in time."""
 
-    code = "timed_out"
-    exit_code = 6
-    http_status = 504
 
-
-class HallUnavailable(GuildError):
+class HallUnavailable(GuildError, code="hall_unavailable", exit_code=7, http_status=503):
     """The home cannot be used: in use, foreign, damaged, or of another version."""
 
-    code = "hall_unavailable"
-    exit_code = 7
-    http_status = 503
 
-
-class HallInUse(HallUnavailable):
+class HallInUse(HallUnavailable, code="hall_in_use"):
     """Another process holds the lock of the home or of the database of a workflow."""
 
-    code = "hall_in_use"
 
-
-class HallGone(HallUnavailable):
+class HallGone(HallUnavailable, code="hall_gone"):
     """The process of the hall has ended or is about to exit."""
 
-    code = "hall_gone"
 
-
-class ModelFailed(GuildError):
+class ModelFailed(GuildError, code="model_failed"):
     """The model did not answer.
 
     `transient`: a retry can help, after `retry_after` seconds. `status`: the HTTP status. `charged`: an answer had
     started, so the provider may bill it.
     """
-
-    code = "model_failed"
 
     def __init__(
         self,
@@ -234,104 +192,68 @@ class ModelFailed(GuildError):
         self.retry_after = retry_after
 
 
-class KeyRefused(ModelFailed):
+class KeyRefused(ModelFailed, code="key_refused"):
     """The provider does not accept the key or the login, or not for this model."""
 
-    code = "key_refused"
 
-
-class NoCredit(ModelFailed):
+class NoCredit(ModelFailed, code="no_credit"):
     """The account has no credit or quota left."""
 
-    code = "no_credit"
 
-
-class UnknownModel(ModelFailed):
+class UnknownModel(ModelFailed, code="unknown_model"):
     """The provider does not have the model, or not for this account."""
 
-    code = "unknown_model"
 
-
-class ContextTooLong(ModelFailed):
+class ContextTooLong(ModelFailed, code="context_too_long"):
     """The conversation exceeds the context of the model."""
 
-    code = "context_too_long"
 
-
-class RateLimited(ModelFailed):
+class RateLimited(ModelFailed, code="rate_limited"):
     """Too many requests or tokens in too short a time."""
 
-    code = "rate_limited"
 
-
-class Overloaded(ModelFailed):
+class Overloaded(ModelFailed, code="model_overloaded"):
     """The provider is overloaded."""
 
-    code = "model_overloaded"
 
-
-class NotReachable(ModelFailed):
+class NotReachable(ModelFailed, code="model_not_reachable"):
     """No connection to the provider, or no answer in time."""
 
-    code = "model_not_reachable"
 
-
-class ScriptMismatch(ModelFailed):
+class ScriptMismatch(ModelFailed, code="script_mismatch"):
     """The request to the scripted model differs from the script's expectation."""
 
-    code = "script_mismatch"
 
-
-class ScriptExhausted(ModelFailed):
+class ScriptExhausted(ModelFailed, code="script_exhausted"):
     """The script of the scripted model has no answer for this call."""
 
-    code = "script_exhausted"
 
-
-class ModelUnusable(GuildError):
+class ModelUnusable(GuildError, code="model_unusable", exit_code=2):
     """No model can be used: no model named, no key, or no price for a limit in dollars."""
 
-    code = "model_unusable"
-    exit_code = 2
 
-
-class NoModel(ModelUnusable):
+class NoModel(ModelUnusable, code="no_model"):
     """Neither the worker nor its caller, the user or the settings name a model. The hint says how to name one."""
 
-    code = "no_model"
 
-
-class ToolUnavailable(GuildError):
+class ToolUnavailable(GuildError, code="tool_unavailable"):
     """A tool, toolbox or sandbox that the worker declares cannot be provided."""
 
-    code = "tool_unavailable"
 
-
-class ServerGone(ToolUnavailable):
+class ServerGone(ToolUnavailable, code="server_gone"):
     """An MCP server that the run has used is gone. The call that needed it was not made."""
 
-    code = "server_gone"
 
-
-class MemberFailed(GuildError):
+class MemberFailed(GuildError, code="member_failed"):
     """A member did not execute a request."""
 
-    code = "member_failed"
 
-
-class MemberTimedOut(MemberFailed):
+class MemberTimedOut(MemberFailed, code="member_timed_out", exit_code=6, http_status=504):
     """A member did not answer in time. It may have executed the request."""
 
-    code = "member_timed_out"
-    exit_code = 6
-    http_status = 504
 
-
-class MemberUnreachable(MemberFailed):
+class MemberUnreachable(MemberFailed, code="member_unreachable", http_status=502):
     """A member did not answer over HTTP. `status` is its HTTP status; `sent`: the request may have arrived."""
-
-    code = "member_unreachable"
-    http_status = 502
 
     def __init__(self, message: str, *, status: int | None = None, sent: bool = False, **place: Unpack[_Place]) -> None:
         super().__init__(message, **place)
@@ -339,11 +261,8 @@ class MemberUnreachable(MemberFailed):
         self.sent = sent
 
 
-class MemberRefused(MemberFailed):
+class MemberRefused(MemberFailed, code="member_refused", http_status=502):
     """A member's answer is a protocol error, with `rpc_code` and `data`, or is invalid."""
-
-    code = "member_refused"
-    http_status = 502
 
     def __init__(
         self,
@@ -358,59 +277,40 @@ class MemberRefused(MemberFailed):
         self.data = data
 
 
-class GitFailed(GuildError):
+class GitFailed(GuildError, code="git_failed"):
     """A git command failed."""
 
-    code = "git_failed"
 
-
-class RuntimeFailed(GuildError):
+class RuntimeFailed(GuildError, code="runtime_failed"):
     """The runtime failed."""
 
-    code = "runtime_failed"
 
-
-class RuntimeCrashed(RuntimeFailed):
+class RuntimeCrashed(RuntimeFailed, code="runtime_crashed"):
     """The process of a run ended before the run did. The run can be resumed."""
 
-    code = "runtime_crashed"
 
-
-class RuntimeMissing(RuntimeFailed):
+class RuntimeMissing(RuntimeFailed, code="runtime_missing"):
     """The program of a runtime is not installed."""
 
-    code = "runtime_missing"
 
-
-class RuntimeOutdated(RuntimeFailed):
+class RuntimeOutdated(RuntimeFailed, code="runtime_outdated"):
     """The program of a runtime is older than the oldest version that works."""
 
-    code = "runtime_outdated"
 
-
-class RuntimeUnusable(RuntimeFailed):
+class RuntimeUnusable(RuntimeFailed, code="runtime_unusable"):
     """The program of a runtime is installed and cannot be started, or is another program."""
 
-    code = "runtime_unusable"
 
-
-class RuntimeToolless(RuntimeFailed):
+class RuntimeToolless(RuntimeFailed, code="runtime_toolless"):
     """The program of a runtime did not reach the run's tools and was killed."""
 
-    code = "runtime_toolless"
 
-
-class ReplayDiffers(GuildError):
+class ReplayDiffers(GuildError, code="replay_differs"):
     """A replay differs from the journal."""
 
-    code = "replay_differs"
 
-
-class Interrupted(GuildError):
+class Interrupted(GuildError, code="interrupted", exit_code=130):
     """The user interrupted the command."""
-
-    code = "interrupted"
-    exit_code = 130
 
 
 def error_class(code: str) -> type[GuildError]:

@@ -76,7 +76,6 @@ class Frame:
         return self.worktree or self.root
 
     def harmless_env(self) -> dict[str, str]:
-        """Return the harmless variables."""
         return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
     def to_record(self) -> RecordedFrame:
@@ -105,7 +104,6 @@ class RecordedFrame:
     caller: str = "cli"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the frame as it is stored."""
         return {
             "cwd": str(self.cwd),
             "root": str(self.root),

@@ -16,78 +16,29 @@ MEMBER_STATE = ".guild"  # the home of a member with workers, in its folder
 _MANIFEST = "guild-member.json"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Home:
-    """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise."""
+    """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise, and the paths in it."""
 
     path: Path
     data_dir: Path | None = None  # folder of `jobs` and `memory`, if not this one
 
-    @property
-    def jobs(self) -> Path:
-        return (self.data_dir or self.path) / "jobs"
-
-    @property
-    def memory(self) -> Path:
-        return (self.data_dir or self.path) / "memory"
-
-    @property
-    def database(self) -> Path:
-        return self.path / "hall.db"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "hall.lock"
-
-    @property
-    def address(self) -> Path:
-        """Return the file with the address and the token of the running hall."""
-        return self.path / "hall.json"
-
-    @property
-    def start_lock(self) -> Path:
-        """Return the lock of the command that starts the hall."""
-        return self.path / "hall.start"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "hall.log"
-
-    @property
-    def programs(self) -> Path:
-        """Return the cache of the versions of programs."""
-        return self.path / "programs.json"
-
-    @property
-    def settings(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def workers(self) -> Path:
-        return self.path / "workers"
-
-    @property
-    def toolboxes(self) -> Path:
-        return self.path / "toolboxes"
-
-    @property
-    def packages(self) -> Path:
-        return self.path / "packages"
-
-    @property
-    def worktrees(self) -> Path:
-        """Return the folder of checkouts: PROJECT/ACTIVITY."""
-        return self.path / "worktrees"
-
-    @property
-    def aside(self) -> Path:
-        """Return the folder for files that git cannot store, one folder per checkout."""
-        return self.path / "aside"
-
-    @property
-    def git_dirs(self) -> Path:
-        """Return the folder of the git directories that the hall works in, one per project."""
-        return self.path / "git"
+    def __post_init__(self) -> None:
+        self.jobs = (self.data_dir or self.path) / "jobs"
+        self.memory = (self.data_dir or self.path) / "memory"
+        self.database = self.path / "hall.db"
+        self.lock = self.path / "hall.lock"
+        self.address = self.path / "hall.json"  # address and token of the running hall
+        self.start_lock = self.path / "hall.start"  # held by the command that starts the hall
+        self.log = self.path / "hall.log"
+        self.programs = self.path / "programs.json"  # cache of the versions of programs
+        self.settings = self.path / "config.yaml"
+        self.workers = self.path / "workers"
+        self.toolboxes = self.path / "toolboxes"
+        self.packages = self.path / "packages"
+        self.worktrees = self.path / "worktrees"  # checkouts: PROJECT/ACTIVITY
+        self.aside = self.path / "aside"  # files that git cannot store, one folder per checkout
+        self.git_dirs = self.path / "git"  # the git directories that the hall works in, one per project
 
     @staticmethod
     def locate(env: dict[str, str]) -> Home:

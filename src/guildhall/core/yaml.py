@@ -77,7 +77,7 @@ def read_text(path: Path) -> str:
     """Read a text file of the user. Raise InvalidFile if it is not a regular UTF-8 file or is too large."""
     try:
         if not path.exists():
-            raise InvalidFile("there is no such file", where=str(path), hint="Create it, or correct the path.")
+            raise InvalidFile("file not found", where=str(path), hint="Create it, or correct the path.")
         if not path.is_file():
             raise InvalidFile("this is not a regular file", where=str(path))
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""YAML editor: changes parts of a text that a person has written and leaves the rest as it is.
+"""YAML editor: changes parts of a YAML text and leaves the rest unchanged.
 
 An edit tries several texts, the smallest change first: values spliced in at their marks, then ruamel's round trip.
 Does not write new files (see `core.yaml_writer`).

@@ -27,7 +27,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from guildhall.models.passthrough.session import Passing, Reply, failure
+from guildhall.models.passthrough.session import PassthroughSession, Reply, error_reply
 from guildhall.rpc.endpoint import send_reply
 from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
@@ -143,7 +143,7 @@ class LlmEndpoint:
 
     def __init__(
         self,
-        find_session: Callable[[str], Passing | None],
+        find_session: Callable[[str], PassthroughSession | None],
         *,
         prefix: str = PREFIX,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -170,7 +170,7 @@ class LlmEndpoint:
             reply, closes = await self._reply(scope, path, receive), False
         except HttpError as error:
             dialect = self._dialects.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
-            reply, closes = failure(dialect, error.status, error.message), True
+            reply, closes = error_reply(dialect, error.status, error.message), True
             await _drain(receive)
         await _send(send, reply, closes=closes)
 
@@ -179,7 +179,7 @@ class LlmEndpoint:
         check_local(headers)
         session = self._authorize(headers)
         if (listed := self._model_lists.get(path)) is not None and scope["method"] == "GET":
-            return session.models(listed)
+            return session.list_models(listed)
         if (dialect := self._dialects.get(path)) is None:
             raise HttpError(404, f"unknown route {scope['method']} {path[:200]}")
         check_json_post(scope["method"], headers)
@@ -189,7 +189,7 @@ class LlmEndpoint:
         count = path == f"{self._prefix}{_COUNT}"
         return await session.answer(dialect, body, headers.values, query=query, count=count)
 
-    def _authorize(self, headers: Headers) -> Passing:
+    def _authorize(self, headers: Headers) -> PassthroughSession:
         token = request_token(headers)
         if not token or (session := self._find_session(token)) is None:
             raise HttpError(401, "invalid API key: expected the token of a live run")

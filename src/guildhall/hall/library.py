@@ -29,7 +29,7 @@ from guildhall.core.paths import Home
 from guildhall.core.text import did_you_mean
 from guildhall.hall.client.discovery import check_same_version, find_hall, is_embedded
 from guildhall.hall.client.remote import RemoteHall
-from guildhall.models.credentials import travelling
+from guildhall.models.credentials import forwarded_variables
 from guildhall.policy.rules import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
 from guildhall.runs.purpose import PLAIN, CallPurpose
@@ -115,13 +115,15 @@ class Worker:
         It has the permissions of `worker_creation` in the settings, and is saved as a draft below
         `workers/generated/`. An existing worker is not overwritten.
         """
-        from guildhall.workers.create import draft, spec_of
+        from guildhall.workers.create import draft, parse_spec
 
         new = Worker(name="", **_location(cwd, home))
         frame = new._frame(interactive=False)
         with _read_only(new.home) as hall:
             taken = [listed.name for listed in hall.workers.list_workers(frame)]
-            made = draft(spec_of(spec), hall.settings(frame).worker_creation, frame, taken=taken, by="a program")
+            made = draft(
+                parse_spec(spec), hall.settings(frame).worker_creation, frame, existing_names=taken, author="a program"
+            )
         made.save()
         return replace(new, name=made.worker.name)
 
@@ -261,7 +263,7 @@ class Worker:
     def _frame(self, interactive: bool) -> Frame:
         bare = Frame.here(self.cwd, os.environ, caller="library")
         allowed = frozenset(load_settings(self.home, bare.root).env)
-        more: Any = {"allowed": allowed, "interactive": interactive, "keys": travelling()}
+        more: Any = {"allowed": allowed, "interactive": interactive, "keys": forwarded_variables()}
         return Frame.here(self.cwd, os.environ, caller="library", **more)
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
-from guildhall.jobs.model import Dispatch, refuse_choice_of_model
-from guildhall.jobs.tools import refuse_writing
+from guildhall.jobs.model import Dispatch, check_no_model
+from guildhall.jobs.tools import check_read_only
 from guildhall.memory.model import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.definition import bind_tools
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Listed
+    from guildhall.workers.model import WorkerListing
 
     Reach = Callable[[], Awaitable[tuple[HallClient, Frame]]]
 
@@ -58,7 +58,7 @@ class McpTools:
         members = [
             {"name": shown.member.name, "description": shown.member.description, "trusted": shown.trusted}
             for shown in await client.members.list(frame)
-            if shown.member.takes_work
+            if shown.member.accepts_jobs
         ]
         return _as_json({"workers": workers, "members": members})
 
@@ -73,7 +73,7 @@ class McpTools:
             description: A short label for the user. The default is the beginning of the task.
             config: Limits such as {"maxTurns": 20, "maxBudgetUsd": 0.5}, and other values for the worker.
         """
-        refuse_choice_of_model(config)
+        check_no_model(config)
         label = " ".join((description or task).split())[:_MAX_LABEL_CHARS]
         client, frame = await self._reach()
         job = await client.jobs.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
@@ -175,12 +175,12 @@ class McpTools:
         return {**status, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
 
 
-async def _accepts_jobs(one: Listed, client: HallClient, frame: Frame) -> bool:
+async def _accepts_jobs(one: WorkerListing, client: HallClient, frame: Frame) -> bool:
     """Return True if the worker accepts jobs. Only the hall itself starts the memory compactor."""
     if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR_WORKER):
         return False
     try:
-        refuse_writing(await client.workers.get(one.name, frame))
+        check_read_only(await client.workers.get(one.name, frame))
     except GuildError:
         return False
     return True

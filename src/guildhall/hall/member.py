@@ -42,7 +42,7 @@ from guildhall.hall.server.process import HallProcess, RedactingFormatter, log_t
 from guildhall.hall.server.worker_methods import HallJobs, WorkerMethods
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.folders import read_manifest
-from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER
+from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
 from guildhall.rpc.endpoint import PATH, Endpoint, Offer
 from guildhall.rpc.listener import Listener
 from guildhall.tools.definition import tool
@@ -123,7 +123,7 @@ class Member:
         """Serve within the block. Yield the address."""
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
-        if WORKER in self.manifest.capabilities:
+        if WORKER_CAPABILITY in self.manifest.capabilities:
             serving = self._with_hall(offer, port, secret, environ, log or RedactingFormatter(environ))
         else:
             serving = _alone(offer, port, secret)
@@ -161,7 +161,7 @@ class Member:
 async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
     """Serve the tools without a hall."""
     listener = Listener(port=port)
-    await listener.listen(Endpoint.of_one(offer, secret))
+    await listener.listen(Endpoint.for_offer(offer, secret))
     try:
         yield f"http://127.0.0.1:{listener.port}{PATH}"
     finally:
@@ -199,7 +199,7 @@ class MemberHallProcess(HallProcess):
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""
-        endpoint = Endpoint.of_one(replace(offer, worker=self._operate), secret)
+        endpoint = Endpoint.for_offer(replace(offer, worker=self._operate), secret)
         for path in (PATH, f"{PATH}/"):
             self.api.add_route(path, endpoint)
         return f"{self.url}{PATH}"

@@ -4,7 +4,7 @@ A job is a run whose owner is the job. The caller keeps the id and asks for stat
 
 Above: members (offer jobs over JSON-RPC), hall and cli.
 Below: activities (questions, the contract of a result), runs (do the work), workers, tools, store, core.
-Does not speak JSON-RPC and does not decide which worker a caller may use.
+Does not speak JSON-RPC, and does not decide which worker a caller may use.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from guildhall.jobs.directory import JobFolder as JobFolder
     from guildhall.jobs.model import Dispatch as Dispatch
     from guildhall.jobs.model import Job as Job
-    from guildhall.jobs.model import JobOperations as JobOperations
+    from guildhall.jobs.model import JobDetails as JobDetails
     from guildhall.jobs.model import JobResult as JobResult
-    from guildhall.jobs.model import JobShown as JobShown
     from guildhall.jobs.model import Page as Page
     from guildhall.jobs.model import WorkerJobs as WorkerJobs
     from guildhall.jobs.service import Jobs as Jobs

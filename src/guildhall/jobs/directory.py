@@ -1,4 +1,4 @@
-"""Job directory: reads and writes the plain files of a job, which people and programs read.
+"""Job directory: reads and writes the plain files of a job.
 
     task.md  config.json          the task and its configuration
     meta.json                     id, status, description, times
@@ -6,13 +6,13 @@
     questions.md  decisions.json  questions to the user, and decisions of the worker
     result.md  artifacts/         the result and its files
 
-meta.json is written last: a directory without it is not a job. Each file is written to a temporary file, synced and
-renamed. People edit and remove these files, so a reader must expect any content. A damaged file raises
-an error with its path and the problem.
+meta.json is written last: a directory without it is not a job. People edit and remove these files, so they can have any
+content. A damaged file raises an error with its path and the problem.
 
 Does not query several jobs or compare them with their runs: `jobs.queries` does.
 
-Invariant: readers never see half a file. A repeated call, by its key, adds its decision or question only once.
+Invariant: readers never see half a file, because a temporary file is synced and renamed. A repeated call, by its key,
+adds its decision or question only once.
 """
 
 from __future__ import annotations
@@ -37,42 +37,40 @@ if TYPE_CHECKING:
     from guildhall.runs.purpose import Contract
 
 
-_HEAD = re.compile(r"## (\S+), (\S+)")
+_HEADING = re.compile(r"## (\S+), (\S+)")
 _ANSWER = "Answer:"
 
 
 def render_questions(questions: Iterable[AskedQuestion]) -> str:
-    """Return the text of questions.md."""
     parts: list[str] = []
-    for one in questions:
-        parts.append(f"## {one.ask}, {one.at}\n\n{_quoted(one.question)}\n")
-        if one.answer is not None:
-            parts.append(f"{_ANSWER}\n\n{_quoted(one.answer)}\n")
+    for asked in questions:
+        parts.append(f"## {asked.ask}, {asked.at}\n\n{_quote(asked.question)}\n")
+        if asked.answer is not None:
+            parts.append(f"{_ANSWER}\n\n{_quote(asked.answer)}\n")
     return "\n".join(parts)
 
 
 def parse_questions(text: str) -> list[AskedQuestion]:
-    """Return the questions in the text of questions.md."""
     found: list[AskedQuestion] = []
-    words: list[str] | None = None
-    answering = False
+    quoted: list[str] = []
+    is_answer = False
     for line in [*text.split("\n"), ""]:
         if line.startswith(">"):
-            words = [*(words or ()), line[2:] if line.startswith("> ") else line[1:]]
+            quoted.append(line[2:] if line.startswith("> ") else line[1:])
             continue
-        if words is not None and found:
-            said = "\n".join(words)
-            found[-1] = replace(found[-1], answer=said) if answering else replace(found[-1], question=said)
-        words = None
-        if (head := _HEAD.fullmatch(line)) is not None:
-            found.append(AskedQuestion(ask=head[1], at=head[2], question=""))
-            answering = False
+        if quoted and found:
+            content = "\n".join(quoted)
+            found[-1] = replace(found[-1], answer=content) if is_answer else replace(found[-1], question=content)
+        quoted = []
+        if (heading := _HEADING.fullmatch(line)) is not None:
+            found.append(AskedQuestion(ask=heading[1], at=heading[2], question=""))
+            is_answer = False
         elif line.strip() == _ANSWER:
-            answering = True
+            is_answer = True
     return found
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "\n".join(f"> {line}" if line else ">" for line in text.split("\n"))
 
 
@@ -82,12 +80,12 @@ RESULT = "result.md"
 QUESTIONS = "questions.md"
 DECISIONS = "decisions.json"
 ARTIFACTS = "artifacts"
-GONE = ".gone-"  # before the name of a directory that is being removed
-LARGEST = 20_000_000  # bytes of a file that is read whole
-_MOST_LISTED = 10_000  # artifacts
-_stat = os.stat  # looked up once: `look` is called for thousands of jobs
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DECIDED = ("question", "decision", "reasoning")
+REMOVED_PREFIX = ".gone-"  # of the name of a directory that is being removed
+MAX_FILE_BYTES = 20_000_000
+_MAX_ARTIFACTS = 10_000  # in a listing
+_stat = os.stat  # looked up once: `change_stamp` is called for thousands of jobs
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DECISION_FIELDS = ("question", "decision", "reasoning")
 # The fields of a job by their names in meta.json.
 _REQUIRED = {**{name: name for name in ("id", "worker", "description", "status")}, "startedAt": "started_at"}
 _META_FIELDS = {**_REQUIRED, "completedAt": "completed_at", "error": "error", "run": "run", "lateError": "late_error"}
@@ -99,168 +97,154 @@ class JobFolder:
 
     path: Path
 
-    # Beginning and end
-
-    def make(self, task: str, config: dict[str, Any]) -> None:
+    def create(self, task: str, config: dict[str, Any]) -> None:
         """Create the directory. It is not a job until it has its meta.json."""
         try:
             self.path.mkdir(parents=True)
         except OSError as error:
-            raise Conflict(f"no job can be kept: {error.strerror or error}", where=str(self.path.parent)) from None
-        self._put("task.md", task)
-        self._put("config.json", _json(config))
+            raise Conflict(f"cannot create the job: {error.strerror or error}", where=str(self.path.parent)) from None
+        self._write("task.md", task)
+        self._write("config.json", _json(config))
 
     def remove(self) -> None:
-        """Remove the directory with its content. Others see it disappear at once."""
-        going = self.path.with_name(f"{GONE}{self.path.name}")
+        """Remove the directory. Renaming it first makes the job disappear at once."""
+        removed = self.path.with_name(f"{REMOVED_PREFIX}{self.path.name}")
         try:
-            self.path.rename(going)
+            self.path.rename(removed)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise Conflict(f"it cannot be removed: {error.strerror or error}", where=str(self.path)) from None
-        shutil.rmtree(going, ignore_errors=True)
-
-    # How it stands
+            raise Conflict(f"cannot remove the job: {error.strerror or error}", where=str(self.path)) from None
+        shutil.rmtree(removed, ignore_errors=True)
 
     def save(self, job: Job) -> None:
         """Write meta.json."""
         meta = {name: getattr(job, field) for name, field in _META_FIELDS.items()}
         if job.late_error is None:
             del meta["lateError"]
-        self._put(META, _json(meta))
+        self._write(META, _json(meta))
 
     def load(self) -> Job | None:
-        """Return the job, or None if there is none. Raise InvalidFile if meta.json is not valid."""
-        text = self._get(META)
+        """Return the job, or None if there is no meta.json. Raise InvalidFile if it is not valid."""
+        text = self._read(META)
         return None if text is None else _job(text, self.path, self.summary())
 
     def summary(self) -> str | None:
         try:
-            return self._get(STATUS) or None
+            return self._read(STATUS) or None
         except InvalidFile:
             return None
 
-    def summarise(self, text: str) -> None:
-        self._put(STATUS, text)
-
-    # Decisions
+    def write_summary(self, text: str) -> None:
+        self._write(STATUS, text)
 
     def decisions(self) -> list[Decision]:
-        return [Decision(**{name: one[name] for name in _DECIDED}) for one in self._decided()]
+        return [Decision(**{name: row[name] for name in _DECISION_FIELDS}) for row in self._decision_rows()]
 
-    def decide(self, key: str, decided: Decision) -> None:
+    def add_decision(self, key: str, decided: Decision) -> None:
         """Add a decision, unless the call has added it."""
-        every = self._decided()
-        if not any(one.get("key") == key for one in every):
-            self._put(DECISIONS, _json([*every, {**decided.as_wire(), "key": key}]))
+        rows = self._decision_rows()
+        if not any(row.get("key") == key for row in rows):
+            self._write(DECISIONS, _json([*rows, {**decided.as_wire(), "key": key}]))
 
-    def _decided(self) -> list[dict[str, str]]:
-        text = self._get(DECISIONS)
+    def _decision_rows(self) -> list[dict[str, str]]:
+        text = self._read(DECISIONS)
         try:
-            every: Any = json.loads(text) if text else []
+            rows: Any = json.loads(text) if text else []
         except (ValueError, RecursionError):
-            raise self._wrong(DECISIONS, "it is not JSON") from None
-        if not isinstance(every, list) or not all(map(_is_decision, cast("list[Any]", every))):
-            raise self._wrong(DECISIONS, "it is not a list of question, decision and reasoning")
-        return cast("list[dict[str, str]]", every)
-
-    # Questions
+            raise self._file_error(DECISIONS, "not JSON") from None
+        if not isinstance(rows, list) or not all(map(_is_decision, cast("list[Any]", rows))):
+            raise self._file_error(DECISIONS, "not a list of question, decision and reasoning")
+        return cast("list[dict[str, str]]", rows)
 
     def questions(self) -> list[AskedQuestion]:
-        return parse_questions(self._get(QUESTIONS) or "")
+        return parse_questions(self._read(QUESTIONS) or "")
 
-    def ask(self, asked: AskedQuestion) -> None:
+    def add_question(self, asked: AskedQuestion) -> None:
         """Add a question, unless it was added before."""
-        every = self.questions()
-        if not any(one.ask == asked.ask for one in every):
-            self._put(QUESTIONS, render_questions([*every, asked]))
+        questions = self.questions()
+        if not any(known.ask == asked.ask for known in questions):
+            self._write(QUESTIONS, render_questions([*questions, asked]))
 
-    def answer(self, ask: str, answer: str) -> bool:
+    def add_answer(self, ask: str, answer: str) -> bool:
         """Add the answer to a question. Return True if that changed the file."""
-        every = self.questions()
-        then = [replace(one, answer=answer) if one.ask == ask else one for one in every]
-        if then == every:
+        questions = self.questions()
+        changed = [replace(asked, answer=answer) if asked.ask == ask else asked for asked in questions]
+        if changed == questions:
             return False
-        self._put(QUESTIONS, render_questions(then))
+        self._write(QUESTIONS, render_questions(changed))
         return True
 
-    # What came out
-
     def result(self) -> str | None:
-        return self._get(RESULT)
+        return self._read(RESULT)
 
-    def give(self, output: str) -> None:
-        self._put(RESULT, output)
+    def write_result(self, output: str) -> None:
+        self._write(RESULT, output)
 
     def write_artifact(self, path: str, content: str) -> None:
         """Create or replace an artifact, by its path below artifacts/."""
         folder = self.path / ARTIFACTS
-        *above, name = path.split("/")
-        for part in ("", *above):
+        *parents, name = path.split("/")
+        for part in ("", *parents):
             folder = folder / part
             try:
                 folder.mkdir(exist_ok=True)
             except FileExistsError:
                 pass
             except OSError as error:
-                raise Conflict(f"{path} cannot be written: {error.strerror or error}", where=str(folder)) from None
+                raise Conflict(f"cannot write {path}: {error.strerror or error}", where=str(folder)) from None
             if not stat.S_ISDIR(folder.lstat().st_mode):
                 raise UsageError(f"{part} in {path} is a file, not a folder")
-        place = folder / name
-        if place.is_symlink() or place.is_dir():
-            raise UsageError(f"{path} is there already, and is no file")
-        _replace(place, content)
+        target = folder / name
+        if target.is_symlink() or target.is_dir():
+            raise UsageError(f"{path} exists and is not a file")
+        _replace(target, content)
 
     def check_result(self, contract: Contract, output: Any) -> str:
-        """Return the result as text. Raise NotFulfilled with all that is missing if the contract is not met."""
-        there = set(self.artifacts())
-        missing = [path for path in contract.artifacts if f"{ARTIFACTS}/{path}" not in there]
+        """Return the result as text. Raise NotFulfilled with all problems if the contract is not met."""
+        existing = set(self.artifacts())
+        missing = [path for path in contract.artifacts if f"{ARTIFACTS}/{path}" not in existing]
         value, problems = check_output(contract, output, missing)
         if problems:
-            raise NotFulfilled(
-                f"the job has not given what it had to: {'; '.join(problems[:MAX_PROBLEMS])}",
-                hint="Write what is missing with write_artifact, correct the result, and submit it again.",
-            )
+            hint = "Create missing files with write_artifact, correct the output, then call submit_result again."
+            raise NotFulfilled("; ".join(problems[:MAX_PROBLEMS]), hint=hint)
         return output_text(value)
 
     def artifacts(self) -> list[str]:
         """Return the paths of the artifacts, relative to the directory."""
-        return sorted(_files(self.path / ARTIFACTS, ARTIFACTS))[:_MOST_LISTED]
+        return sorted(_files(self.path / ARTIFACTS, ARTIFACTS))[:_MAX_ARTIFACTS]
 
-    # Files
-
-    def _put(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str) -> None:
         _replace(self.path / name, text)
 
-    def _get(self, name: str) -> str | None:
+    def _read(self, name: str) -> str | None:
         """Return the text of a file, or None if it does not exist."""
         try:
-            descriptor = os.open(f"{self.path}/{name}", _READ)
+            descriptor = os.open(f"{self.path}/{name}", _READ_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self._wrong(name, error.strerror or str(error)) from None
+            raise self._file_error(name, error.strerror or str(error)) from None
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise self._wrong(name, "it is not a regular file")
-            data = os.read(descriptor, min(status.st_size, LARGEST) + 1)
+                raise self._file_error(name, "not a regular file")
+            data = os.read(descriptor, min(status.st_size, MAX_FILE_BYTES) + 1)
         finally:
             os.close(descriptor)
-        if len(data) > LARGEST:
-            raise self._wrong(name, f"it is larger than {LARGEST:,} bytes")
+        if len(data) > MAX_FILE_BYTES:
+            raise self._file_error(name, f"larger than {MAX_FILE_BYTES:,} bytes")
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise self._wrong(name, "it is not UTF-8 text") from None
+            raise self._file_error(name, "not UTF-8 text") from None
 
-    def _wrong(self, name: str, what: str) -> InvalidFile:
-        return InvalidFile(f"{name} of the job cannot be read: {what}", where=str(self.path / name))
+    def _file_error(self, name: str, reason: str) -> InvalidFile:
+        return InvalidFile(f"invalid {name} of a job: {reason}", where=str(self.path / name))
 
 
-def look(path: str) -> tuple[int, ...] | None:
-    """Return a value that changes with the status or the summary of a job, or None if there is no job."""
+def change_stamp(path: str) -> tuple[int, ...] | None:
+    """Return a value that changes with meta.json and status.md, or None if there is no job."""
     try:
         meta = _stat(f"{path}/{META}", follow_symlinks=False)
     except OSError:
@@ -274,11 +258,11 @@ def look(path: str) -> tuple[int, ...] | None:
 
 def _is_decision(value: Any) -> bool:
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    return all(isinstance(fields.get(name), str) for name in _DECIDED)
+    return all(isinstance(fields.get(name), str) for name in _DECISION_FIELDS)
 
 
 def _job(text: str, path: Path, summary: str | None) -> Job:
-    invalid = InvalidFile("it is not the meta.json of a job", where=str(path / META))
+    invalid = InvalidFile("not the meta.json of a job", where=str(path / META))
     try:
         meta: Any = json.loads(text)
         fields = {field: meta.get(name) for name, field in _META_FIELDS.items()}
@@ -288,7 +272,7 @@ def _job(text: str, path: Path, summary: str | None) -> Job:
     if not all(isinstance(value, str) for value in texts) or fields["status"] not in get_args(JobStatus):
         raise invalid
     if fields["id"] != path.name:
-        raise InvalidFile(f"it is of another job, {fields['id'][:40]!r}", where=str(path / META))
+        raise InvalidFile(f"the file of another job, {fields['id'][:40]!r}", where=str(path / META))
     return Job(**fields, summary=summary)
 
 
@@ -301,10 +285,10 @@ def _replace(path: Path, text: str) -> None:
     try:
         replace_file(path, text.encode(), durable=True, single_writer=True)
     except OSError as error:
-        raise Conflict(f"{path.name} cannot be written: {error.strerror or error}", where=str(path)) from None
+        raise Conflict(f"cannot write {path.name}: {error.strerror or error}", where=str(path)) from None
 
 
-def _files(folder: Path, shown: str, depth: int = 0) -> Iterator[str]:
+def _files(folder: Path, relative: str, depth: int = 0) -> Iterator[str]:
     try:
         with os.scandir(folder) as found:
             entries = list(found)
@@ -314,6 +298,6 @@ def _files(folder: Path, shown: str, depth: int = 0) -> Iterator[str]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir(follow_symlinks=False) and depth < 16:
-            yield from _files(folder / entry.name, f"{shown}/{entry.name}", depth + 1)
+            yield from _files(folder / entry.name, f"{relative}/{entry.name}", depth + 1)
         elif entry.is_file(follow_symlinks=False):
-            yield f"{shown}/{entry.name}"
+            yield f"{relative}/{entry.name}"

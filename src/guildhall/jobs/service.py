@@ -1,8 +1,7 @@
 """Job service: dispatches, cancels, deletes and resumes the jobs of a hall.
 
-A job is a run whose owner is the job. The run is recorded like every other run, and the directory is the visible form
-of the job. When the run ends, the contract decides whether the job is completed or failed. A submitted result counts
-even if the run fails or is cancelled afterwards.
+A job is a run whose owner is the job. When the run ends, the contract decides whether the job is completed or failed.
+An accepted result counts even if the run fails or is cancelled afterwards.
 
 Does not list or show jobs (`jobs.queries`), does not define the tools of a job (`jobs.tools`), and does not execute the
 run (`runs.execution`).
@@ -28,8 +27,8 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletabl
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import RESULT, JobFolder
 from guildhall.jobs.model import Dispatch, Job
-from guildhall.jobs.queries import Register
-from guildhall.jobs.tools import SERVER, JobTools, contract_of, first_message, job_profile, job_tools, refuse_writing
+from guildhall.jobs.queries import JobQueries
+from guildhall.jobs.tools import SERVER, JobTools, check_read_only, first_message, job_contract, job_profile, job_tools
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED, Ask, Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import Contract, JobPurpose
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("guildhall.jobs")
 
 
-class Jobs(Register):
+class Jobs(JobQueries):
     """The jobs of one folder, with the operations that start, end and resume their runs."""
 
     def __init__(
@@ -72,28 +71,25 @@ class Jobs(Register):
         output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]],
         readonly: bool = False,
     ) -> None:
-        """`find` returns a worker that may be given work. `readonly`: repair and change nothing."""
+        """`find` returns a worker that accepts jobs. `readonly`: repair and change nothing."""
         super().__init__(folder=folder, store=store, clock=clock, asks=asks, alive=alive, readonly=readonly)
         self._history = history
         self._runs = runs
         self._find = find
         self._output_schema = output_schema
-        self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
         self._timers: ResumeTimers | None = None
 
-    # Beginning
-
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
-        """Start a job in the background."""
         dispatch.check()
         frame = replace(frame, interactive=False)
         found = self._find(worker, frame)
-        refuse_writing(found)
-        contract = contract_of(found, dispatch, await self._output_schema(found, frame))
-        # A caller that disconnects meanwhile leaves a complete job, or none.
-        return await asyncio.shield(self._begin(worker, found, dispatch, contract, frame))
+        check_read_only(found)
+        contract = job_contract(found, dispatch, await self._output_schema(found, frame))
+        # If the caller disconnects meanwhile, there is a complete job or no job.
+        return await asyncio.shield(self._start(worker, found, dispatch, contract, frame))
 
-    async def _begin(self, name: str, worker: Worker, dispatch: Dispatch, contract: Contract, frame: Frame) -> Job:
+    async def _start(self, name: str, worker: Worker, dispatch: Dispatch, contract: Contract, frame: Frame) -> Job:
         job = Job(
             id=self._new_id(),
             worker=worker.name,
@@ -114,18 +110,17 @@ class Jobs(Register):
             purpose=purpose,
         )
         try:
-            await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
+            await asyncio.to_thread(folder.create, dispatch.task, dict(dispatch.config))
             hooks = self._hooks(purpose)
             prepared = await self._runs().prepare(request, frame, worker=job_profile(worker), hooks=hooks)
             job = replace(job, run=prepared.run)
-            await self._begun(job, prepared)
+            await self._launch(job, prepared)
         except BaseException:
             await asyncio.to_thread(folder.remove)
             raise
         return job
 
-    async def _begun(self, job: Job, prepared: Prepared) -> None:
-        """Save the job and launch its run."""
+    async def _launch(self, job: Job, prepared: Prepared) -> None:
         try:
             await self._save(job)
         except BaseException:
@@ -143,23 +138,23 @@ class Jobs(Register):
     def _hooks(self, purpose: JobPurpose) -> RunHooks:
         id, contract = purpose.id, purpose.contract
         return RunHooks(
-            tools=job_tools(contract, remembers=purpose.remembers),
+            tools=job_tools(contract, has_memory=purpose.remembers),
             executor=lambda run: self._execute(id, run, contract),
             server=SERVER,
             adapt_worker=job_profile,
             judge=lambda run, end: asyncio.to_thread(self._judge, id, contract, run, end),
-            on_stopped=partial(self._settled, id),
+            on_stopped=partial(self._on_segment_end, id),
         )
 
     def _execute(self, id: str, run: str, contract: Contract) -> Execute:
         """Return the function that executes the job tools of a run."""
-        job, folder, lock = self.get(id), self._index.folder(id), self._writing[id]
+        job, folder, lock = self.get(id), self._index.folder(id), self._write_locks[id]
         questions = QuestionChannel(
             title=f"{job.worker} asks, in the job {id} ({job.description})",
             lock=lock,
             store=self._store,
             ledger=lambda: self._runs().ledger(run),
-            keep=partial(self._keep_question, id),
+            keep=partial(self._save_question, id),
         )
 
         async def remember(key: str, content: str) -> ToolResult:
@@ -173,30 +168,28 @@ class Jobs(Register):
 
         return execute
 
-    async def _keep_question(self, id: str, asked: AskedQuestion) -> None:
+    async def _save_question(self, id: str, asked: AskedQuestion) -> None:
         try:
-            async with self._writing[id]:
-                await asyncio.to_thread(self._index.folder(id).ask, asked)
-        except (Conflict, InvalidFile) as error:  # the inbox has it, and whoever looks at the job sees it there
+            async with self._write_locks[id]:
+                await asyncio.to_thread(self._index.folder(id).add_question, asked)
+        except (Conflict, InvalidFile) as error:  # `status` reads the question from the database
             _log.warning("%s: %s", id, error)
 
-    # Ending
-
     async def cancel(self, id: str) -> Job:
-        """Cancel a job. A job that has ended, or has submitted its result, stays as it is."""
-        async with self._steering[id]:
+        """Cancel a job. A job that has ended is unchanged, and a job with an accepted result is completed."""
+        async with self._locks[id]:
             job = self.get(id)
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().pause(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
-            run = self._run_of(job)
+                await self._runs().pause(job.run, "shutdown")  # if the hall dies now, the job resumes
+            run = self._find_run(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
-                run = self._run_of(job)
+                run = self._find_run(job)
             job = self.get(id)  # its run may have ended meanwhile
             if job.status == "running":
-                job = await self._save(self._as_on_record(job, run, gone="cancelled"))
+                job = await self._save(self._with_run_status(job, run, missing="cancelled"))
             return job
 
     async def stop(self, run: str) -> list[str]:
@@ -204,14 +197,14 @@ class Jobs(Register):
         id = self._history.purpose(run, JobPurpose).id
         job = self.get(id)
         if job.status != "running":
-            raise Conflict(f"the job {id} is {job.status}: there is nothing to stop", hint=f"guild show {id}")
+            raise Conflict(f"the job {id} is already {job.status}", hint=f"Details: guild show {id}")
         ended = await self.cancel(id)
         return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
 
     async def _end(self, run: Run, folder: JobFolder) -> None:
-        """Cancel a paused run, or complete it if it has submitted its result."""
+        """Cancel a paused run, or complete it if its result was accepted."""
         output = None
-        with suppress(InvalidFile):  # it is none any more
+        with suppress(InvalidFile):  # the file was edited
             output = folder.result() if is_result_accepted(self._history.entries(run.id)) else None
         if output is None:
             await self._runs().cancel(run.id)
@@ -220,25 +213,25 @@ class Jobs(Register):
         await self._store.write(lambda connection: records.complete_run(connection, run.id, output, now))
 
     async def delete(self, id: str, *, force: bool = False) -> None:
-        """Delete a job that was completed or cancelled, or with `force` one that failed."""
-        async with self._steering[id]:
+        """Delete a completed or cancelled job. `force`: delete a failed job too."""
+        async with self._locks[id]:
             job = self.get(id)
             if job.status == "running":
-                hint = f"guild stop {id} ends it."
-                raise NotDeletable(f"the job {id} is running: it cannot be deleted", hint=hint)
+                hint = f"Cancel it first: guild stop {id}"
+                raise NotDeletable(f"cannot delete the job {id}: it is running", hint=hint)
             if job.status == "failed" and not force:
-                hint = f"`guild resume {id}` goes on with it; `guild rm {id} --force` deletes it all the same."
-                raise NotDeletable(f"the job {id} has failed: it is kept, so that what it did can be seen", hint=hint)
+                hint = f"Resume it: guild resume {id}. Delete it anyway: guild rm {id} --force"
+                raise NotDeletable(f"cannot delete the job {id}: it failed, and its files show why", hint=hint)
             await asyncio.to_thread(self._index.folder(id).remove)
             self._index.drop(id)
             if (run := job.run) is not None:
                 now = stamp(self._clock.now())
                 await self._store.write(lambda connection: records.withdraw_asks(connection, run, now))
-        self._steering.pop(id, None)
-        self._writing.pop(id, None)
+        self._locks.pop(id, None)
+        self._write_locks.pop(id, None)
 
     def _judge(self, id: str, contract: Contract, run: str, end: SegmentEnd) -> SegmentEnd:
-        """Return the end of a job by its contract. A submitted result counts, even if the run fails afterwards."""
+        """Return the end of a job by its contract. An accepted result counts even if the run fails afterwards."""
         if end.status not in ("completed", "failed"):
             return end
         folder = self._index.folder(id)
@@ -250,45 +243,44 @@ class Jobs(Register):
                 return end
             text = folder.check_result(contract, end.output)
             if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
-                raise NotFulfilled(f"the result that was submitted was not taken, and no other was: {why}")
-            folder.give(text)
+                raise NotFulfilled(f"the submitted result was rejected, and no other was submitted: {why}")
+            folder.write_result(text)
             return replace(end, output=text)
         except NotFulfilled as error:
-            folder.give(output_text(end.output))
-            hint = f"What it gave instead is in {folder.path / RESULT}. Dispatch it anew, or say more in the task."
-            unkept = NotFulfilled(error.message, hint=hint)
-            return SegmentEnd(status="failed", reason=unkept.code, error=unkept.as_dict(), output=end.output)
+            folder.write_result(output_text(end.output))
+            hint = f"Its output is in {folder.path / RESULT}. Dispatch the job again, with a more precise task."
+            failure = NotFulfilled(f"the contract is not met: {error.message}", hint=hint)
+            return SegmentEnd(status="failed", reason=failure.code, error=failure.as_dict(), output=end.output)
         except GuildError as error:
             return SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
 
-    async def _settled(self, id: str, run: str, end: SegmentEnd) -> None:
-        """Write the recorded end of a stretch to the directory, or wait until the run can be resumed."""
+    async def _on_segment_end(self, id: str, run: str, end: SegmentEnd) -> None:
+        """Write the end of a run to the directory, or wait until the run can be resumed."""
         if end.status == "waiting" and self._timers is not None:
             self._timers.start(run)
         if end.status in ENDED:
             try:
                 await self.apply_end(run)
-            except GuildError as error:  # the run's own record has it, and the next start repairs the directory
+            except GuildError as error:  # the next start repairs the directory
                 _log.warning("%s: %s", id, error)
 
-    # Going on
-
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """Prepare the run of a stopped job to be resumed. The job is running again."""
+        """Prepare the run of a stopped job to be resumed. The status of the job is `running` then."""
         purpose = self._history.purpose(run, JobPurpose)
         if (job := self._index.get(purpose.id)) is None:
-            raise Conflict(f"the run {run} did the job {purpose.id}, which is there no more", hint="Dispatch it anew.")
-        async with self._steering[job.id]:  # two at once: the second one is told that it is running
+            message = f"cannot resume {run}: its job {purpose.id} was deleted"
+            raise Conflict(message, hint="Dispatch the job again.")
+        async with self._locks[job.id]:  # of two concurrent calls, the second raises an error
             prepared = await self._runs().prepare_resume(run, frame, grant=grant, hooks=self._hooks(purpose))
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting jobs with `resume` from now on, when nothing holds them any more."""
+        """Resume waiting jobs with `resume` from now on, as soon as no ask blocks them."""
         self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=resume)
         for job in self._index.running():
-            run = self._run_of(job)
+            run = self._find_run(job)
             if run is not None and run.status == "waiting":
                 self._timers.start(run.id)
 
@@ -303,13 +295,13 @@ class Jobs(Register):
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed: its job has failed. A run that never became a job is cancelled."""
-        if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
-            return  # somebody else was faster
+        if (status := self._history.get(run.id).status) == "running" or status in ENDED:
+            return  # it was resumed or ended meanwhile
         now = stamp(self._clock.now())
-        known = self._index.get(self._history.purpose(run.id, JobPurpose).id) is not None
+        is_job = self._index.get(self._history.purpose(run.id, JobPurpose).id) is not None
 
         def write(connection: Connection) -> None:
-            if known:
+            if is_job:
                 records.fail_run(connection, run.id, error.as_dict(), now)
             else:
                 records.cancel_tree(connection, run.id, now)
@@ -322,7 +314,7 @@ class Jobs(Register):
         found = self._history.get(run)
         job = self._index.get(self._history.purpose(run, JobPurpose).id)
         if job is not None and job.status == "running" and found.status in ENDED:
-            await self._save(self._as_on_record(job, found, gone="failed"))
+            await self._save(self._with_run_status(job, found, missing="failed"))
 
     async def apply_answer(self, ask: Ask) -> None:
         """Write the user's answer to a question of a job to its directory."""
@@ -330,12 +322,12 @@ class Jobs(Register):
         if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:
             return
         folder = self._index.folder(purpose.id)
-        async with self._writing[purpose.id]:
-            await asyncio.to_thread(folder.answer, ask.id, answer_text(ask))
+        async with self._write_locks[purpose.id]:
+            await asyncio.to_thread(folder.add_answer, ask.id, answer_text(ask))
 
 
 def recorded_hooks(run: Run) -> RunHooks | None:
-    """Return the seat of a run that does a job for a replay, or None for other runs."""
+    """Return the hooks for a replay of the run of a job, or None for other runs."""
     if (purpose := run.purpose_as(JobPurpose)) is None:
         return None
-    return replay_hooks(job_tools(purpose.contract, remembers=purpose.remembers), job_profile, server=SERVER)
+    return replay_hooks(job_tools(purpose.contract, has_memory=purpose.remembers), job_profile, server=SERVER)

@@ -1,7 +1,6 @@
-"""Job tools: give the worker of a job its tools, its first message, its read-only form and its contract.
+"""Job tools: define the tools, the instructions, the first message and the contract of a job.
 
-The tools are `update_summary`, `record_decision`, `log_question`, `store_memory`, `write_artifact` and `submit_result`.
-The model reads their docstrings. Answers that the user gave meanwhile are appended to the result of the next call.
+Answers that the user gave meanwhile are appended to the result of the next call.
 
 Does not decide how a job ends: `jobs.service` does.
 
@@ -34,25 +33,25 @@ if TYPE_CHECKING:
 
 
 SERVER = "job"
-_REMEMBER = "store_memory"
+_STORE_MEMORY = "store_memory"
 TOOLS = {
     "update_summary": frozenset[str](),
     "record_decision": frozenset[str](),
     "log_question": frozenset[str](),
-    _REMEMBER: frozenset({"memory.write"}),
+    _STORE_MEMORY: frozenset({"memory.write"}),
     "write_artifact": frozenset[str](),
     SUBMIT: frozenset[str](),
 }
-_MAX_SUMMARY = 20_000  # characters
-_MAX_WORDS = 10_000
-_MAX_FILE = 10_000_000
+_MAX_SUMMARY_CHARS = 20_000
+_MAX_TEXT_CHARS = 10_000
+_MAX_FILE_CHARS = 10_000_000
 
 
-def job_tools(contract: Contract, *, remembers: bool) -> tuple[Tool, ...]:
+def job_tools(contract: Contract, *, has_memory: bool) -> tuple[Tool, ...]:
     """Return the tools as the model sees them. A worker without memory has no store_memory."""
-    needed = {name: needs for name, needs in TOOLS.items() if remembers or name != _REMEMBER}
-    tools = bind_tools(JobTools, needed)
-    return tuple(with_output_schema(one, contract.schema) if one.name == SUBMIT else one for one in tools)
+    capabilities = {name: needs for name, needs in TOOLS.items() if has_memory or name != _STORE_MEMORY}
+    tools = bind_tools(JobTools, capabilities)
+    return tuple(with_output_schema(tool, contract.schema) if tool.name == SUBMIT else tool for tool in tools)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,43 +66,45 @@ class JobTools:
     key: str
 
     async def update_summary(self, summary: str) -> str:
-        """Say how far you are: what is done, what you are at, what comes next. It replaces what you said before, and
-        is all that others see of your work until there is a result.
+        """Report your progress: the finished, the current and the next steps. Replaces your last summary.
+        Until the result is submitted, others see only this summary of your work.
 
         Args:
-            summary: A few sentences.
+            summary: 1-3 sentences.
         """
-        check_text("summary", summary, _MAX_SUMMARY)
-        await self._write(lambda folder: folder.summarise(summary))
-        return "Noted."
+        check_text("summary", summary, _MAX_SUMMARY_CHARS)
+        await self._write(lambda folder: folder.write_summary(summary))
+        return "Summary updated."
 
     async def record_decision(self, question: str, decision: str, reasoning: str) -> str:
-        """Record a judgement call that you made on your own, so that a person can review it later.
+        """Record a decision that you made without the user, with its reason, for later review.
 
         Args:
-            question: What had to be decided.
-            decision: What you decided.
-            reasoning: Why.
+            question: The question that you had to decide.
+            decision: Your decision.
+            reasoning: The reason.
         """
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
-            check_text(name, text, _MAX_WORDS)
+            check_text(name, text, _MAX_TEXT_CHARS)
         decided = Decision(question=question, decision=decision, reasoning=reasoning)
-        await self._write(lambda folder: folder.decide(self.key, decided))
-        return "Recorded."
+        await self._write(lambda folder: folder.add_decision(self.key, decided))
+        return "Decision recorded."
 
     async def log_question(self, question: str, wait: bool = False) -> str:
-        """Put a question to a person: something that you cannot find out and should not decide. You go on without the
-        answer; if one comes while you work, you are told.
+        """Ask the user something that you cannot find out and should not decide. Continue without the answer. If one
+        comes while you work, it is appended to the result of a later call.
 
         Args:
             question: The question, understandable without having seen your work.
-            wait: true: go on only with the answer, which may take hours.
+            wait: true: wait for the answer, which can take hours.
         """
-        check_text("question", question, _MAX_WORDS)
+        check_text("question", question, _MAX_TEXT_CHARS)
         answer = await self.questions.ask(self.key, question, wait)
-        if wait:
-            return "Nobody will answer: decide it yourself." if answer is None else f"A person has answered: {answer}"
-        return "The question is noted for a person. Go on without the answer."
+        if not wait:
+            return "Question recorded. Continue without an answer; it is delivered if the user replies while you work."
+        if answer is None:
+            return "No answer will come. Decide yourself and record the decision."
+        return f"The user answered: {answer}"
 
     async def store_memory(self, key: str, content: str) -> ToolResult:
         """Save a note for later jobs: a fact, a preference of the user, an approach that worked. Storing an existing
@@ -119,87 +120,85 @@ class JobTools:
         """Write a file that belongs to the result. Writing a path again replaces the file.
 
         Args:
-            path: Its name, such as report.md or tables/prices.csv.
-            content: All of its text.
+            path: Path of the file, such as report.md or tables/prices.csv.
+            content: The whole text of the file.
         """
-        place = artifact_path(path)
-        check_text("content", content, _MAX_FILE, allow_empty=True)
-        await self._write(lambda folder: folder.write_artifact(place, content))
-        return f"Written: artifacts/{place}"
+        path = artifact_path(path)
+        check_text("content", content, _MAX_FILE_CHARS, allow_empty=True)
+        await self._write(lambda folder: folder.write_artifact(path, content))
+        return f"Wrote artifacts/{path}."
 
     async def submit_result(self, output: str, artifacts: list[str] | None = None) -> str:
-        """Submit the result of the job, when all of it is there. Files that belong to it are written before, with
-        write_artifact. Submitted again, it replaces what was submitted before.
+        """Submit the complete result of the job. Write its files with write_artifact first. Submitting again replaces
+        the earlier result.
 
         Args:
-            output: The whole result; whoever asked for the job reads this and the artifacts, and nothing else.
-            artifacts: The files that belong to it, to be sure that they are there.
+            output: The whole result. The requester reads only this and the artifacts.
+            artifacts: Paths of files that belong to the result. The result is rejected if one is missing.
         """
         if isinstance(output, str):  # with a schema it may be anything  # pyright: ignore[reportUnnecessaryIsInstance]
-            check_text("output", output, _MAX_FILE)
-        named = tuple(map(artifact_path, artifacts or ()))
-        contract = replace(self.contract, artifacts=tuple(dict.fromkeys((*self.contract.artifacts, *named))))
+            check_text("output", output, _MAX_FILE_CHARS)
+        required = (*self.contract.artifacts, *map(artifact_path, artifacts or ()))
+        contract = replace(self.contract, artifacts=tuple(dict.fromkeys(required)))
         try:
-            await self._write(lambda folder: folder.give(folder.check_result(contract, output)))
+            await self._write(lambda folder: folder.write_result(folder.check_result(contract, output)))
         except NotFulfilled as error:
-            raise UsageError(f"Not accepted: {error.message}", hint=error.hint) from None
-        return "The result is submitted. Nothing more is to be done: end with a short word."
+            raise UsageError(f"Rejected: {error.message}", hint=error.hint) from None
+        return "Result accepted. The task is complete; finish with one short sentence."
 
     async def _write(self, write: Callable[[JobFolder], object]) -> None:
-        """Change the directory. Its path is left out of errors, because a model reads them."""
+        """Change the directory. Errors leave out its path, because a model reads them."""
         try:
             async with self.lock:
                 await asyncio.to_thread(write, self.folder)
         except (Conflict, InvalidFile) as error:
-            raise Conflict(f"Not done: {error.message}") from None
+            raise Conflict(error.message) from None
 
 
-HOW_TO = """\
-You work on a job by yourself. Nobody reads along, and what you merely say reaches nobody: report through your tools.
-- update_summary: where you are, in a few sentences, whenever that changes. Begin with it.
-- record_decision: each judgement call that you make on your own, with the reason.
-- log_question: what you cannot decide and a person should. Go on as well as you can; with wait: true you get the \
-answer before you go on, which may take hours: only where nothing sensible can be done without it."""
+_INTRODUCTION = """\
+You are working unattended. Your messages are not shown to anyone; report only through the tools below.
+- update_summary: your current progress in 1-3 sentences. Call it first, then whenever the status changes.
+- record_decision: each decision that you make without the user, with its reason.
+- log_question: ask the user about something that you cannot decide. Continue without the answer unless wait is true. \
+Wait only if no useful work is possible without the answer, which can take hours."""
 _MEMORY = "- store_memory: save facts, preferences and approaches that worked, for later jobs."
 _RESULT = """\
-- write_artifact: files that belong to the result; it is the only way to write one.
-- submit_result: the result, once, when all of it is there. A job counts as done when it was submitted."""
+- write_artifact: write a file of the result. You cannot write files in another way.
+- submit_result: the complete result, once. The job is complete only when a result was accepted."""
 
 
-def refuse_writing(worker: Worker) -> None:
-    """Raise Refused if a worker declares tools or sandboxes that write: a job has its own."""
+def check_read_only(worker: Worker) -> None:
+    """Raise Refused if a worker declares tools or sandboxes that write: a job writes through its own tools."""
     definition = worker.definition
     writing = [f"tools: {name}" for name in WRITE_TOOLS if name in definition.tools]
-    writing += [f"sandboxes.{name}: mode rw" for name, box in definition.sandboxes.items() if box.mode == "rw"]
+    writing += [f"sandboxes.{name}: mode rw" for name, sandbox in definition.sandboxes.items() if sandbox.mode == "rw"]
     if writing:
-        raise Refused(
-            f"{worker.name} cannot take a job: it declares {', '.join(writing)}, and a job has its own way to write",
-            where=worker.place,
-            hint="Take out what is named (write_artifact writes files in a job), or use `guild run`.",
-        )
+        message = f"{worker.name} cannot run as a job: it can write ({', '.join(writing)})"
+        hint = "Jobs write through write_artifact. Remove the entries, or use `guild run`."
+        raise Refused(message, where=worker.place, hint=hint)
 
 
 def job_profile(worker: Worker) -> Worker:
-    """Return the worker as it is in a job: it reads, and writes only with the tools of the job."""
+    """Return the worker with the instructions of a job. It can read files, and write only with the tools of the job."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in (*READ_TOOLS, *WRITE_TOOLS)]
-    boxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
-    # What the result must look like is told by submit_result.
-    changed = {"tools": (*READ_TOOLS, *declared), "sandboxes": boxes, "output_schema_ref": None}
-    how_to = "\n".join([HOW_TO, _MEMORY, _RESULT] if definition.base else [HOW_TO, _RESULT])
+    others = [name for name in definition.tools if name not in (*READ_TOOLS, *WRITE_TOOLS)]
+    sandboxes = {name: sandbox.model_copy(update={"mode": "ro"}) for name, sandbox in definition.sandboxes.items()}
+    # The output schema is in submit_result.
+    changes = {"tools": (*READ_TOOLS, *others), "sandboxes": sandboxes, "output_schema_ref": None}
+    how_to = "\n".join([_INTRODUCTION, _MEMORY, _RESULT] if definition.base else [_INTRODUCTION, _RESULT])
     instructions = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
-    return replace(worker, definition=definition.model_copy(update=changed), instructions=instructions)
+    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
 
 
 def first_message(dispatch: Dispatch) -> str:
-    """Return the first message: the task, and the worker's own part of the configuration as data."""
-    if not dispatch.own:
+    """Return the first message: the task, and the configuration for the worker as data."""
+    if not dispatch.worker_config:
         return dispatch.task
-    shown = json.dumps(dispatch.own, indent=2, ensure_ascii=False)
-    return f"{dispatch.task.rstrip()}\n\nThe configuration of this job, as JSON:\n{shown}"
+    config = json.dumps(dispatch.worker_config, indent=2, ensure_ascii=False)
+    return f"{dispatch.task.rstrip()}\n\nThe configuration of this job, as JSON:\n{config}"
 
 
-def contract_of(worker: Worker, dispatch: Dispatch, schema: Mapping[str, Any] | None) -> Contract:
+def job_contract(worker: Worker, dispatch: Dispatch, schema: Mapping[str, Any] | None) -> Contract:
     """Return the contract of a job, from the worker file and the dispatch."""
     try:
         own = tuple(map(artifact_path, worker.definition.completion.artifacts))

@@ -1,7 +1,7 @@
 """Members: plug-ins that run as separate processes and offer tools, workers or both over HTTP.
 
-A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts the member when it is
-first needed, and stops it on exit.
+A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts the member on first use,
+and stops it on exit.
 
 Above: hall, which offers the operations and gives workers the members that they declare; cli.
 Below: jobs and activities (the types of jobs), runs (the tools of a worker), workers (trust), tools (MCP), rpc, core.
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.members.folders import Roster as Roster
+    from guildhall.members.folders import MemberRegistry as MemberRegistry
     from guildhall.members.jobs import MemberJobs as MemberJobs
     from guildhall.members.manifest import Manifest as Manifest
-    from guildhall.members.model import AtWork as AtWork
+    from guildhall.members.model import ActiveJob as ActiveJob
     from guildhall.members.model import Member as Member
-    from guildhall.members.model import MemberShown as MemberShown
+    from guildhall.members.model import MemberDetails as MemberDetails
     from guildhall.members.service import Members as Members
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

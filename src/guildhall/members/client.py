@@ -1,8 +1,10 @@
-"""The JSON-RPC client of a member: sends a call over HTTP, and returns its result.
+"""Member client: sends JSON-RPC calls to a member over HTTP.
 
-An answer is limited in size and time, and must be a JSON-RPC response. There are three kinds of error. MemberTimedOut:
-no answer in time. MemberUnreachable: no answer over HTTP. MemberRefused: an error, or an answer that is not a response.
-Does not start the process (`process.py`) and does not interpret results (`jobs.py`).
+A call raises MemberTimedOut if there is no answer in time, MemberUnreachable if there is no answer over HTTP, and
+MemberRefused for an error or an invalid answer.
+Does not start the process (`members.process`) and does not interpret results (`members.jobs`).
+
+Invariant: answers are limited in size and time.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from guildhall.members.model import Door
+    from guildhall.members.model import Endpoint
 
-CALL_SECONDS = 30.0
-_CONNECT_SECONDS = 5.0
-_ABOUT_US = {"name": "guildhall", "version": "1"}
+CALL_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
+_CLIENT_INFO = {"name": "guildhall", "version": "1"}
 
 
 class MemberClient:
     """A client of one member."""
 
-    def __init__(self, door: Door, *, seconds: float = CALL_SECONDS) -> None:
-        self.door = door
-        self._seconds = seconds
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
         self._numbers = itertools.count(1)
         self._http: httpx2.AsyncClient | None = None
         self._closed = False
@@ -44,95 +46,93 @@ class MemberClient:
         if self._http is not None:
             await self._http.aclose()
 
-    async def initialize(self, seconds: float | None = None) -> None:
-        """Perform the MCP handshake. A member that does not know it counts as ready."""
-        about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _ABOUT_US}
+    async def initialize(self, timeout_s: float | None = None) -> None:
+        """Perform the MCP handshake. Accept a member that does not implement it."""
+        params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLIENT_INFO}
         try:
-            await self.ask("initialize", about, seconds)
+            await self.call("initialize", params, timeout_s)
         except MemberRefused as error:
             if error.rpc_code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
                 raise
 
-    async def ask(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
-        """Return the result of a call."""
+    async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None = None) -> Any:
         import httpx2
 
         if self._closed:
-            raise MemberUnreachable(f"the member {self.door.name} is not running any more")
-        seconds = self._seconds if seconds is None else seconds
+            raise MemberUnreachable(f"the member {self.endpoint.name} was stopped")
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         number = next(self._numbers)
         body = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
-        name = self.door.name
+        name = self.endpoint.name
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 status, answer = await self._post(body)
         except TimeoutError:
-            raise MemberTimedOut(f"the member {name} did not answer {method} within {seconds:g} s") from None
+            raise MemberTimedOut(f"the member {name} did not answer {method} within {timeout_s:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise MemberUnreachable(f"the member {name} cannot be reached: {to_short_line(str(error))}") from None
+            raise MemberUnreachable(f"cannot reach the member {name}: {to_short_line(str(error))}") from None
         except (httpx2.HTTPError, httpx2.StreamError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not self._closed:  # else it ended while it was asked
+            if isinstance(error, RuntimeError) and not self._closed:  # not an effect of `close` during the call
                 raise
-            said = to_short_line(str(error)) or type(error).__name__
-            message = f"the member {name} did not answer {method}: {said}"
-            raise MemberUnreachable(message, sent=True) from None
+            reason = to_short_line(str(error)) or type(error).__name__
+            raise MemberUnreachable(f"the member {name} did not answer {method}: {reason}", sent=True) from None
         return self._result(method, number, status, answer)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         import httpx2
 
         if self._http is None:
-            limits = httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+            limits = httpx2.Timeout(None, connect=_CONNECT_TIMEOUT_S)
             self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False, verify=False)
         headers = {
-            "authorization": f"Bearer {self.door.secret}",
+            "authorization": f"Bearer {self.endpoint.secret}",
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
         }
-        async with self._http.stream("POST", self.door.url, content=body, headers=headers) as response:
+        async with self._http.stream("POST", self.endpoint.url, content=body, headers=headers) as response:
             data = bytearray()
             async for chunk in response.aiter_bytes():
                 data += chunk
                 if len(data) > MAX_MESSAGE_BYTES:
-                    message = f"the member {self.door.name} sent more than {MAX_MESSAGE_BYTES:,} bytes for one answer"
-                    raise MemberRefused(message)
+                    size = f"{MAX_MESSAGE_BYTES:,} bytes"
+                    raise MemberRefused(f"the member {self.endpoint.name} answered with more than {size}")
             whole = bytes(data)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 whole = _last_event(whole)
             return response.status_code, whole
 
     def _result(self, method: str, number: int, status: int, answer: bytes) -> Any:
-        said = f"the member {self.door.name} answered {method} with"
+        prefix = f"the member {self.endpoint.name} answered {method} with"
         try:
             message: Any = json.loads(answer)
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or not ("result" in message or "error" in message):
             if status != 200:
-                raise MemberUnreachable(f"{said} HTTP status {status}", status=status, sent=True)
-            raise MemberRefused(f"{said} what is no answer")
-        told = cast("dict[str, Any]", message)
-        if told.get("error") is not None:
-            raise _refusal(self.door.name, method, told["error"])
-        if told.get("id") != number:
-            raise MemberRefused(f"{said} the answer to something else")
-        if not is_shallow(told):
-            raise MemberRefused(f"{said} what is nested too deeply")
-        return told["result"]
+                raise MemberUnreachable(f"{prefix} HTTP status {status}", status=status, sent=True)
+            raise MemberRefused(f"{prefix} an invalid response")
+        response = cast("dict[str, Any]", message)
+        if response.get("error") is not None:
+            raise _refusal(self.endpoint.name, method, response["error"])
+        if response.get("id") != number:
+            raise MemberRefused(f"{prefix} the response to another call")
+        if not is_shallow(response):
+            raise MemberRefused(f"{prefix} a response that is nested too deeply")
+        return response["result"]
 
 
 def _refusal(name: str, method: str, error: Any) -> MemberRefused:
-    told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
-    code, message, data = told.get("code"), told.get("message"), told.get("data")
-    said = to_short_line(message) if isinstance(message, str) and message else "it gave no reason"
+    fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    code, message, data = fields.get("code"), fields.get("message"), fields.get("data")
+    reason = to_short_line(message) if isinstance(message, str) and message else "no reason given"
     return MemberRefused(
-        f"the member {name} refused {method}: {said}",
+        f"the member {name} refused {method}: {reason}",
         rpc_code=code if isinstance(code, int) else None,
         data=cast("dict[str, Any]", data) if isinstance(data, dict) else None,
     )
 
 
 def _last_event(data: bytes) -> bytes:
-    """Return the last message of a stream of events, which is the answer."""
+    """Return the data of the last event in a stream, which is the response."""
     events = EventReader(MAX_MESSAGE_BYTES).feed(data + b"\n\n")
     return next((event.data for event in reversed(list(events)) if event.data), b"")

@@ -1,7 +1,6 @@
 """Member folders: finds the members of a project and of the home, reads their code, and creates new members.
 
-A name is looked up in the project's `guild-members` folder and in the home's. `project/name` and `home/name` select a
-folder. Does not run a member (`process.py`).
+Members are in `guild-members` of the project and of the home. Does not run a member: `members.process` does.
 
 Invariant: an existing folder is never changed.
 """
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHIPPED = Path(__file__).parent / "shipped"
-_MAX_FOLDERS = 1_000  # that are looked at
-_HOW_TO_FIND = "One of a project is found from that project's folder alone. To make one: guild member new NAME."
-# The state that a member writes. None of it is executed.
-_STATE = ("jobs", "memory", "logs")
-# The home of a member's own hall is state too, except for these.
-_HOME = ".guild"
-_DECIDING = frozenset({"config.yaml", "workers", "prompts", "toolboxes", "packages", FOLDER})
-_SERVER = '''"""{name}: a guild member with one tool. More are made by more functions."""
+_MAX_FOLDERS = 1_000
+_NOT_FOUND_HINT = "Members of a project are found only in its folder. Create one: guild member new NAME"
+# State that a member writes and that is not executed.
+_STATE_FOLDERS = ("jobs", "memory", "logs")
+# The home of a member's own hall. Only these entries affect what is executed.
+_HALL_HOME = ".guild"
+_CODE_IN_HALL_HOME = frozenset({"config.yaml", "workers", "prompts", "toolboxes", "packages", FOLDER})
+_SERVER = '''"""{name}: a member with one tool. Add more functions for more tools."""
 
 from guildhall import Member
 
@@ -42,9 +41,9 @@ member = Member(__file__)
 
 
 @member.tool
-def greet(who: str) -> str:
-    """Greets somebody by name."""
-    return f"Good day, {{who}}!"
+def greet(name: str) -> str:
+    """Greet a person by name."""
+    return f"Good day, {{name}}!"
 
 
 if __name__ == "__main__":
@@ -55,7 +54,7 @@ if __name__ == "__main__":
 _MANIFEST: dict[str, Any] = {
     "name": "",
     "displayName": "",
-    "description": "What it is for, in a line",
+    "description": "Describe the purpose of this member on one line",
     "version": "0.1.0",
     "transport": "http",
     "mcp": {"command": "${PYTHON}", "args": ["server.py", "--port", "${PORT}"]},
@@ -63,30 +62,30 @@ _MANIFEST: dict[str, Any] = {
 }
 
 
-class Roster:
+class MemberRegistry:
     """The members that can be reached from a project."""
 
     def __init__(self, root: Path, home: Home) -> None:
         self._folders: dict[Scope, Path] = {"project": root / FOLDER, "home": home.path / FOLDER}
-        if root.resolve() == home.path.resolve():  # what lies there the person has put there
+        if root.resolve() == home.path.resolve():  # these members are the user's own
             del self._folders["project"]
 
-    def listed(self) -> list[Member]:
-        """Return every member in the order of look-up, the invalid ones with their error."""
+    def members(self) -> list[Member]:
+        """Return all members in the order of look-up. Invalid members have an error."""
         return [member for scope, top in self._folders.items() for member in _members(scope, top)]
 
     def find(self, name: str) -> Member:
-        """Return the member of a name, or of `project/name` or `home/name`. Raise InvalidFile if it is not valid."""
+        """Return a member by name, `project/name` or `home/name`. Raise InvalidFile if it is not valid."""
         scope, _, rest = name.rpartition("/")
-        everyone = [member for member in self.listed() if not scope or member.scope == scope]
-        found = [member for member in everyone if member.name == rest]
+        members = [member for member in self.members() if not scope or member.scope == scope]
+        found = [member for member in members if member.name == rest]
         if not found:
-            hint = did_you_mean(rest, {member.name for member in everyone}) or _HOW_TO_FIND
-            raise NotFound(f"there is no member {name!r}", hint=hint)
+            hint = did_you_mean(rest, {member.name for member in members}) or _NOT_FOUND_HINT
+            raise NotFound(f"unknown member {name!r}", hint=hint)
         if len(found) > 1:
             raise _ambiguous(name, found)
         if found[0].manifest is None:
-            raise InvalidFile(f"the member {name!r} cannot be used: {found[0].error}")
+            raise InvalidFile(f"invalid member {name!r}: {found[0].error}")
         return found[0]
 
 
@@ -96,7 +95,7 @@ def _members(scope: Scope, top: Path) -> Iterator[Member]:
             return
         folders = sorted(path for path in top.iterdir() if not path.name.startswith(".") and path.is_dir())
     except OSError as error:
-        yield Member(name=top.name, scope=scope, folder=top, error=f"the folder cannot be read: {error.strerror}")
+        yield Member(name=top.name, scope=scope, folder=top, error=f"cannot read the folder: {error.strerror}")
         return
     for folder in folders[:_MAX_FOLDERS]:
         if (found := _member(scope, top, folder)) is not None:
@@ -111,9 +110,9 @@ def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
             return None
         real = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        return Member(name=shown, scope=scope, folder=folder, error=f"the folder cannot be read: {error}")
+        return Member(name=shown, scope=scope, folder=folder, error=f"cannot read the folder: {error}")
     if scope == "project" and not real.is_relative_to(top.parent.resolve()):
-        error = f"{folder}: this is a link out of the project, to {real}"
+        error = f"{folder}: a link out of the project, to {real}"
         return Member(name=shown, scope=scope, folder=folder, error=error)
     try:
         manifest = read_manifest(real)
@@ -123,12 +122,11 @@ def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
 
 
 def _ambiguous(name: str, found: list[Member]) -> GuildError:
-    places = "\n".join(f"  {one.qualified}  {one.folder}" for one in found)
-    if len({one.scope for one in found}) == len(found):
-        hint = f"Say which one: {' or '.join(one.qualified for one in found)}."
-        return Conflict(f"there are {len(found)} members named {name!r}:\n{places}", hint=hint)
-    hint = "Change the `name` in one of the manifests."
-    return InvalidFile(f"there are {len(found)} members named {name!r} in one folder:\n{places}", hint=hint)
+    lines = "\n".join(f"  {member.qualified_name}  {member.folder}" for member in found)
+    message = f"{len(found)} members have the name {name!r}:\n{lines}"
+    if len({member.scope for member in found}) == len(found):
+        return Conflict(message, hint=f"Use {' or '.join(member.qualified_name for member in found)}.")
+    return InvalidFile(message, hint="Change the `name` in one of the manifests.")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -137,47 +135,45 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def member_code(member: Member) -> Code:
-    """Return the files of a member. A member in the home is the user's own, and its files are not read."""
+    """Return the code of a member. The files of a member in the home are not read, because it is trusted."""
     root = member.folder.parent.parent
     if member.scope == "home":
-        return Code(kind="member", name=member.name, root=root, files=(), own=True)
+        return Code(kind="member", name=member.name, root=root, files=(), is_own=True)
     files: list[CodeFile] = []
     size = 0
     for path in _files(member):
         files.append(code_file(path, root))
         size += len(files[-1].content)
         if len(files) > MAX_FILES or size > MAX_BYTES:
-            raise ToolUnavailable(
-                f"the member {member.name} has more than {MAX_FILES} files, or {MAX_BYTES:,} bytes",
-                where=str(member.folder),
-                hint="Nobody can look at so many. Put what it needs elsewhere, or the member into your home.",
-            )
+            message = f"the member {member.name} has more than {MAX_FILES} files, or {MAX_BYTES:,} bytes"
+            hint = "These are too many to review. Remove files, or move the member to your home."
+            raise ToolUnavailable(message, where=str(member.folder), hint=hint)
     return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
 
 
-def demand(trust: Trust, member: Member) -> Code:
-    """Return the code of a member. Raise NotTrusted if it may not run."""
+def trusted_code(trust: Trust, member: Member) -> Code:
+    """Return the code of a member. Raise NotTrusted if the user does not trust it."""
     code = member_code(member)
-    if not trust.holds(code):
-        message = f"the member {code.name} is {trust.why_not(code)}"
-        raise NotTrusted(message, where=str(member.path), hint="Look at it, then: guild trust")
+    if not trust.is_trusted(code):
+        message = f"the member {code.name} is {trust.describe_untrusted(code)}"
+        raise NotTrusted(message, where=str(member.path), hint="Review and trust it: guild trust")
     return code
 
 
 def _files(member: Member) -> Iterator[Path]:
-    for place, folders, files in os.walk(member.folder, onerror=raise_unreadable):
-        here = Path(place)
-        kept = [name for name in sorted((*folders, *files)) if name != "__pycache__" and _counts(here, name, member)]
-        if link := next((here / name for name in kept if name in folders and (here / name).is_symlink()), None):
-            raise ToolUnavailable("this is a link to a folder, in which anything could be", where=str(link))
-        folders[:] = [name for name in kept if name in folders]
-        yield from (here / name for name in kept if name in files)
+    for parent, folders, files in os.walk(member.folder, onerror=raise_unreadable):
+        folder = Path(parent)
+        names = [name for name in sorted((*folders, *files)) if _is_code(folder, name, member)]
+        if link := next((folder / name for name in names if name in folders and (folder / name).is_symlink()), None):
+            raise ToolUnavailable("a link to a folder cannot be trusted", where=str(link), hint="Replace it by a copy.")
+        folders[:] = [name for name in names if name in folders]
+        yield from (folder / name for name in names if name in files)
 
 
-def _counts(here: Path, name: str, member: Member) -> bool:
-    if here == member.folder:
-        return name not in _STATE
-    return name in _DECIDING if here == member.folder / _HOME else True
+def _is_code(folder: Path, name: str, member: Member) -> bool:
+    if folder == member.folder / _HALL_HOME:
+        return name in _CODE_IN_HALL_HOME
+    return name != "__pycache__" and not (folder == member.folder and name in _STATE_FOLDERS)
 
 
 def templates() -> list[str]:
@@ -188,18 +184,19 @@ def templates() -> list[str]:
 def new_member(root: Path, name: str, template: str | None = None) -> Path:
     """Create a member in the project's `guild-members`, from a skeleton or from a member that comes with Guildhall."""
     if not is_name(name):
-        raise UsageError(f"{name!r} cannot be a name", hint="Use letters, digits, '_', '-' and '.', at most 64.")
+        raise UsageError(f"invalid member name {name!r}", hint="Use up to 64 letters, digits, '_', '-' and '.'.")
     if template is not None and template not in templates():
-        raise NotFound(f"there is no template {template!r}", hint=did_you_mean(template, templates()))
+        raise NotFound(f"unknown template {template!r}", hint=did_you_mean(template, templates()))
     folder = root / FOLDER / name
     if folder.exists() or folder.is_symlink():
-        raise Conflict(f"{folder} is there already", hint="Choose another name, or remove it first.")
+        raise Conflict(f"{folder} already exists", hint="Use another name, or remove it first.")
     if template is None:
         folder.mkdir(parents=True)
         (folder / "server.py").write_text(_SERVER.format(name=name))
         manifest = _MANIFEST
     else:
-        shutil.copytree(SHIPPED / template, folder, ignore=shutil.ignore_patterns(*_STATE, _HOME, "__pycache__"))
+        ignored = shutil.ignore_patterns(*_STATE_FOLDERS, _HALL_HOME, "__pycache__")
+        shutil.copytree(SHIPPED / template, folder, ignore=ignored)
         manifest = json.loads((folder / MANIFEST).read_text())
     manifest = {**manifest, "name": name, "displayName": name.replace("-", " ").replace("_", " ").title()}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")

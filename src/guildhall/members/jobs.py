@@ -1,9 +1,9 @@
 """Member jobs: dispatches, reads, cancels and deletes jobs of a member, and watches the running jobs.
 
-`members-at-work.json` in the home names the busy members, and the next hall starts them again. The hall does not exit
-while a job is running. Does not store jobs: each member has its own. Does not start members (`service.py`).
+`members-at-work.json` in the home lists the busy members, so that the next hall can restart them.
+Does not store jobs, because each member stores its own. Does not start members: `members.service` does.
 
-Invariant: an answer of a member is not trusted. Its fields are checked by type before use.
+Invariant: answers of members are not trusted. The type of each field is checked before use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from guildhall.activities.contract import Decision
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UsageError
-from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, JobStatus, Page
-from guildhall.members.model import WORKER, AtWork, Member
+from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, JobStatus, Page
+from guildhall.members.model import WORKER_CAPABILITY, ActiveJob, Member
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
 from guildhall.tools.mcp.model import to_short_line
@@ -34,32 +34,33 @@ if TYPE_CHECKING:
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
-FILE = "members-at-work.json"  # in the home
+BUSY_FILE = "members-at-work.json"  # in the home
 _POLL_S = 3.0  # between two polls of a member's jobs
-_MAX_FAILURES = 20  # polls in a row that a member does not answer
+_MAX_FAILURES = 20  # consecutive polls without an answer
 _MAX_ENTRIES = 1_000  # of the file
+_RETRY_AFTER_S = 0.1  # by then, the exit of a process was noticed
 _log = logging.getLogger("guildhall.members")
-_RETRY_AFTER_S = 0.1  # the end of a process has certainly been noticed by then
 
 
 class MemberJobs:
-    """The jobs of a member that takes work. The member is started when it is first needed."""
+    """The jobs of a member, which is started on first use."""
 
-    def __init__(self, member: Member, reach: Reach, began: Callable[[str], None] | None = None) -> None:
-        """`reach` returns the client of the running member. `began` is called with the id of each new job."""
-        if not member.takes_work:
-            raise takes_no_work(member)
+    def __init__(self, member: Member, reach: Reach, on_dispatch: Callable[[str], None] | None = None) -> None:
+        """`reach` returns the client of the running member. `on_dispatch` is called with the id of each new job."""
+        if not member.accepts_jobs:
+            raise not_dispatchable(member)
         self.member = member
         self._reach = reach
-        self._began = began
+        self._on_dispatch = on_dispatch
 
     async def dispatch(self, dispatch: Dispatch) -> Job:
-        """Start a job. The work continues after the answer."""
         params: dict[str, Any] = {"description": dispatch.description, "task": dispatch.task}
-        answer = await self._ask(DISPATCH, {**params, **({"config": dict(dispatch.config)} if dispatch.config else {})})
+        if dispatch.config:
+            params["config"] = dict(dispatch.config)
+        answer = await self._call(DISPATCH, params)
         job = self._job(answer.text("jobId"), "running", description=dispatch.description)
-        if self._began is not None:
-            self._began(job.id)
+        if self._on_dispatch is not None:
+            self._on_dispatch(job.id)
         return job
 
     async def page(
@@ -70,11 +71,10 @@ class MemberJobs:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page:
-        given = {"detail": detail, "filter": filter, "limit": limit, "cursor": cursor}
-        answer = await self._ask(LIST, {name: value for name, value in given.items() if value is not None})
-        return Page(
-            jobs=[self._row(row, detail) for row in answer.rows("jobs")], next=answer.text_or_none("nextCursor")
-        )
+        params = {"detail": detail, "filter": filter, "limit": limit, "cursor": cursor}
+        answer = await self._call(LIST, {name: value for name, value in params.items() if value is not None})
+        jobs = [self._row(row, detail) for row in answer.rows("jobs")]
+        return Page(jobs=jobs, next=answer.text_or_none("nextCursor"))
 
     def _row(self, row: Answer, detail: Detail) -> Job:
         if detail == "simple":
@@ -82,34 +82,33 @@ class MemberJobs:
         description, summary = row.any_text("description"), row.text_or_none("summary")
         return self._job(row.text("jobId"), row.status(), description=description, summary=summary)
 
-    async def status(self, id: str) -> JobShown:
-        return read_status(await self._ask(STATUS, {"jobId": id}), self.member.name)
+    async def status(self, id: str) -> JobDetails:
+        return read_status(await self._call(STATUS, {"jobId": id}), self.member.name)
 
     async def result(self, id: str) -> JobResult:
-        answer = await self._ask(RESULT, {"jobId": id})
+        answer = await self._call(RESULT, {"jobId": id})
         return JobResult(id=answer.text("jobId"), output=answer.any_text("output"), artifacts=answer.texts("artifacts"))
 
     async def cancel(self, id: str) -> Job:
-        """End a job. One that has ended stays as it is."""
-        return self._job(id, (await self._ask(CANCEL, {"jobId": id})).status())
+        return self._job(id, (await self._call(CANCEL, {"jobId": id})).status())
 
     async def delete(self, id: str, *, force: bool = False) -> None:
         if force:
-            raise UsageError("a member deletes no job that has failed")
-        answer = await self._ask(DELETE, {"jobId": id})
+            raise UsageError("cannot delete a failed job of a member")
+        answer = await self._call(DELETE, {"jobId": id})
         if answer.data.get("deleted") is not True:
-            raise answer.wrong("deleted", "true")
+            raise answer.field_error("deleted", "true")
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        """Answer a question of a job. A member need not accept answers: Refused."""
+        """Answer a question of a job. Raise Refused if the member does not accept answers."""
         params = {"jobId": id, "answer": text, **({} if question is None else {"question": question})}
         try:
-            await self._ask(ANSWER, params)
+            await self._call(ANSWER, params)
         except MemberRefused as error:
             if error.rpc_code != METHOD_NOT_FOUND:
                 raise
-            hint = "Its questions are shown; how it is to be told is the member's own affair."
-            raise Refused(f"the member {self.member.name} takes no answers", hint=hint) from None
+            hint = "See the documentation of the member for how to answer."
+            raise Refused(f"the member {self.member.name} does not accept answers", hint=hint) from None
         return question or ""
 
     def _job(self, id: str, status: JobStatus, *, description: str = "", summary: str | None = None) -> Job:
@@ -117,30 +116,27 @@ class MemberJobs:
             id=id, worker=self.member.name, description=description, status=status, started_at="", summary=summary
         )
 
-    async def _ask(self, method: str, params: Mapping[str, Any]) -> Answer:
-        """Call a method. A call that cannot have reached the member, because it was ending, is made again."""
+    async def _call(self, method: str, params: Mapping[str, Any]) -> Answer:
+        """Call a method. Repeat a call that cannot have reached the member, because it was exiting."""
         try:
-            answer = await (await self._reach()).ask(method, params)
+            answer = await (await self._reach()).call(method, params)
         except MemberUnreachable as error:
             if error.sent:
                 raise
             await asyncio.sleep(_RETRY_AFTER_S)
-            answer = await (await self._reach()).ask(method, params)
-        return Answer.of(answer, f"the member {self.member.name} answered {method}")
+            answer = await (await self._reach()).call(method, params)
+        return Answer.parse(answer, f"the member {self.member.name} answered {method}")
 
 
-def takes_no_work(member: Member) -> Refused:
-    return Refused(
-        f"the member {member.name} takes no work: its manifest does not declare it",
-        where=str(member.path),
-        hint=f'Only a member with "capabilities": ["{WORKER}"] can be dispatched to.',
-    )
+def not_dispatchable(member: Member) -> Refused:
+    hint = f'Jobs need "capabilities": ["{WORKER_CAPABILITY}"] in the manifest.'
+    return Refused(f"the member {member.name} does not accept jobs", where=str(member.path), hint=hint)
 
 
-def read_status(answer: Answer, member: str) -> JobShown:
-    """Return what a member answers to `worker/status`."""
+def read_status(answer: Answer, member: str) -> JobDetails:
+    """Return the job in an answer to `worker/status`."""
     decisions = [] if answer.data.get("decisions") is None else answer.rows("decisions")
-    return JobShown(
+    return JobDetails(
         job=Job(
             id=answer.text("jobId"),
             worker=member,
@@ -153,40 +149,40 @@ def read_status(answer: Answer, member: str) -> JobShown:
         ),
         questions=answer.texts("questions"),
         decisions=[
-            Decision(**{name: one.any_text(name) for name in ("question", "decision", "reasoning")})
-            for one in decisions
+            Decision(**{name: row.any_text(name) for name in ("question", "decision", "reasoning")})
+            for row in decisions
         ],
-        waits=answer.data.get("waiting") is True,
+        is_waiting=answer.data.get("waiting") is True,
     )
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An object that a member has answered with. A field that is not of its type is a MemberRefused that names it."""
+    """The answer of a member. The methods return a field, or raise MemberRefused if it has another type."""
 
     data: dict[str, Any]
-    said: str
+    context: str  # for errors
 
     @staticmethod
-    def of(data: Any, said: str) -> Answer:
+    def parse(data: Any, context: str) -> Answer:
         if not isinstance(data, dict):
-            raise MemberRefused(f"{said} with what is no object")
-        return Answer(cast("dict[str, Any]", data), said)
+            raise MemberRefused(f"{context}: not an object")
+        return Answer(cast("dict[str, Any]", data), context)
 
-    def wrong(self, name: str, expected: str) -> MemberRefused:
-        got = to_short_line(repr(self.data.get(name)))[:80]
-        return MemberRefused(f"{self.said}: {name} is not {expected} (got {got})")
+    def field_error(self, name: str, expected: str) -> MemberRefused:
+        value = to_short_line(repr(self.data.get(name)))[:80]
+        return MemberRefused(f"{self.context}: {name} is not {expected} (got {value})")
 
     def _get(self, name: str, kind: type | UnionType, expected: str) -> Any:
         value = self.data.get(name)
         if not isinstance(value, kind):
-            raise self.wrong(name, expected)
+            raise self.field_error(name, expected)
         return value
 
     def text(self, name: str) -> str:
         value = self.any_text(name)
         if not value:
-            raise self.wrong(name, "text")
+            raise self.field_error(name, "text")
         return value
 
     def text_or_none(self, name: str) -> str | None:
@@ -198,81 +194,82 @@ class Answer:
     def status(self) -> JobStatus:
         value: Any = self.data.get("status")
         if value not in get_args(JobStatus):
-            raise self.wrong("status", f"one of {', '.join(get_args(JobStatus))}")
+            raise self.field_error("status", f"one of {', '.join(get_args(JobStatus))}")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         values = self._get(name, list | None, "a list or null") or ()
         if not all(isinstance(value, str) for value in values):
-            raise self.wrong(name, "a list of texts")
+            raise self.field_error(name, "a list of texts")
         return tuple(values)
 
     def rows(self, name: str) -> list[Answer]:
         values = self._get(name, list, "a list")
-        return [Answer.of(value, f"{self.said}: {name}[{place}]") for place, value in enumerate(values)]
+        return [Answer.parse(value, f"{self.context}: {name}[{index}]") for index, value in enumerate(values)]
 
 
 @dataclass(kw_only=True)
-class _Watched:
-    """A busy member: its running jobs as last seen, and the task that polls them."""
+class _BusyMember:
+    """A member with running jobs, as of the last poll, and the task that polls them."""
 
-    called: str  # the name that finds the member
+    name: str  # the shortest name that finds the member
     project: str | None  # the only project in which it is found
-    jobs: dict[str, JobShown | None]
+    jobs: dict[str, JobDetails | None]
     task: asyncio.Task[None]
 
 
-class Work:
-    """Watches the jobs of members until they have ended."""
+class JobWatcher:
+    """Polls the jobs of members until they have ended."""
 
     def __init__(self, file: Path, clock: Clock) -> None:
-        """`file`: names the busy members for the next hall."""
+        """`file`: lists the busy members for the next hall."""
         self._file = file
         self._clock = clock
-        self._watched: dict[Path, _Watched] = {}  # by the member's folder
+        self._busy: dict[Path, _BusyMember] = {}  # by the member's folder
 
     @property
-    def busy(self) -> bool:
-        return bool(self._watched)
+    def is_busy(self) -> bool:
+        return bool(self._busy)
 
-    def seen(self) -> list[AtWork]:
-        """Return the running jobs as they were at the last poll."""
+    def active_jobs(self) -> list[ActiveJob]:
+        """Return the running jobs, as of the last poll."""
         return [
-            AtWork(member=watched.called, shown=shown, project=watched.project)
-            for watched in self._watched.values()
-            for shown in watched.jobs.values()
-            if shown is not None
+            ActiveJob(member=busy.name, details=details, project=busy.project)
+            for busy in self._busy.values()
+            for details in busy.jobs.values()
+            if details is not None
         ]
 
     def count(self, folder: Path) -> int:
-        """Return the number of running jobs of a member."""
-        return len(self._watched[folder].jobs) if folder in self._watched else 0
+        return len(self._busy[folder].jobs) if folder in self._busy else 0
 
-    def left_behind(self) -> list[tuple[Path, Path]]:
-        """Return folder and project of the members that were busy when an earlier hall ended."""
+    def busy_members(self) -> list[tuple[Path, Path]]:
+        """Return folder and project of the members that are listed in the file."""
         return [(Path(folder), Path(root)) for folder, root in self._read().items()]
 
-    def began(self, member: Member, called: str, root: Path, reach: Reach, job: str | None = None) -> None:
-        """Watch a new job, or all running jobs of the member if none is given. `called`: the name that finds it."""
+    def watch(self, member: Member, name: str, root: Path, reach: Reach, job: str | None = None) -> None:
+        """Poll a new job, or all running jobs of the member. `name`: the shortest name that finds the member."""
         project = str(root) if member.scope == "project" else None
-        if (watched := self._watched.get(member.folder)) is None:
-            jobs: dict[str, JobShown | None] = {}
-            task = asyncio.create_task(self._watch(member, reach, jobs, everything=job is None))
-            watched = _Watched(called=called, project=project, jobs=jobs, task=task)
-            self._watched[member.folder] = watched
-        watched.called, watched.project = called, project
+        if (busy := self._busy.get(member.folder)) is None:
+            jobs: dict[str, JobDetails | None] = {}
+            task = asyncio.create_task(self._poll_member(member, reach, jobs, everything=job is None))
+            busy = _BusyMember(name=name, project=project, jobs=jobs, task=task)
+            self._busy[member.folder] = busy
+        busy.name, busy.project = name, project
         if job is not None:
-            watched.jobs.setdefault(job, None)
+            busy.jobs.setdefault(job, None)
         self._write({**self._read(), str(member.folder): str(root)})
 
     async def close(self) -> None:
-        """Stop watching. The file keeps the busy members, because their jobs have not ended."""
-        tasks = [watched.task for watched in self._watched.values()]
+        """Stop polling. The file still lists the busy members, because their jobs have not ended."""
+        tasks = [busy.task for busy in self._busy.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, member: Member, reach: Reach, jobs: dict[str, JobShown | None], *, everything: bool) -> None:
+    async def _poll_member(
+        self, member: Member, reach: Reach, jobs: dict[str, JobDetails | None], *, everything: bool
+    ) -> None:
         source = MemberJobs(member, reach)
         failures = 0
         try:
@@ -284,7 +281,7 @@ class Work:
                         everything = False
                     await _poll(jobs, source)
                     failures = 0
-                except MemberFailed:  # it has just ended, and is started again
+                except MemberFailed:  # the member exited, and is restarted
                     failures += 1
                     if failures > _MAX_FAILURES:
                         raise
@@ -294,9 +291,9 @@ class Work:
             busy.pop(str(member.folder), None)
             self._write(busy)
         except GuildError as error:
-            _log.warning("what the member %s has going on is not known: %s", member.name, error)
+            _log.warning("cannot poll the jobs of the member %s: %s", member.name, error)
         finally:
-            del self._watched[member.folder]
+            del self._busy[member.folder]
 
     def _read(self) -> dict[str, str]:
         """Return the project of each busy member by its folder. Invalid content is ignored."""
@@ -312,23 +309,23 @@ class Work:
     def _write(self, busy: dict[str, str]) -> None:
         if busy == self._read():
             return
-        with suppress(OSError):  # nothing but the start of the next hall depends on the file
+        with suppress(OSError):  # only the next hall needs the file
             if not busy:
                 self._file.unlink(missing_ok=True)
                 return
             replace_file(self._file, json.dumps(busy).encode(), mode=0o666)
 
 
-async def _poll(jobs: dict[str, JobShown | None], source: MemberJobs) -> None:
-    """Update the status of jobs, and remove those that are not running."""
+async def _poll(jobs: dict[str, JobDetails | None], source: MemberJobs) -> None:
+    """Update the status of jobs, and remove ended jobs."""
     for job in tuple(jobs):
         try:
-            shown = await source.status(job)
+            details = await source.status(job)
         except MemberRefused as error:
-            if error.rpc_code is None:  # no answer at all
+            if error.rpc_code is None:  # an invalid answer
                 raise
-            shown = None  # deleted, or unknown to the member
-        if shown is not None and shown.job.status == "running":
-            jobs[job] = shown
+            details = None  # deleted, or unknown to the member
+        if details is not None and details.job.status == "running":
+            jobs[job] = details
         else:
             del jobs[job]

@@ -1,6 +1,6 @@
-"""Manifest of a member: declares every field of `guild-member.json`, with its constraints.
+"""Member manifest: declares every field of `guild-member.json`, with its constraints.
 
-Does not read files (see `folders.py`).
+Does not read files: `members.folders` does.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 _RESERVED = "GUILDHALL_"
 
 
-def _word(value: str) -> str:
+def _check_argument(value: str) -> str:
     if "\0" in value:
-        raise ValueError("there is a NUL in the text")
+        raise ValueError("contains a NUL character")
     for name in PLACEHOLDER.findall(value):
         if name not in (PORT, PYTHON):
-            raise ValueError(f"${{{name}}} means nothing here: there are ${{{PORT}}} and ${{{PYTHON}}}")
+            raise ValueError(f"unknown placeholder ${{{name}}}: use ${{{PORT}}} or ${{{PYTHON}}}")
     return value
 
 
-def _value(value: str) -> str:
+def _check_variable(value: str) -> str:
     if "\0" in value:
-        raise ValueError("there is a NUL in the text")
+        raise ValueError("contains a NUL character")
     for name in PLACEHOLDER.findall(value):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"${{{name}}} does not name a variable")
     return value
 
 
-Word = Annotated[StrictStr, Field(max_length=4096), AfterValidator(_word)]
-Value = Annotated[StrictStr, Field(max_length=32_768), AfterValidator(_value)]
+Argument = Annotated[StrictStr, Field(max_length=4096), AfterValidator(_check_argument)]
+Variable = Annotated[StrictStr, Field(max_length=32_768), AfterValidator(_check_variable)]
 
 
 class Mcp(Part):
-    """The program that is the member."""
+    """The program of the member."""
 
-    command: Annotated[Line, AfterValidator(_word)] = Field(
-        description="The program. With a slash it lies in the member's folder; ${PYTHON} is Guildhall's own Python."
+    command: Annotated[Line, AfterValidator(_check_argument)] = Field(
+        description="The program. With a slash, a path in the member's folder. ${PYTHON} is the Python of Guildhall."
     )
-    args: tuple[Word, ...] = Field(default=(), description="Its arguments. ${PORT} is the port that it must serve at.")
-    env: dict[VariableName, Value] = Field(
+    args: tuple[Argument, ...] = Field(default=(), description="Arguments. ${PORT} is the port to listen on.")
+    env: dict[VariableName, Variable] = Field(
         default_factory=dict,
-        description="Variables for it. ${PORT}, or ${NAME} for the variable of that name of whoever needs it first.",
+        description="Variables. ${PORT} is the port, ${NAME} a variable of the caller that starts the member.",
     )
 
     @model_validator(mode="after")
-    def _told_its_port(self) -> Mcp:
+    def _check_port(self) -> Mcp:
         if not any(f"${{{PORT}}}" in text for text in (*self.args, *self.env.values())):
-            raise ValueError(f"the program is not told its port: write ${{{PORT}}} in `args` or `env`")
+            raise ValueError(f"the program does not receive its port: add ${{{PORT}}} to `args` or `env`")
         if reserved := next((name for name in self.env if name.startswith(_RESERVED)), None):
-            raise ValueError(f"env.{reserved}: names that begin with {_RESERVED} are Guildhall's own")
+            raise ValueError(f"env.{reserved}: names that start with {_RESERVED} are reserved")
         return self
 
     @property
@@ -75,25 +75,23 @@ class Manifest(Part):
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
-    name: Name = Field(description="The member's name.")
-    display_name: Line | None = Field(default=None, alias="displayName", description="Its name as people read it.")
-    description: StrictStr | None = Field(default=None, description="What it is for, in a line.")
-    version: Line | None = Field(default=None, description="Its version.")
-    transport: Literal["http"] = Field(default="http", description="How it is spoken to: over HTTP.")
-    mcp: Mcp = Field(description="The program that is the member.")
-    capabilities: tuple[Line, ...] = Field(
-        default=(), description="What it can do beside tools: `worker` means that it takes work."
-    )
+    name: Name = Field(description="The name of the member.")
+    display_name: Line | None = Field(default=None, alias="displayName", description="The name for display.")
+    description: StrictStr | None = Field(default=None, description="The purpose of the member, on one line.")
+    version: Line | None = Field(default=None, description="The version of the member.")
+    transport: Literal["http"] = Field(default="http", description="The transport, always HTTP.")
+    mcp: Mcp = Field(description="The program of the member.")
+    capabilities: tuple[Line, ...] = Field(default=(), description="`worker`: the member accepts jobs.")
     schema_: StrictStr | None = Field(default=None, alias="$schema", description="For editors.")
 
 
-def filled(text: str, values: dict[str, str]) -> str:
+def fill_placeholders(text: str, values: dict[str, str]) -> str:
     """Return a text with its placeholders replaced. A placeholder without a value becomes empty."""
     return PLACEHOLDER.sub(lambda match: values.get(match[1], ""), text)
 
 
-def wanted(manifest: Manifest) -> Iterator[str]:
-    """Yield lines that tell the user what the member runs and receives."""
+def describe_command(manifest: Manifest) -> Iterator[str]:
+    """Yield the command of the member, and the variables that it receives."""
     yield " ".join([manifest.mcp.command, *manifest.mcp.args])
     if manifest.mcp.variables:
-        yield f"is given: {', '.join(manifest.mcp.variables)}"
+        yield f"receives: {', '.join(manifest.mcp.variables)}"

@@ -1,6 +1,6 @@
-"""Members as data: the member with its folder and manifest, its address, its state and its running jobs.
+"""Member types: define a member, its state, its endpoint and its running jobs.
 
-Does not have I/O: `manifest.py` reads members, and `process.py` changes their state.
+Does no I/O: `members.folders` reads members, and `members.process` changes their state.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from guildhall.core.paths import MEMBERS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import JobDetails
     from guildhall.members.manifest import Manifest
 
 FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
-WORKER = "worker"  # the capability of a member that takes work
+WORKER_CAPABILITY = "worker"  # of a member that accepts jobs
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
-_LONGEST_NAME = 400  # characters of a member's job, with the member's name
+_MAX_ID_CHARS = 400  # of MEMBER/JOB
 
 Scope = Literal["project", "home"]
 # declared -> trusted -> starting -> ready -> exited -> backoff -> starting | broken ; stopped
@@ -30,11 +30,11 @@ State = Literal["declared", "trusted", "starting", "ready", "exited", "backoff",
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """An entry of the roster. A member with an invalid manifest is an entry too, with its error."""
+    """A member. A member with an invalid manifest has an error instead of a manifest."""
 
     name: str
     scope: Scope
-    folder: Path  # its own root
+    folder: Path
     manifest: Manifest | None = None
     error: str | None = None
 
@@ -43,7 +43,7 @@ class Member:
         return self.folder / MANIFEST
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         return f"{self.scope}/{self.name}"
 
     @property
@@ -59,8 +59,8 @@ class Member:
         return self.manifest.capabilities if self.manifest else ()
 
     @property
-    def takes_work(self) -> bool:
-        return WORKER in self.capabilities
+    def accepts_jobs(self) -> bool:
+        return WORKER_CAPABILITY in self.capabilities
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -80,11 +80,11 @@ class MemberStatus(TypedDict):
 
     member: str
     state: State
-    jobs: int  # that are running
+    jobs: int  # running jobs
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberShown:
+class MemberDetails:
     """A member and its state."""
 
     member: Member
@@ -92,16 +92,16 @@ class MemberShown:
     trusted: bool
     pid: int | None = None
     port: int | None = None
-    note: str | None = None  # how it ended the last time, or why it is broken
+    note: str | None = None  # the reason of the last exit
     log: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"state": self.state, "trusted": self.trusted, "pid": self.pid, "port": self.port, "note": self.note}
-        return {**self.member.as_dict(), **told, "log": str(self.log) if self.log else None}
+        fields = {name: getattr(self, name) for name in ("state", "trusted", "pid", "port", "note")}
+        return {**self.member.as_dict(), **fields, "log": str(self.log) if self.log else None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class Endpoint:
     """The address and the secret of a running member."""
 
     name: str
@@ -110,26 +110,26 @@ class Door:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtWork:
-    """A job of a member that is running."""
+class ActiveJob:
+    """A running job of a member."""
 
-    member: str  # its name; with its place before it, if there are two of that name
-    shown: JobShown
-    project: str | None = None  # the folder in which the member is found; None if in any
+    member: str  # the shortest name that finds the member
+    details: JobDetails
+    project: str | None = None  # the only project in which the member is found
 
     @property
     def id(self) -> str:
-        return f"{self.member}/{self.shown.job.id}"
+        return f"{self.member}/{self.details.job.id}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.shown.as_wire(), "member": self.member, "id": self.id, "project": self.project}
+        return {**self.details.as_wire(), "member": self.member, "id": self.id, "project": self.project}
 
 
-def of_member(text: str) -> tuple[str, str] | None:
-    """Return the member and the job that an id names, or None if it is an id of the hall's own."""
+def parse_member_job(text: str) -> tuple[str, str] | None:
+    """Return the member and the job of an id MEMBER/JOB, or None if it is the id of a job of the hall."""
     member, slash, job = text.rpartition("/")
     if not slash:
         return None
-    if not member or not job or len(text) > _LONGEST_NAME or not text.isprintable():
-        raise NotFound("there is no such job", hint="A job of a member is MEMBER/JOB, as `guild dispatch` printed it.")
+    if not member or not job or len(text) > _MAX_ID_CHARS or not text.isprintable():
+        raise NotFound("unknown job", hint="The id of a member's job is MEMBER/JOB, as `guild dispatch` prints it.")
     return member, job

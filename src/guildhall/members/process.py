@@ -1,9 +1,9 @@
-"""The process of a member: starts it, waits for its handshake, restarts it when it exits, and stops it.
+"""Member process: starts a member, waits for its handshake, restarts it when it exits, and stops it.
 
 The states are starting, ready, exited, backoff, broken and stopped. After an exit, the state is backoff and then
-starting again, or broken after too many failures. The member works in its own folder, under `keeper.py`, and prints to
-a log file.
-Does not check trust (`service.py`) and does not make calls (`client.py`).
+starting again, or broken after too many failures. The member runs in its own folder, below `supervisor.py`, and
+writes to a log file.
+Does not check trust (`members.service`) and does not make calls (`members.client`).
 
 Invariant: a member never receives the hall's environment. It receives the allowed variables of the caller, and the
 variables that its manifest names.
@@ -28,8 +28,8 @@ from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import digest
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.members.client import MemberClient
-from guildhall.members.manifest import PORT, PYTHON, filled
-from guildhall.members.model import SECRET_VARIABLE, Door, Member, State
+from guildhall.members.manifest import PORT, PYTHON, fill_placeholders
+from guildhall.members.model import SECRET_VARIABLE, Endpoint, Member, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,171 +37,172 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
 
-_KEEPER = Path(__file__).with_name("keeper.py")
-_LOG_BYTES = 2_000_000  # after which a new log is begun at the next start
-_LAST_WORDS = 400  # characters
-_LOOK = 0.02  # seconds between two looks whether it listens
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_MAX_LOG_BYTES = 2_000_000  # a larger log is rotated at the next start
+_MAX_OUTPUT_CHARS = 400  # of the last line in an error
+_POLL_S = 0.02  # between two attempts to connect
+_LOG_START = "--- started"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
-    """Time limits, in seconds."""
+class Timings:
+    """Time limits and retries."""
 
-    listen: float = 20.0  # until it listens at its port: a busy machine takes its time to start a program
-    handshake: float = 5.0  # until it has answered the handshake, once it listens
-    first_pause: float = 0.2  # before it is started again; twice as long each time
-    longest_pause: float = 30.0
-    tries: int = 5  # that fail in a row, and it is broken
-    told_after: int = 2  # failed tries before waiting callers get the error
-    settled: float = 30.0  # that it has been ready for, and what was before is forgotten
-    leave: float = 5.0  # that it gets to leave by itself
+    listen_s: float = 20.0  # until the member listens on its port; long, because the machine can be busy
+    handshake_s: float = 5.0  # from then until it has answered the handshake
+    first_pause_s: float = 0.2  # before the first restart; doubled each time
+    max_pause_s: float = 30.0
+    max_failures: int = 5  # consecutive failures until the member is broken
+    report_after: int = 2  # failures until waiting callers get the error
+    stable_after_s: float = 30.0  # in state ready, after which earlier failures do not count
+    grace_s: float = 5.0  # between SIGTERM and SIGKILL
 
 
-class _NotUp(Exception):
-    """The member did not start."""
+class _StartFailed(Exception):
+    """The member did not start. `is_permanent`: a retry would fail too."""
 
-    def __init__(self, why: str, *, hopeless: bool = False) -> None:
-        super().__init__(why)
-        self.hopeless = hopeless  # trying again would not help
+    def __init__(self, reason: str, *, is_permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.is_permanent = is_permanent
 
 
 class MemberProcess:
-    """Keeps one member running, from the first need until the hall stops it."""
+    """Keeps one member running until the hall stops it."""
 
-    def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, pace: Pace, stamp: str) -> None:
+    def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, timings: Timings, stamp: str) -> None:
         """`frame`: of the first caller. `stamp`: identifies the content of the member's files."""
         self.member = member
         self.stamp = stamp
         self.created_at = clock.monotonic()
         self.state: State = "starting"
-        self.note: str | None = None  # how it ended the last time, or why it did not come up
+        self.note: str | None = None  # the reason of the last exit
         self.pid: int | None = None
         self.port: int | None = None
-        self.log = log_of(member, home)
+        self.log = log_path(member, home)
         self._frame = frame
         self._home = home
         self._clock = clock
-        self._pace = pace
+        self._timings = timings
         self._secret = secrets.token_urlsafe(32)
         self._ready: asyncio.Future[MemberClient] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._keep())
+        self._task = asyncio.create_task(self._supervise())
 
     async def client(self) -> MemberClient:
         """Return the client once the member is ready. Raise ToolUnavailable if it does not start."""
         return await asyncio.shield(self._ready)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return True if the member is broken or was stopped."""
         return self._task.done()
 
     async def stop(self) -> None:
-        """Terminate the member, and wait for its end."""
+        """Terminate the member, and wait for its exit."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self.state = "stopped"
         if not self._ready.done():
-            self._tell(ToolUnavailable(f"the member {self.member.name} was stopped"), last=True)
+            self._fail_callers(ToolUnavailable(f"the member {self.member.name} was stopped"), last=True)
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         failures = 0
         while True:
-            began = self._clock.monotonic()
-            hopeless = False
+            started_at = self._clock.monotonic()
+            is_permanent = False
             try:
-                why = await self._live()
-            except _NotUp as error:
-                why, hopeless = str(error), error.hopeless
-            if self.state == "ready" and self._clock.monotonic() - began >= self._pace.settled:
+                reason = await self._run()
+            except _StartFailed as error:
+                reason, is_permanent = str(error), error.is_permanent
+            if self.state == "ready" and self._clock.monotonic() - started_at >= self._timings.stable_after_s:
                 failures = 0
             failures += 1
-            self.note = f"{why}{self._last_words()}"
+            self.note = f"{reason}{self._last_output()}"
             self.state, self.pid = "exited", None
             if self._ready.done():
                 self._ready = asyncio.get_running_loop().create_future()
-            if hopeless or failures >= self._pace.tries:
+            if is_permanent or failures >= self._timings.max_failures:
                 self.state = "broken"
-                self._tell(self._broken(), last=True)
+                self._fail_callers(self._error(), last=True)
                 return
-            if failures >= self._pace.told_after:
-                self._tell(self._broken())
+            if failures >= self._timings.report_after:
+                self._fail_callers(self._error())
             self.state = "backoff"
-            await self._clock.sleep(min(self._pace.first_pause * 2 ** (failures - 1), self._pace.longest_pause))
+            await self._clock.sleep(min(self._timings.first_pause_s * 2 ** (failures - 1), self._timings.max_pause_s))
             self.state = "starting"
 
-    def _tell(self, error: GuildError, *, last: bool = False) -> None:
-        """Raise an error for all waiting callers. Later callers wait for the next try, unless this was the last."""
+    def _fail_callers(self, error: GuildError, *, last: bool = False) -> None:
+        """Raise an error in all waiting callers. Later callers wait for the next attempt, unless this was the last."""
         if not self._ready.done():
             self._ready.set_exception(error)
-            self._ready.exception()  # it may be that nobody waits
+            self._ready.exception()  # marks it as retrieved: there may be no caller
         if not last:
             self._ready = asyncio.get_running_loop().create_future()
 
-    def _broken(self) -> ToolUnavailable:
+    def _error(self) -> ToolUnavailable:
         message = f"the member {self.member.name} does not run: it {self.note}"
-        return ToolUnavailable(message, where=str(self.member.path), hint=f"What it printed is in {self.log}.")
+        return ToolUnavailable(message, where=str(self.member.path), hint=f"Its output is in {self.log}.")
 
-    async def _live(self) -> str:
-        """Run the member from its start to its end. Return how it ended."""
+    async def _run(self) -> str:
+        """Run the member from its start to its exit. Return the reason of the exit."""
         self.port = self.port if self.port is not None and _is_free(self.port) else _free_port()
         process = self._spawn(self.port)
-        ended = asyncio.create_task(_ended(process))
+        exit_code = asyncio.create_task(_wait_for_exit(process))
         try:
             self.pid = process.pid
-            door = Door(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
-            client = MemberClient(door)
+            endpoint = Endpoint(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
+            client = MemberClient(endpoint)
             try:
-                await self._come_up(client, ended)
+                await self._wait_until_ready(client, exit_code)
                 self.state = "ready"
                 if not self._ready.done():
                     self._ready.set_result(client)
-                return _said(await asyncio.shield(ended))
+                return _describe_exit(await asyncio.shield(exit_code))
             finally:
                 await client.close()
         finally:
-            await asyncio.shield(self._end(process, ended))
+            await asyncio.shield(self._terminate(process, exit_code))
 
-    async def _come_up(self, client: MemberClient, ended: asyncio.Task[int]) -> None:
-        """Wait until the member has answered the handshake."""
+    async def _wait_until_ready(self, client: MemberClient, exit_code: asyncio.Task[int]) -> None:
+        """Wait until the member has answered the handshake. Raise _StartFailed if it exits before."""
         assert self.port is not None
-        coming = asyncio.create_task(self._handshake(client, self.port))
+        handshake = asyncio.create_task(self._handshake(client, self.port))
         try:
-            await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                raise _NotUp(f"{_said(ended.result())} before it was ready")
-            await coming
+            await asyncio.wait({handshake, exit_code}, return_when=asyncio.FIRST_COMPLETED)
+            if exit_code.done():
+                raise _StartFailed(f"{_describe_exit(exit_code.result())} before it was ready")
+            await handshake
         finally:
-            coming.cancel()
-            with contextlib.suppress(asyncio.CancelledError, _NotUp):
-                await coming
+            handshake.cancel()
+            with contextlib.suppress(asyncio.CancelledError, _StartFailed):
+                await handshake
 
     async def _handshake(self, client: MemberClient, port: int) -> None:
-        until = self._clock.monotonic() + self._pace.listen
-        while not await _listens(port):
-            if self._clock.monotonic() > until:
-                raise _NotUp(f"did not listen at its port within {self._pace.listen:g} s")
-            await asyncio.sleep(_LOOK)
+        deadline = self._clock.monotonic() + self._timings.listen_s
+        while not await _is_listening(port):
+            if self._clock.monotonic() > deadline:
+                raise _StartFailed(f"did not listen at its port within {self._timings.listen_s:g} s")
+            await asyncio.sleep(_POLL_S)
         try:
-            await client.initialize(self._pace.handshake)
+            await client.initialize(self._timings.handshake_s)
         except GuildError as error:
-            raise _NotUp(f"did not answer the handshake: {error.message}") from None
+            raise _StartFailed(f"did not answer the handshake: {error.message}") from None
 
-    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Task[int]) -> None:
+    async def _terminate(self, process: subprocess.Popen[bytes], exit_code: asyncio.Task[int]) -> None:
         if process.poll() is None:
-            process.terminate()  # the keeper sees to the rest
-            done, _ = await asyncio.wait({ended}, timeout=self._pace.leave + 6)
+            process.terminate()  # the supervisor terminates the member
+            done, _ = await asyncio.wait({exit_code}, timeout=self._timings.grace_s + 6)
             if not done:
                 process.kill()
-        await ended
+        await exit_code
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         command = self._command(port)
-        keeper = [os.path.realpath(sys.executable), "-I", "-S", str(_KEEPER), str(os.getpid()), str(self._pace.leave)]
+        python, arguments = os.path.realpath(sys.executable), (str(os.getpid()), str(self._timings.grace_s))
         try:
-            with _opened(self.log) as log:
+            with _open_log(self.log) as log:
                 return subprocess.Popen(
-                    [*keeper, *command],
+                    [python, "-I", "-S", str(_SUPERVISOR), *arguments, *command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -210,87 +211,84 @@ class MemberProcess:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            raise _NotUp(f"cannot be started: {error}", hopeless=True) from None
+            raise _StartFailed(f"cannot be started: {error}", is_permanent=True) from None
 
     def _command(self, port: int) -> list[str]:
         assert self.member.manifest is not None
         mcp, values = self.member.manifest.mcp, {PORT: str(port), PYTHON: sys.executable}
-        word = filled(mcp.command, values)
-        # With a slash it is a program of the member's folder, else one on the caller's PATH.
+        word = fill_placeholders(mcp.command, values)
+        # With a slash, a path in the member's folder, else a name on the caller's PATH.
         path = str(self.member.folder / word) if "/" in word else word
         program = shutil.which(path, path=self._frame.env.get("PATH"))
         if program is None:
-            raise _NotUp(f"cannot be started: there is no program {word!r}", hopeless=True)
-        return [program, *(filled(argument, values) for argument in mcp.args)]
+            raise _StartFailed(f"cannot be started: unknown program {word!r}", is_permanent=True)
+        return [program, *(fill_placeholders(argument, values) for argument in mcp.args)]
 
     def _environment(self, port: int) -> dict[str, str]:
         assert self.member.manifest is not None
-        told = environment(self._frame, self.member.manifest.mcp.env, {PORT: str(port), PYTHON: sys.executable})
-        # One that is a hall itself takes the person's settings from there.
-        return {**told, SECRET_VARIABLE: self._secret, HOME_VARIABLE: str(self._home.path)}
+        variables = environment(self._frame, self.member.manifest.mcp.env, {PORT: str(port), PYTHON: sys.executable})
+        # A member with its own hall reads the user's settings from this home.
+        return {**variables, SECRET_VARIABLE: self._secret, HOME_VARIABLE: str(self._home.path)}
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
+        """Return the last line of the log as the end of an error message, or "" if the member printed nothing."""
         try:
             with self.log.open("rb") as file:
                 file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - 10 * _LAST_WORDS))
+                file.seek(max(0, file.tell() - 10 * _MAX_OUTPUT_CHARS))
                 text = file.read().decode("utf-8", "replace")
         except OSError:
             return ""
         lines = [line for line in text.splitlines() if line.strip()]
-        if not lines or lines[-1].startswith(_BEGIN):
+        if not lines or lines[-1].startswith(_LOG_START):
             return ""
-        shown = "".join(char if char.isprintable() else " " for char in lines[-1])
-        return f"; the last that it printed: {shown[:_LAST_WORDS]}"
+        line = "".join(char if char.isprintable() else " " for char in lines[-1])
+        return f"; its last output: {line[:_MAX_OUTPUT_CHARS]}"
 
 
 def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return the frame's allowed variables and those of the manifest, where `${NAME}` is a variable of the caller.
+    """Return the frame's allowed variables and the variables of the manifest, with placeholders replaced.
 
-    A provider's key is included only if the manifest names it. The hall's own environment is never included.
+    The key of a provider is included only if the manifest names it. The hall's own environment is never included.
     """
     known = {**frame.user_env, **frame.keys, **frame.env, **values}
-    named = {name: filled(value, known) for name, value in declared.items()}
-    told = {**frame.env, **{name: value for name, value in named.items() if value or not declared[name]}}
-    return {name: value for name, value in told.items() if not name.startswith("GIT_")}
+    filled = {name: fill_placeholders(value, known) for name, value in declared.items()}
+    variables = {**frame.env, **{name: value for name, value in filled.items() if value or not declared[name]}}
+    return {name: value for name, value in variables.items() if not name.startswith("GIT_")}
 
 
-def log_of(member: Member, home: Home) -> Path:
-    """Return the log file of a member."""
+def log_path(member: Member, home: Home) -> Path:
     return home.path / "logs" / f"{member.name}-{digest(str(member.folder).encode())[:8]}.log"
 
 
-_BEGIN = "--- started"
-
-
-def _opened(path: Path) -> IO[bytes]:
+def _open_log(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.suppress(OSError):
-        if path.stat().st_size > _LOG_BYTES:
+        if path.stat().st_size > _MAX_LOG_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    os.write(descriptor, f"{_BEGIN}\n".encode())
+    os.write(descriptor, f"{_LOG_START}\n".encode())
     return os.fdopen(descriptor, "ab")
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a process without polling."""
+async def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the exit of a process without polling. Return its exit code."""
     try:
-        watched = os.pidfd_open(process.pid)
+        pidfd = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
         return await asyncio.to_thread(process.wait)
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(watched, over.set)
+    loop, exited = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pidfd, exited.set)
     try:
-        await over.wait()
+        await exited.wait()
     finally:
-        loop.remove_reader(watched)
-        os.close(watched)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
     return process.wait()
 
 
-def _said(code: int) -> str:
-    """Return how a process ended. The keeper reports the signal of a member as 128 and its number."""
+def _describe_exit(code: int) -> str:
+    """Return the reason of an exit. The exit code of the supervisor is 128 plus the signal that ended the member."""
     if 0 <= code <= 128:
         return f"exited with code {code}"
     number = -code if code < 0 else code - 128
@@ -300,7 +298,7 @@ def _said(code: int) -> str:
         return f"was killed by signal {number}"
 
 
-async def _listens(port: int) -> bool:
+async def _is_listening(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -318,7 +316,7 @@ def _free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Return True if a program can serve at the port again, so that the address stays valid."""
+    """Return True if the member can use its earlier port again, so that its URL stays valid."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

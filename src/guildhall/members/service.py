@@ -1,8 +1,8 @@
-"""The member service of a hall: finds members, checks trust, starts them on first use, connects them to workers.
+"""Member service: finds the members of a hall, starts them on first use, and connects them to workers.
 
-The tools of a member serve as a toolbox. The jobs of a member serve as dispatch tools. The next use of a member
-restarts it if its files have changed and the user trusts the new files.
-Does not run the process (`process.py`) and does not define the dispatch tools (`tools.py`).
+Workers use the tools of a member as a toolbox, and its jobs through dispatch tools. If the files of a member have
+changed and the user trusts them, the next use restarts it.
+Does not run the process (`members.process`) and does not define the dispatch tools (`members.tools`).
 
 Invariant: a member of a project does not start before the user trusts its files. Members in the home need no trust.
 """
@@ -10,18 +10,18 @@ Invariant: a member of a project does not start before the user trusts its files
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.members.folders import Roster, demand, member_code
-from guildhall.members.jobs import FILE, MemberJobs, Work, takes_no_work
-from guildhall.members.manifest import wanted
-from guildhall.members.model import AtWork, Member, MemberShown, MemberStatus
-from guildhall.members.process import MemberProcess, Pace, log_of
-from guildhall.members.tools import bridge, guidance, server_of
+from guildhall.members.folders import MemberRegistry, member_code, trusted_code
+from guildhall.members.jobs import BUSY_FILE, JobWatcher, MemberJobs, not_dispatchable
+from guildhall.members.manifest import describe_command
+from guildhall.members.model import ActiveJob, Member, MemberDetails, MemberStatus
+from guildhall.members.process import MemberProcess, Timings, log_path
+from guildhall.members.tools import dispatch_guide, dispatch_server, dispatch_tools
 from guildhall.runs.assembly.callees import NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.tools.mcp.client import Server
@@ -40,59 +40,53 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-_RESTART_AFTER_S = 10.0  # a broken member is not restarted before
+_RESTART_AFTER_S = 10.0  # minimum time before a broken member is restarted
 
 
 class Members:
     """The members of one hall."""
 
-    def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], pace: Pace | None = None) -> None:
+    def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], timings: Timings | None = None) -> None:
         """`trust` returns the files that the user trusts now."""
         self._home = home
         self._clock = clock
         self._trust = trust
-        self._pace = pace or Pace()
+        self._timings = timings or Timings()
         self._processes: dict[Path, MemberProcess] = {}  # by folder
         self._starting = asyncio.Lock()
-        self._work = Work(home.path / FILE, clock)
+        self._watcher = JobWatcher(home.path / BUSY_FILE, clock)
         self._closed = False
 
-    def roster(self, frame: Frame) -> Roster:
-        return Roster(frame.root, self._home)
+    def registry(self, frame: Frame) -> MemberRegistry:
+        return MemberRegistry(frame.root, self._home)
 
     def find(self, name: str, frame: Frame) -> Member:
-        return self.roster(frame).find(name)
+        return self.registry(frame).find(name)
 
-    def shown(self, member: Member) -> MemberShown:
-        """Return the state of a member."""
-        trusted = self._trusted(member)
+    def details(self, member: Member) -> MemberDetails:
+        trusted = self._is_trusted(member)
         process = self._processes.get(member.folder)
-        log = log_of(member, self._home)
+        log = log_path(member, self._home)
         if process is None:
             state = "trusted" if trusted else "declared"
-            return MemberShown(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
-        return MemberShown(
-            member=member,
-            state=process.state,
-            trusted=trusted,
-            pid=process.pid,
-            port=process.port,
-            note=process.note,
-            log=log,
+            return MemberDetails(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
+        pid, port, note = process.pid, process.port, process.note
+        return MemberDetails(
+            member=member, state=process.state, trusted=trusted, pid=pid, port=port, note=note, log=log
         )
 
-    def _trusted(self, member: Member) -> bool:
+    def _is_trusted(self, member: Member) -> bool:
         if member.manifest is None:
             return False
         try:
-            demand(self._trust(), member)
+            trusted_code(self._trust(), member)
         except GuildError:
             return False
         return True
 
     async def client(self, member: Member, frame: Frame) -> MemberClient:
-        """Return the client of a member, which is started if needed. Raise NotTrusted if it may not run."""
-        code = await asyncio.to_thread(demand, self._trust(), member)
+        """Start a member if needed, and return its client. Raise NotTrusted if the user does not trust it."""
+        code = await asyncio.to_thread(trusted_code, self._trust(), member)
         assert member.manifest is not None
         stamp = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
         async with self._starting:
@@ -101,67 +95,64 @@ class Members:
 
     async def _process(self, member: Member, frame: Frame, stamp: str) -> MemberProcess:
         if self._closed:
-            raise ToolUnavailable(f"the member {member.name} is not started: the hall is leaving")
+            raise ToolUnavailable(f"cannot start the member {member.name}: the hall is stopping")
         if (process := self._processes.get(member.folder)) is not None:
-            rested = process.over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
-            if process.stamp == stamp and not rested:
+            may_restart = process.is_over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
+            if process.stamp == stamp and not may_restart:
                 return process
             await process.stop()
-        process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
+        process = MemberProcess(member, frame, self._home, self._clock, self._timings, stamp)
         self._processes[member.folder] = process
-        if member.takes_work:  # jobs of an earlier process of it may go on
-            self._work.began(member, self._called(member, frame), frame.root, process.client)
+        if member.accepts_jobs:  # jobs of an earlier process may still be running
+            self._watcher.watch(member, self._shortest_name(member, frame), frame.root, process.client)
         return process
 
     def jobs(self, member: Member, frame: Frame) -> MemberJobs:
-        """Return the jobs of a member. Raise Refused if it takes no work."""
-        reach = partial(self.client, member, frame)
-        called = self._called(member, frame)
-        return MemberJobs(member, reach, partial(self._work.began, member, called, frame.root, reach))
+        """Return the jobs of a member. Raise Refused if it does not accept jobs."""
+        reach, name = partial(self.client, member, frame), self._shortest_name(member, frame)
+        return MemberJobs(member, reach, partial(self._watcher.watch, member, name, frame.root, reach))
 
-    def _called(self, member: Member, frame: Frame) -> str:
+    def _shortest_name(self, member: Member, frame: Frame) -> str:
         """Return the shortest name that finds a member."""
-        alike = [one for one in self.roster(frame).listed() if one.name == member.name]
-        return member.name if len(alike) == 1 else member.qualified
+        names = [other.name for other in self.registry(frame).members()]
+        return member.name if names.count(member.name) == 1 else member.qualified_name
 
     @property
-    def busy(self) -> bool:
-        """Return True if jobs of members are running."""
-        return self._work.busy
+    def is_busy(self) -> bool:
+        return self._watcher.is_busy
 
-    def at_work(self) -> list[AtWork]:
-        """Return the running jobs of members, as they were at the last poll."""
-        return self._work.seen()
+    def active_jobs(self) -> list[ActiveJob]:
+        """Return the running jobs of members, as of the last poll."""
+        return self._watcher.active_jobs()
 
     def statuses(self) -> list[MemberStatus]:
         """Return the state and the number of running jobs of each started member."""
         return [
-            {"member": process.member.name, "state": process.state, "jobs": self._work.count(folder)}
+            {"member": process.member.name, "state": process.state, "jobs": self._watcher.count(folder)}
             for folder, process in self._processes.items()
         ]
 
-    def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
+    def restart_busy(self, frame_at: Callable[[Path], Frame]) -> list[str]:
         """Start the members that were busy when an earlier hall ended. Return their names."""
         started: list[str] = []
-        for folder, root in self._work.left_behind():
+        for folder, root in self._watcher.busy_members():
             frame = frame_at(root)
-            for member in self.roster(frame).listed():
-                if member.folder == folder and member.takes_work and self._trusted(member):
+            for member in self.registry(frame).members():
+                if member.folder == folder and member.accepts_jobs and self._is_trusted(member):
                     reach = partial(self.client, member, frame)
-                    self._work.began(member, self._called(member, frame), root, reach)
+                    self._watcher.watch(member, self._shortest_name(member, frame), root, reach)
                     started.append(member.name)
         return started
 
     async def close(self) -> None:
-        """Stop all members."""
         self._closed = True
-        await self._work.close()
+        await self._watcher.close()
         await asyncio.gather(*(process.stop() for process in self._processes.values()))
         self._processes.clear()
 
     @asynccontextmanager
-    async def connected(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
-        """Connect to the tools of a member for the duration of the block."""
+    async def connect(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
+        """Connect to the MCP server of a member for the duration of the block."""
         server = await Server.connect(await self.spec(self.find(name, frame), frame))
         try:
             yield server
@@ -169,82 +160,81 @@ class Members:
             await server.close()
 
     async def spec(self, member: Member, frame: Frame, where: str | None = None) -> ServerSpec:
-        """Start a member, and return its tools as a server."""
-        door = (await self.client(member, frame)).door
+        """Start a member, and return the specification of its MCP server."""
+        endpoint = (await self.client(member, frame)).endpoint
         return ServerSpec(
             name=member.name,
-            url=door.url,
-            token=door.secret,
+            url=endpoint.url,
+            token=endpoint.secret,
             capabilities=MEMBER_CAPABILITIES,
             where=where,
             field="toolboxes",
         )
 
     async def specs(self, worker: Worker, frame: Frame) -> list[ServerSpec]:
-        """Start the members that a worker names as toolboxes, and return them as servers."""
-        near = worker.frame(frame)
-        return [await self.spec(member, near, worker.place) for member in self._toolboxes(worker, near)]
+        """Start the members that a worker names as toolboxes, and return the specifications of their MCP servers."""
+        frame = worker.project_frame(frame)
+        return [await self.spec(member, frame, worker.place) for member in self._toolboxes(worker, frame)]
 
     def member_tools(self, worker: Worker, frame: Frame) -> MemberTools:
-        """Return the tools, code and problems that a worker has through members. Does not start any."""
-        near = worker.frame(frame)
-        of_tools = list(self._toolboxes(worker, near))
-        if not worker.definition.members and not of_tools:
+        """Return the tools, code and problems that a worker has through members. Does not start a member."""
+        frame = worker.project_frame(frame)
+        toolboxes = list(self._toolboxes(worker, frame))
+        if not worker.definition.members and not toolboxes:
             return NO_MEMBERS
-        found, problems = self._dispatched(worker, near)
+        targets, problems = self._dispatch_targets(worker, frame)
         problems += [
-            ToolUnavailable(f"toolboxes: {name} is a member, and there is a server of that name", where=worker.place)
-            for name in (member.name for member in of_tools)
+            ToolUnavailable(f"toolboxes: {name} is a member and an MCP server", where=worker.place)
+            for name in (member.name for member in toolboxes)
             if name in worker.definition.mcp_servers
         ]
-        named = {member.folder: member for member in (*of_tools, *found)}
-        code = [member_code(member) for member in named.values()] if not problems else []
+        members = {member.folder: member for member in (*toolboxes, *targets)}.values()
+        code = [member_code(member) for member in members] if not problems else []
         return MemberTools(
-            toolboxes=tuple(member.name for member in of_tools),
-            dispatch={server_of(one): bridge(one, partial(self.jobs, one, near)) for one in found},
-            prompt=guidance(found),
-            lines=tuple(_line(member, of_tools, found) for member in named.values()),
+            toolboxes=tuple(member.name for member in toolboxes),
+            dispatch={
+                dispatch_server(member): dispatch_tools(member, partial(self.jobs, member, frame)) for member in targets
+            },
+            prompt=dispatch_guide(targets),
+            lines=tuple(_plan_line(member, toolboxes, targets) for member in members),
             code=tuple(code),
             problems=tuple(problems),
         )
 
-    def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
+    def _toolboxes(self, worker: Worker, frame: Frame) -> Iterator[Member]:
         """Yield the members that a worker names as toolboxes. A toolbox that has a file is not a member."""
-        missing = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, near, self._home)]
-        everyone = self.roster(near).listed() if missing else []
-        for name in missing:
-            if any(member.name == name for member in everyone):
-                try:
-                    yield self.find(name, near)
-                except GuildError:
-                    continue  # reported as a missing toolbox
+        names = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, frame, self._home)]
+        known = {member.name for member in self.registry(frame).members()} if names else set[str]()
+        for name in names:
+            if name in known:
+                with suppress(GuildError):  # reported as an unknown toolbox
+                    yield self.find(name, frame)
 
-    def _dispatched(self, worker: Worker, near: Frame) -> tuple[list[Member], list[GuildError]]:
-        """Return the members that a worker may dispatch to, and the errors of invalid names."""
+    def _dispatch_targets(self, worker: Worker, frame: Frame) -> tuple[list[Member], list[GuildError]]:
+        """Return the members that a worker can dispatch to, and the errors of invalid names."""
         found: dict[Path, Member] = {}
         problems: list[GuildError] = []
         for name in worker.definition.members:
             if name == EVERY_WORKER:
-                everyone = [one for one in self.roster(near).listed() if one.takes_work and self._trusted(one)]
-                found |= {one.folder: one for one in everyone}
+                members = self.registry(frame).members()
+                found |= {one.folder: one for one in members if one.accepts_jobs and self._is_trusted(one)}
                 continue
             try:
-                member = self.find(name, near)
-                if not member.takes_work:
-                    raise takes_no_work(member)
+                member = self.find(name, frame)
+                if not member.accepts_jobs:
+                    raise not_dispatchable(member)
                 found[member.folder] = member
             except GuildError as error:
                 problems.append(ToolUnavailable(f"members: {error.message}", where=worker.place, hint=error.hint))
         names = [member.name for member in found.values()]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            message = f"members: there are two members named {twice!r}"
-            problems.append(ToolUnavailable(message, where=worker.place, hint="Name one of them, with its place."))
+        if duplicate := next((name for name in names if names.count(name) > 1), None):
+            hint = f"Use project/{duplicate} or home/{duplicate}."
+            problems.append(ToolUnavailable(f"members: {duplicate!r} is ambiguous", where=worker.place, hint=hint))
         return list(found.values()), problems
 
 
-def _line(member: Member, of_tools: list[Member], dispatched: list[Member]) -> str:
-    """Return the line of a plan about a member."""
+def _plan_line(member: Member, toolboxes: list[Member], targets: list[Member]) -> str:
     assert member.manifest is not None
-    roles = ["may dispatch to it"] if member in dispatched else []
-    roles += ["uses its tools"] if member in of_tools else []
-    return f"{member.qualified}: {', '.join(roles)}; runs {'; '.join(wanted(member.manifest))}"
+    roles = ["can dispatch jobs to it"] if member in targets else []
+    roles += ["uses its tools"] if member in toolboxes else []
+    return f"{member.qualified_name}: {', '.join(roles)}; runs {'; '.join(describe_command(member.manifest))}"

@@ -1,7 +1,7 @@
-"""Dispatch tools: give a worker six tools for the jobs of a member, and a prompt section about members.
+"""Dispatch tools: define six tools for the jobs of a member, and the prompt section about members.
 
-The tools are dispatch, list, status, result, cancel and delete.
-Does not present a member's own tools: these come over MCP (`service.py`, `spec`). Does not send the calls (`jobs.py`).
+Does not offer the tools of a member itself, which come over MCP (`members.service`). Does not send the calls
+(`members.jobs`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
-from guildhall.jobs.model import Dispatch, WorkerJobs, refuse_choice_of_model
+from guildhall.jobs.model import Dispatch, WorkerJobs, check_no_model
 from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.runs.execution.tokens import DISPATCH
 from guildhall.tools.definition import bind_tools
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from guildhall.members.model import Member
 
 TOOLS = {
-    "dispatch": MEMBER_CAPABILITIES | {"worker.call"},  # it runs another worker, and the task may leave the machine
+    "dispatch": MEMBER_CAPABILITIES | {"worker.call"},  # it starts another worker, and can send data to the network
     **dict.fromkeys(("list", "status", "result", "cancel", "delete"), frozenset[str]()),
 }
-_MAX_DESCRIPTION = 300  # characters in the prompt
+_MAX_DESCRIPTION_CHARS = 300  # in the prompt
 
 
-def server_of(member: Member) -> str:
-    """Return the name of the server of the dispatch tools."""
+def dispatch_server(member: Member) -> str:
+    """Return the name of the server with the dispatch tools of a member."""
     return f"{member.name}{DISPATCH}"
 
 
-def bridge(member: Member, jobs: Callable[[], WorkerJobs]) -> tuple[Tool, ...]:
-    """Return the six tools of a member that takes work."""
-    server = server_of(member)
+def dispatch_tools(member: Member, jobs: Callable[[], WorkerJobs]) -> tuple[Tool, ...]:
+    """Return the tools for the jobs of a member."""
+    server = dispatch_server(member)
     return tuple(
         replace(
-            one,
-            name=tool_name(server, one.name),
-            description=f"Of the member {member.name}. {one.description}",
-            repeatable=one.name not in ("dispatch", "delete"),
+            tool,
+            name=tool_name(server, tool.name),
+            description=f"Member {member.name}: {tool.description}",
+            repeatable=tool.name not in ("dispatch", "delete"),
         )
-        for one in bind_tools(DispatchTools(jobs), TOOLS, runs_in="hall")
+        for tool in bind_tools(DispatchTools(jobs), TOOLS, runs_in="hall")
     )
 
 
@@ -55,21 +55,20 @@ class DispatchTools:
         self._jobs = jobs
 
     async def dispatch(self, description: str, task: str, config: dict[str, Any] | None = None) -> Any:
-        """Hand over a task. Answers at once with the id of the job; the work goes on by itself.
+        """Start a job. Returns its id immediately; the job runs in the background.
 
         Args:
-            description: A short label, for the list of jobs.
-            task: All that the member has to know. It sees nothing of this conversation.
-            config: What this member takes, such as {"maxTurns": 40}; leave it out if you do not know.
+            description: A short label for the list of jobs.
+            task: The complete task. The member does not see this conversation.
+            config: Options of this member, such as {"maxTurns": 40}. Leave it out if you do not know them.
         """
-        refuse_choice_of_model(config)
+        check_no_model(config)
         try:
             job = await self._jobs().dispatch(Dispatch(description=description, task=task, config=config or {}))
         except (MemberTimedOut, MemberUnreachable) as error:
             if isinstance(error, MemberUnreachable) and not error.sent:
                 raise
-            message = f"{error.message}. Whether the job was dispatched is not known: look at the list of jobs first."
-            return ToolResult.error(message)
+            return ToolResult.error(f"{error.message}. The job may have started: check the list of jobs first.")
         return {"jobId": job.id}
 
     async def list(
@@ -79,85 +78,83 @@ class DispatchTools:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Any:
-        """The jobs of the member, with their ids and how they stand.
+        """List the jobs of the member with their ids and states.
 
         Args:
-            detail: simple: id and status; detailed: also description and the worker's own summary.
-            filter: A pattern that the whole description must match, such as *prices*.
-            limit: How many at most.
-            cursor: Where the page before said that the next one begins.
+            detail: simple: id and status; detailed: also description and summary.
+            filter: A pattern for the whole description, such as *prices*.
+            limit: Maximum number of jobs.
+            cursor: The nextCursor of the previous page.
         """
         page = await self._jobs().page(detail=detail, filter=filter, limit=limit, cursor=cursor)
         return page.as_wire(detail)
 
     async def status(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
-        """How a job stands: running, completed, failed or cancelled; its summary, its questions, its decisions.
+        """Get the status of a job (running, completed, failed or cancelled), its summary, questions and decisions.
 
         Args:
-            jobId: The id that dispatch gave.
+            jobId: The id that dispatch returned.
         """
         return (await self._jobs().status(jobId)).as_wire()
 
     async def result(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
-        """What came of a job that is completed.
+        """Get the result of a completed job.
 
         Args:
-            jobId: The id that dispatch gave.
+            jobId: The id that dispatch returned.
         """
         return (await self._jobs().result(jobId)).as_wire()
 
     async def cancel(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
-        """End a job that is running. One that has ended stays as it is.
+        """Cancel a running job. Has no effect on a job that has ended.
 
         Args:
-            jobId: The id that dispatch gave.
+            jobId: The id that dispatch returned.
         """
         return (await self._jobs().cancel(jobId)).row()
 
     async def delete(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
-        """Remove a job that is completed or cancelled, with all that it made. This cannot be undone.
+        """Delete a completed or cancelled job with its result and its files. This cannot be undone.
 
         Args:
-            jobId: The id that dispatch gave.
+            jobId: The id that dispatch returned.
         """
         await self._jobs().delete(jobId)
         return {"jobId": jobId, "deleted": True}
 
 
 _GUIDE = """\
-How to work with them:
+How to work with members:
 
-- Hand over with `dispatch`: a short description, and a task that stands on its own. You get the id of a job at once,
-  and the work goes on while you do something else.
-- Watch with `status`, or `list` for all of them. A job is running, completed, failed or cancelled; `summary` says how
-  far it has come. Do something useful in between rather than asking again and again.
-- `questions` are for the person. Put them to the person in the job's own words, with its id; do not answer them
-  yourself.
-- When a job is completed, fetch it with `result` and present what it found, with its sources, the decisions that it
-  took and what is still open. `artifacts` are paths in the job's own directory.
-- A failed job says why in `error`: tell the person. Use `cancel` for what is no longer needed, and `delete` only for
-  what nobody will want to read again."""
+- `dispatch` starts a job: pass a short description and a task that is complete on its own. It returns the id of the job
+  immediately, and the job runs while you continue.
+- `status` shows one job, `list` all jobs. A job is running, completed, failed or cancelled; `summary` is its progress.
+  Do other work between two checks.
+- `questions` are for the user. Show them to the user literally, with the id of the job. Do not answer them yourself.
+- When a job is completed, call `result` and present the findings with their sources, the decisions of the job and the
+  open points. `artifacts` are paths in the directory of the job.
+- Report the `error` of a failed job to the user. Use `cancel` for jobs that are no longer needed, and `delete` only for
+  jobs that the user will not need again."""
 
 
-def guidance(members: Sequence[Member]) -> str:
-    """Return the prompt section about the members that a worker may dispatch to, or "" if there are none."""
+def dispatch_guide(members: Sequence[Member]) -> str:
+    """Return the prompt section about the members that a worker can dispatch to, or "" without members."""
     if not members:
         return ""
     lines = [
-        f"- {member.name}{_about(member)} Its tools begin with `{tool_name(server_of(member), '')}`."
+        f"- {member.name}{_describe(member)} Its tools start with `{tool_name(dispatch_server(member), '')}`."
         for member in members
     ]
-    head = "# Members that take work\n\nYou can hand tasks to these guild members, each of which works on its own:"
+    head = "# Members\n\nYou can dispatch jobs to these members, which work independently:"
     return f"{head}\n\n" + "\n".join(lines) + f"\n\n{_GUIDE}"
 
 
-def _about(member: Member) -> str:
-    name = "" if member.display_name == member.name else f" ({_line(member.display_name)})"
-    said = _line(member.description or "")
-    return f"{name}: {said.rstrip('.')}." if said else f"{name}."
+def _describe(member: Member) -> str:
+    name = "" if member.display_name == member.name else f" ({_short_line(member.display_name)})"
+    description = _short_line(member.description or "")
+    return f"{name}: {description.rstrip('.')}." if description else f"{name}."
 
 
-def _line(text: str) -> str:
-    """Return a text of a manifest as one short line."""
-    shown = "".join(char if char.isprintable() else " " for char in text).strip()
-    return shown if len(shown) <= _MAX_DESCRIPTION else f"{shown[:_MAX_DESCRIPTION]}..."
+def _short_line(text: str) -> str:
+    line = "".join(char if char.isprintable() else " " for char in text).strip()
+    return line if len(line) <= _MAX_DESCRIPTION_CHARS else f"{line[:_MAX_DESCRIPTION_CHARS]}..."

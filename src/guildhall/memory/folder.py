@@ -238,7 +238,7 @@ def memory_folders(home: Home, worker: Worker | None, frame: Frame) -> Mapping[S
     """
     if home.data_dir is not None:
         return {"worker": MemoryFolder(scope="worker", path=home.memory, name="member")}
-    project = (worker.folder(frame) if worker else frame.root).resolve()
+    project = (worker.project_root(frame) if worker else frame.root).resolve()
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_folder_name(project.name, str(project))}"}
     if worker is not None:
         # The file of a workflow has several workers, and the file of a package always has the same name.

@@ -256,7 +256,6 @@ def is_key(text: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Raise UsageError unless the key is valid."""
     if is_key(key):
         return
     hint = "Use up to 64 letters, digits, '_', '-' or '.', starting with a letter or digit, without '..'."

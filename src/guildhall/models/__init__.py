@@ -14,13 +14,13 @@ from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.models.catalog import RecordingSource as RecordingSource
-    from guildhall.models.catalog import source_for as source_for
+    from guildhall.models.catalog import create_source as create_source
     from guildhall.models.credentials import Login as Login
     from guildhall.models.door import ModelDoor as ModelDoor
     from guildhall.models.door import ModelLedger as ModelLedger
     from guildhall.models.model import Query as Query
     from guildhall.models.model import Source as Source
     from guildhall.models.model import Upstream as Upstream
-    from guildhall.models.providers import provider_source as provider_source
+    from guildhall.models.providers import create_provider_source as create_provider_source
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFound
-from guildhall.models.credentials import KEYS, Login, variable_with_key
+from guildhall.models.credentials import KEY_VARIABLES, Login, find_key_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 AUTO = "auto"
 SCRIPT = "script:"
 REPLAY = "replay:"
-CURSOR = "cursor:"  # asked by the program of a runtime, never here
+CURSOR = "cursor:"  # only the program of the runtime calls these models
 
-# What `auto` stands for, by the first provider in this order that has a key.
+# The models of `auto`. The first provider with a key counts.
 AUTO_MODELS: Mapping[str, str] = {
     "anthropic": "anthropic:claude-sonnet-5-5",
     "openai": "openai:gpt-6.1-terra",
@@ -43,7 +43,7 @@ AUTO_MODELS: Mapping[str, str] = {
 }
 
 
-def source_for(
+def create_source(
     model: str,
     *,
     cwd: Path,
@@ -51,40 +51,41 @@ def source_for(
     recording: Callable[[str], Source] | None = None,
     login: Login | None = None,
 ) -> Source:
-    """Return the source of a model. `recording` finds the answers of a recorded run. Files are relative to `cwd`.
+    """Return the source of a model name.
 
-    `login` replaces a missing key of Anthropic, for programs that can use it.
+    `recording` returns the source of a recorded run. Paths are relative to `cwd`. `login` replaces a missing Anthropic
+    key for programs that can use it.
     """
     if model == AUTO:
         model = AUTO_MODELS["anthropic"] if login and not detected_keys(environ) else auto_model(environ)
     if model.startswith(SCRIPT):
         from guildhall.models.scripted.source import ScriptSource, load_script
 
-        path = cwd / Path(_rest(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
+        path = cwd / Path(_strip_prefix(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
         return ScriptSource(path, load_script(path))
     if model.startswith(REPLAY):
-        run = _rest(model, REPLAY, "a run: `replay:r-...`")
+        run = _strip_prefix(model, REPLAY, "a run: `replay:r-...`")
         if recording is None:
-            raise NotFound(f"there is no record of {run} to replay here")
+            raise NotFound(f"cannot replay {run}: unknown run")
         return recording(run)
     if model.startswith(CURSOR):
-        if variable_with_key("cursor", environ) is None:
-            variable = KEYS["cursor"][0]
+        if find_key_variable("cursor", environ) is None:
+            variable = KEY_VARIABLES["cursor"][0]
             raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
         return _ProgramSource(model)
-    from guildhall.models.providers import provider_source
+    from guildhall.models.providers import create_provider_source
 
-    return provider_source(model, environ, login)
+    return create_provider_source(model, environ, login)
 
 
 def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:
-    """Whether a model has a price, as far as that can be known without a key and without asking anybody."""
+    """Return True if a model has a price, or None if that is unknown. Needs no key and no network."""
     try:
         model = auto_model(environ) if model == AUTO else model
         if model.startswith(SCRIPT):
             from guildhall.models.scripted.source import load_script
 
-            return load_script(cwd / Path(_rest(model, SCRIPT, "a file")).expanduser()).price is not None
+            return load_script(cwd / Path(_strip_prefix(model, SCRIPT, "a file")).expanduser()).price is not None
     except GuildError:
         return None
     if model.startswith(REPLAY):
@@ -96,23 +97,23 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
 
 
 def auto_model(environ: Mapping[str, str]) -> str:
-    """Return the model that the keys allow. Raise ModelUnusable if there is no key."""
+    """Return the default model of the first provider with a key. Raise ModelUnusable if no key is set."""
     for provider, model in AUTO_MODELS.items():
-        if variable_with_key(provider, environ):
+        if find_key_variable(provider, environ):
             return model
     raise ModelUnusable(
-        "no model can be chosen: no provider's key is set",
-        hint="Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model with --model. `guild demo` needs none.",
+        "cannot choose a model: no provider key is set",
+        hint="Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model with --model. `guild demo` needs no key.",
     )
 
 
 def detected_keys(environ: Mapping[str, str]) -> list[str]:
     """Return the variables of the keys that are set, each once."""
-    variables = (variable_with_key(provider, environ) for provider in KEYS)
+    variables = (find_key_variable(provider, environ) for provider in KEY_VARIABLES)
     return list(dict.fromkeys(variable for variable in variables if variable))
 
 
-def _rest(model: str, prefix: str, expected: str) -> str:
+def _strip_prefix(model: str, prefix: str, expected: str) -> str:
     rest = model.removeprefix(prefix).strip()
     if not rest:
         raise ModelUnusable(f"{prefix!r} needs the name of {expected}")
@@ -121,33 +122,33 @@ def _rest(model: str, prefix: str, expected: str) -> str:
 
 @dataclass(frozen=True)
 class _ProgramSource:
-    """The source of a model that only the program of a runtime calls. Its cost is unknown, and it takes only text."""
+    """A model that only the program of a runtime calls. Its cost is unknown, and it accepts only text."""
 
     name: str
 
     def cost(self, usage: RequestUsage) -> None:
         return None
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return False
 
     def upstream(self, api: str) -> None:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        raise ModelFailed(f"{self.name} is asked by the program that executes the run, and by nobody else")
+        raise ModelFailed(f"{self.name} is only available to the program of its runtime")
 
 
 @dataclass(frozen=True)
 class RecordingSource:
-    """Gives the answers of a recorded run again, one after another. They were paid for then and cost nothing now.
+    """The answers of a recorded run, in order. They cost nothing.
 
-    Where the recorded run had called others, each run of the new tree gets the answers of the one in its place; else
-    whoever asks gets those of the run, whatever the worker is named.
+    If the recording has child runs, each run of the new tree gets the answers of the recorded run with its worker and
+    ordinal. Otherwise every caller gets the answers of the only run, whatever its worker.
     """
 
     run: str
-    tree: Mapping[tuple[str, int], Sequence[ModelResponse]]  # by worker and which run of it; the run itself first
+    answers_by_run: Mapping[tuple[str, int], Sequence[ModelResponse]]  # by worker and ordinal; the root run is first
 
     @property
     def name(self) -> str:
@@ -156,24 +157,24 @@ class RecordingSource:
     def cost(self, usage: RequestUsage) -> float | None:
         return 0.0
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     def upstream(self, api: str) -> None:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        only = next(iter(self.tree.values())) if len(self.tree) == 1 else None
-        answers = self.tree.get((query.worker, query.ordinal)) if only is None else only
+        runs = self.answers_by_run
+        answers = next(iter(runs.values())) if len(runs) == 1 else runs.get((query.worker, query.ordinal))
         if answers is None:
             raise self._mismatch(f"has no run {query.ordinal + 1} of the worker {query.worker}")
         if query.step >= len(answers):
-            raise self._mismatch(f"has {len(answers)} answers and another one was asked for")
+            raise self._mismatch(f"has only {len(answers)} answers")
         answer = answers[query.step]
         if answer.text:
             on_text(answer.text)
         return answer
 
-    def _mismatch(self, what: str) -> ModelFailed:
-        hint = "The new run took another path than the recorded one; use a real model or a script."
-        return ModelFailed(f"the recording of {self.run} {what}", hint=hint)
+    def _mismatch(self, problem: str) -> ModelFailed:
+        hint = "The new run differs from the recorded run. Use a real model or a script."
+        return ModelFailed(f"the recording of {self.run} {problem}", hint=hint)

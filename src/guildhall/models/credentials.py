@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
 
 
-# provider: its key's variables, the first one being the one to recommend
-KEYS: Mapping[str, tuple[str, ...]] = {
+# The variables of each provider's key. Hints name the first one.
+KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "openai": ("OPENAI_API_KEY",),
     "openai-chat": ("OPENAI_API_KEY",),
@@ -54,8 +54,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "azure-responses": ("AZURE_OPENAI_API_KEY",),
     "cursor": ("CURSOR_API_KEY",),
 }
-# Providers of one's own: no key is needed, but their address is.
-ADDRESSES: Mapping[str, str] = {
+# The variables of provider URLs. A server of the user needs a URL and possibly no key.
+URL_VARIABLES: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "openai": "OPENAI_BASE_URL",
     "openai-chat": "OPENAI_BASE_URL",
@@ -64,90 +64,91 @@ ADDRESSES: Mapping[str, str] = {
     "vllm": "VLLM_BASE_URL",
 }
 
-LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"  # the token of a person's login with Claude, which replaces Anthropic's key
-_SECRETS = frozenset({LOGIN, *(name for names in KEYS.values() for name in names)})
-SEARCH = ("TAVILY_API_KEY", "BRAVE_API_KEY")  # as `guildhall.tools.builtin.web_search` knows them
-# The paths of programs, as `guildhall.runtimes.catalog` knows them.
-PROGRAMS = ("GUILDHALL_CLAUDE", "GUILDHALL_CODEX", "GUILDHALL_OPENCODE", "GUILDHALL_CURSOR")
+LOGIN_VARIABLE = "CLAUDE_CODE_OAUTH_TOKEN"  # the token of a Claude login, which replaces the Anthropic key
+_SECRET_VARIABLES = frozenset({LOGIN_VARIABLE, *(name for names in KEY_VARIABLES.values() for name in names)})
+SEARCH_VARIABLES = ("TAVILY_API_KEY", "BRAVE_API_KEY")  # of `guildhall.tools.builtin.web_search`
+# The paths of the programs in `guildhall.runtimes.catalog`.
+PROGRAM_VARIABLES = ("GUILDHALL_CLAUDE", "GUILDHALL_CODEX", "GUILDHALL_OPENCODE", "GUILDHALL_CURSOR")
 
 
-def travelling() -> frozenset[str]:
-    """Return the variables of providers, and of programs that execute runs, that a request brings along."""
-    return frozenset({*PROGRAMS, *SEARCH, *ADDRESSES.values(), *_SECRETS})
+def forwarded_variables() -> frozenset[str]:
+    """Return the variables of providers and of runtime programs that a request carries to the hall."""
+    return frozenset({*PROGRAM_VARIABLES, *SEARCH_VARIABLES, *URL_VARIABLES.values(), *_SECRET_VARIABLES})
 
 
-def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]:
-    """The hall's own variables and those that a request has brought, which come first.
+def merge_environ(own: Mapping[str, str], forwarded: Mapping[str, str]) -> dict[str, str]:
+    """Return the hall's variables, overridden by the variables of a request.
 
-    Whoever brings one of a provider's variables uses none of the hall's for it: a key must not go to an address that
-    somebody else has set.
+    If a request carries any variable of a provider, all of the hall's variables of that provider are dropped. Otherwise
+    a key could go to an address that another party set.
     """
-    theirs = {provider: {*KEYS.get(provider, ()), ADDRESSES.get(provider, "")} for provider in {*KEYS, *ADDRESSES}}
-    theirs["anthropic"].add(LOGIN)
-    replaced = {name for names in theirs.values() if names & brought.keys() for name in names}
-    return {**{name: value for name, value in own.items() if name not in replaced}, **brought}
+    variables = {provider: {*KEY_VARIABLES.get(provider, ()), url} for provider, url in URL_VARIABLES.items()}
+    variables = {**{provider: set(names) for provider, names in KEY_VARIABLES.items()}, **variables}
+    variables["anthropic"].add(LOGIN_VARIABLE)
+    replaced = {name for names in variables.values() if names & forwarded.keys() for name in names}
+    return {**{name: value for name, value in own.items() if name not in replaced}, **forwarded}
 
 
-def secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that must not be shown, each with the name of its variable."""
-    return {value: name for name in sorted(_SECRETS) if (value := environ.get(name, "").strip())}
+def secret_values(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the secret values that are set, each with the name of its variable."""
+    return {value: name for name in sorted(_SECRET_VARIABLES) if (value := environ.get(name, "").strip())}
 
 
-def variable_with_key(provider: str, environ: Mapping[str, str]) -> str | None:
-    """The variable that holds the provider's key, if one is set."""
-    return next((name for name in KEYS.get(provider, ()) if environ.get(name, "").strip()), None)
+def find_key_variable(provider: str, environ: Mapping[str, str]) -> str | None:
+    """Return the variable that holds the key of a provider, or None if no key is set."""
+    return next((name for name in KEY_VARIABLES.get(provider, ()) if environ.get(name, "").strip()), None)
 
 
-WITH_LOGIN = "claude"  # the runtime whose program can speak with one
-BETA = "oauth-2025-04-20"  # what a request with a login has to say in `anthropic-beta`
-_FILE = ".credentials.json"
-_AGAIN = "Log in again: `claude setup-token` gives a token for CLAUDE_CODE_OAUTH_TOKEN, `claude` renews the login."
-_LARGEST = 1_000_000
+LOGIN_RUNTIME = "claude"  # the only runtime that can use a login
+LOGIN_BETA = "oauth-2025-04-20"  # the required value of `anthropic-beta` with a login
+_LOGIN_FILE = ".credentials.json"
+_LOGIN_HINT = "Log in again: `claude setup-token` gives a token for CLAUDE_CODE_OAUTH_TOKEN, `claude` renews the login."
+_MAX_LOGIN_FILE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """Where the token of a login is: in a variable, or in the file that Claude Code keeps."""
+    """A Claude login: a token in a variable, or in the credentials file of Claude Code."""
 
     value: str | None = field(default=None, repr=False)
     file: Path | None = None
 
     @property
-    def place(self) -> str:
-        return LOGIN if self.value else str(self.file)
+    def location(self) -> str:
+        return LOGIN_VARIABLE if self.value else str(self.file)
 
-    def token(self, clock: Clock) -> str:
-        """The token as it is now. Raises KeyRefused where it has run out, ModelUnusable where there is none."""
+    def read_token(self, clock: Clock) -> str:
+        """Return the current token. Raise KeyRefused if it has expired, ModelUnusable if it is missing."""
         if self.value:
             return self.value
-        told = _read(self.file) if self.file else {}
-        token, until = told.get("accessToken"), told.get("expiresAt")
+        login = _read_login(self.file) if self.file else {}
+        token, expiry_ms = login.get("accessToken"), login.get("expiresAt")
         if not isinstance(token, str) or not token.strip():
-            raise ModelUnusable(f"there is no login with Claude in {self.place}", hint=_AGAIN)
-        if isinstance(until, int | float) and until / 1000 <= clock.now().timestamp():
-            raise KeyRefused(f"the login with Claude in {self.place} has run out", hint=_AGAIN)
+            raise ModelUnusable(f"no Claude login in {self.location}", hint=_LOGIN_HINT)
+        if isinstance(expiry_ms, int | float) and expiry_ms / 1000 <= clock.now().timestamp():
+            raise KeyRefused(f"the Claude login in {self.location} has expired", hint=_LOGIN_HINT)
         return token.strip()
 
 
-def login_of(environ: Mapping[str, str]) -> Login | None:
-    """The login that there is: by a variable, else the one that Claude Code keeps.
+def find_login(environ: Mapping[str, str]) -> Login | None:
+    """Return the login in the variable, or else the login of Claude Code, or None.
 
-    The file's goes to Anthropic alone: with an address of somebody's own, a token is used only if it is set beside it.
+    The token of the file is only for Anthropic's own address. If another address is set, only the variable counts.
     """
-    if value := environ.get(LOGIN, "").strip():
+    if value := environ.get(LOGIN_VARIABLE, "").strip():
         return Login(value=value)
     if environ.get("ANTHROPIC_BASE_URL"):
         return None
     folder = environ.get("CLAUDE_CONFIG_DIR") or (f"{home}/.claude" if (home := environ.get("HOME")) else "")
-    file = Path(folder) / _FILE
+    file = Path(folder) / _LOGIN_FILE
     return Login(file=file) if folder and file.is_file() else None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_login(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
-            told: Any = json.loads(opened.read(_LARGEST))
+            content: Any = json.loads(opened.read(_MAX_LOGIN_FILE_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    inner: Any = cast("dict[str, Any]", told).get("claudeAiOauth") if isinstance(told, dict) else None
-    return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+    login: Any = cast("dict[str, Any]", content).get("claudeAiOauth") if isinstance(content, dict) else None
+    return cast("dict[str, Any]", login) if isinstance(login, dict) else {}

@@ -30,76 +30,72 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.clock import Clock
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
 
 
-OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
-OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
-ATTEMPTS = 4
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
-# On the safe side, because a reservation must not be too small: digits and code come close to this, prose has twice it.
-_BYTES_A_TOKEN = 2
-_BYTES_A_PICTURE = 5_000 * _BYTES_A_TOKEN  # providers scale pictures down: larger ones count no more than this
+MAX_OUTPUT_TOKENS = 16_384  # of an answer under a budget
+MIN_OUTPUT_TOKENS = 64  # a smaller answer is useless
+MAX_ATTEMPTS = 4
+_FIRST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 60.0
+# A lower bound, because a reservation must not be too small: digits and code come close to it, prose has twice as many.
+_BYTES_PER_TOKEN = 2
+_BYTES_PER_IMAGE = 5_000 * _BYTES_PER_TOKEN  # the maximum, because providers scale images down
 _PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
-_STREAM = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
-_MOST_UNPACKED = 20_000_000  # bytes: of a small file that claims to be a huge one, no more is looked at
-_BYTES_A_HIDDEN_PAGE = 2_000  # the least that a page takes, where pages cannot be counted
-_MOST_HIDDEN = 100  # pages: what most providers take in one file
-_BYTES_A_PAGE = 5_000 * _BYTES_A_TOKEN  # a page is sent as its text and as a picture
+_OBJECT_STREAM = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
+_MAX_UNPACKED_BYTES = 20_000_000  # guards against a small file that unpacks to a huge one
+_MIN_PAGE_BYTES = 2_000  # for the estimate if pages cannot be counted
+_MAX_GUESSED_PAGES = 100  # the limit of most providers for one file
+_BYTES_PER_PAGE = 5_000 * _BYTES_PER_TOKEN  # a page is sent as text and as an image
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCall:
-    """One model call as the ledger sees it."""
+    """A model call as the ledger records it."""
 
     key: str
     messages: Sequence[ModelMessage]
     parameters: ModelRequestParameters
     attempt: int
-    reserved_usd: float | None  # the most that this call can cost; None: no price
+    reserved_usd: float | None  # the maximum cost, or None if the model has no price
     max_tokens: int | None
 
 
 class ModelLedger(Protocol):
-    """What the door needs to know and to record about the model calls of one run."""
+    """Records the model calls of one run and reserves their cost."""
 
-    def answered(
+    def find_answer(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
-    ) -> ModelResponse | None:
-        """The answer, if this very call has been answered before."""
-        ...
+    ) -> ModelResponse | None: ...
 
-    def failures(self, key: str) -> int:
-        """How often this call has failed before."""
-        ...
+    def count_failures(self, key: str) -> int: ...
 
-    async def permit(
-        self, key: str, sent: int, price: Callable[[int], float | None]
+    async def reserve(
+        self, key: str, input_tokens: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
-        """Reserves the call: dollars, and the tokens that the answer may have. Raises LimitReached.
+        """Reserve the cost of a call. Return the dollars and the maximum number of answer tokens. Raise LimitReached.
 
-        `sent` is how many tokens the question has, `price(n)` the most that the call costs with an answer of n tokens.
+        `price(n)` is the maximum cost of the call with an answer of n tokens.
         """
         ...
 
-    async def asked(self, call: ModelCall) -> None: ...
+    async def record_call(self, call: ModelCall) -> None: ...
 
-    async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        """Records a failure. `cost` is None when no answer had begun, so that nothing was paid."""
+    async def record_failure(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
+        """Record a failure. `cost` is None if the provider charged nothing, because no answer had begun."""
         ...
 
-    def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
-        """It is asked again after a pause, for the second, third ... time."""
+    def report_retry(self, error: ModelFailed, attempt: int, pause: float) -> None:
+        """Report that the call is repeated after a pause. `attempt` starts at 2."""
         ...
 
-    async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
+    async def record_answer(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
 
     def on_text(self, text: str) -> None: ...
 
 
 class ModelDoor:
-    """Asks one source on behalf of one run."""
+    """Passes the model calls of one run to one source."""
 
     def __init__(self, source: Source, ledger: ModelLedger, clock: Clock, *, worker: str, ordinal: int) -> None:
         self._source = source
@@ -108,54 +104,58 @@ class ModelDoor:
         self._worker = worker
         self._ordinal = ordinal
 
-    async def ask(
+    async def call(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
-        """The answer to a conversation. The same call, by its key, is answered once however often it is made.
+        """Return the answer to a conversation. A call with a recorded answer is not repeated.
 
-        `through` is the same question as a program has written it: a provider that understands it gets it like that.
-        What of the answer was passed on already cannot be taken back, so it is not asked for again then.
+        `passthrough` is the request of a program in the provider's format. It is sent unchanged to a provider that
+        supports the format, and not retried after a part of the answer was forwarded.
         """
-        if (recorded := self._ledger.answered(key, messages, parameters)) is not None:
+        if (recorded := self._ledger.find_answer(key, messages, parameters)) is not None:
             return recorded
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             try:
-                return await self._ask_once(key, messages, parameters, through)
+                return await self._call_once(key, messages, parameters, passthrough)
             except ModelFailed as error:
-                begun = through is not None and through.begun
-                if not error.transient or begun or attempt == ATTEMPTS - 1:
+                is_forwarded = passthrough is not None and passthrough.has_started
+                if not error.transient or is_forwarded or attempt == MAX_ATTEMPTS - 1:
                     raise
-                wanted = _FIRST_PAUSE * 2**attempt if error.retry_after is None else error.retry_after
-                pause = min(wanted, _LONGEST_PAUSE)
-                self._ledger.again(error, attempt + 2, pause)
+                pause = _FIRST_PAUSE_S * 2**attempt if error.retry_after is None else error.retry_after
+                pause = min(pause, _MAX_PAUSE_S)
+                self._ledger.report_retry(error, attempt + 2, pause)
             await self._clock.sleep(pause)
         raise AssertionError
 
-    async def _ask_once(
-        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, through: Through | None
+    async def _call_once(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        parameters: ModelRequestParameters,
+        passthrough: PassthroughRequest | None,
     ) -> ModelResponse:
-        sent = estimate(messages, parameters)
+        input_tokens = estimate_input_tokens(messages, parameters)
 
-        @cache  # it is looked up a few times, and looking it up takes longer than all else here
-        def price(answer_tokens: int) -> float | None:
-            if through is not None:
-                return self._source.cost(through.dearest(sent, answer_tokens))
-            return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
+        @cache  # the ledger calls it a few times, and the lookup is slower than everything else here
+        def price(output_tokens: int) -> float | None:
+            if passthrough is not None:
+                return self._source.cost(passthrough.max_usage(input_tokens, output_tokens))
+            return self._source.cost(RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens))
 
-        reserved, max_tokens = await self._ledger.permit(key, sent, price)
+        reserved, max_tokens = await self._ledger.reserve(key, input_tokens, price)
         call = ModelCall(
             key=key,
             messages=messages,
             parameters=parameters,
-            attempt=self._ledger.failures(key),
+            attempt=self._ledger.count_failures(key),
             reserved_usd=reserved,
             max_tokens=max_tokens,
         )
-        await self._ledger.asked(call)
+        await self._ledger.record_call(call)
         query = Query(
             worker=self._worker,
             ordinal=self._ordinal,
@@ -165,88 +165,87 @@ class ModelDoor:
             parameters=parameters,
         )
         try:
-            if through is not None and (upstream := self._source.upstream(through.api)) is not None:
-                response = await through.send(upstream, max_tokens, self._ledger.on_text)
+            if passthrough is not None and (upstream := self._source.upstream(passthrough.api)) is not None:
+                response = await passthrough.send(upstream, max_tokens, self._ledger.on_text)
             else:
                 response = await self._source.answer(query, self._ledger.on_text)
         except ModelFailed as error:
-            await self._ledger.failed(call, error, reserved if error.charged else None)
+            await self._ledger.record_failure(call, error, reserved if error.charged else None)
             raise
         cost = self._cost(response.usage, reserved)
         ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
-        if len(ids) != len(set(ids)):  # the calls could not be told apart later: paid for, and asked again
-            unusable = ModelFailed("the model gave two tool calls the same id", transient=True)
-            await self._ledger.failed(call, unusable, cost)
+        if len(ids) != len(set(ids)):  # they would be ambiguous later, so the call is paid and repeated
+            unusable = ModelFailed("two tool calls of the answer have the same id", transient=True)
+            await self._ledger.record_failure(call, unusable, cost)
             raise unusable
-        await self._ledger.record(call, response, cost)
+        await self._ledger.record_answer(call, response, cost)
         return response
 
     def upstream(self, api: str) -> Upstream | None:
         return self._source.upstream(api)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
-        """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""
-        counted = usage.input_tokens or usage.output_tokens
-        cost = self._source.cost(usage) if counted else None
-        return reserved if cost is None else round(cost, 9)  # without the dust of multiplying
+        """Return the dollars of an answer, or the reservation if its tokens are missing or inconsistent."""
+        cost = self._source.cost(usage) if usage.input_tokens or usage.output_tokens else None
+        return reserved if cost is None else round(cost, 9)  # removes rounding errors
 
 
-def estimate(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
-    """How many tokens a request has at the most. What the last answer was charged for need not be guessed again."""
+def estimate_input_tokens(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
+    """Return an upper bound of the tokens of a request. Counts from the last answer with a known usage."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.kind == "response" and message.usage.input_tokens:
             known = message.usage.input_tokens + message.usage.output_tokens
-            return known + _tokens(messages[index + 1 :])
+            return known + _message_tokens(messages[index + 1 :])
     tools = [*parameters.function_tools, *parameters.output_tools]
-    shown = sum(_size(tool.description) + _size(json.dumps(tool.parameters_json_schema)) for tool in tools)
-    return _tokens(messages) + shown // _BYTES_A_TOKEN
+    texts = [text for tool in tools for text in (tool.description, json.dumps(tool.parameters_json_schema))]
+    return _message_tokens(messages) + sum(map(_content_bytes, texts)) // _BYTES_PER_TOKEN
 
 
-def _tokens(messages: Sequence[ModelMessage]) -> int:
+def _message_tokens(messages: Sequence[ModelMessage]) -> int:
     size = 0
     for message in messages:
         if message.kind == "request":
-            size += _size(message.instructions)
+            size += _content_bytes(message.instructions)
         for part in message.parts:
-            size += 20 + _size(getattr(part, "content", None)) + _size(getattr(part, "args", None))
-    return size // _BYTES_A_TOKEN + 50
+            size += 20 + _content_bytes(getattr(part, "content", None)) + _content_bytes(getattr(part, "args", None))
+    return size // _BYTES_PER_TOKEN + 50
 
 
-def _size(content: Any) -> int:
+def _content_bytes(content: Any) -> int:
     if content is None:
         return 0
     if isinstance(content, str):
-        return len(content.encode("utf-8", "surrogatepass"))  # a Chinese character is a token, not a third of one
+        return len(content.encode("utf-8", "surrogatepass"))  # bytes, because a Chinese character is a token
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, list):
-        return sum(map(_size, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return sum(map(_content_bytes, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(content, TextContent):
-        return _size(content.content)
+        return _content_bytes(content.content)
     data = getattr(content, "data", None)
     if not isinstance(data, bytes):
-        return _size(str(content))
+        return _content_bytes(str(content))
     kind = str(getattr(content, "media_type", ""))
     if kind.startswith("image/"):
-        return _BYTES_A_PICTURE
+        return _BYTES_PER_IMAGE
     if kind == "application/pdf":
-        return _BYTES_A_PAGE * pages(data)
+        return _BYTES_PER_PAGE * count_pages(data)
     return len(data)
 
 
-def pages(data: bytes) -> int:
-    """The pages, those in packed objects too; where none can be seen, as many as could be in a file of this size."""
-    found = len(_PAGE.findall(data)) + sum(len(_PAGE.findall(text)) for text in _unpacked(data))
-    return found or min(max(1, len(data) // _BYTES_A_HIDDEN_PAGE), _MOST_HIDDEN)
+def count_pages(data: bytes) -> int:
+    """Return the number of pages of a PDF, or an estimate by its size if no page is visible."""
+    found = len(_PAGE.findall(data)) + sum(len(_PAGE.findall(text)) for text in _unpack_streams(data))
+    return found or min(max(1, len(data) // _MIN_PAGE_BYTES), _MAX_GUESSED_PAGES)
 
 
-def _unpacked(data: bytes) -> list[bytes]:
-    """What is in the streams that hold objects, up to a limit."""
+def _unpack_streams(data: bytes) -> list[bytes]:
+    """Return the contents of the object streams, up to a limit."""
     texts: list[bytes] = []
-    left = _MOST_UNPACKED
+    left = _MAX_UNPACKED_BYTES
     end = 0
-    while left > 0 and (stream := _STREAM.search(data, end)):  # each byte is passed once
+    while left > 0 and (stream := _OBJECT_STREAM.search(data, end)):
         if (end := data.find(b"endstream", stream.end())) < 0:
             break
         try:

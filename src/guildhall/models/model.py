@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import ModelFailed
 
-VOTER = "election."  # before an agent's name: the worker that casts its vote, in the run of an election
-OnText = Callable[[str], None]  # hears each piece of text while it is being written
-_CHARACTERS_PER_TOKEN = 4
-_PIECES = 4  # of a text that is streamed although it is complete
+VOTER_PREFIX = "election."  # precedes the name of an agent in the run that casts its vote
+OnText = Callable[[str], None]  # gets each chunk of text while it arrives
+_CHARS_PER_TOKEN = 4
+_MAX_CHUNKS = 4  # for a text that is streamed although it is complete
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """One question to a model: the whole conversation so far, the tools it is shown, the settings.
+    """The input of one model call: the conversation, the visible tools and the settings.
 
-    `worker`, `ordinal` (the how-manieth run of that worker in its tree, from 0) and `attempt` (how often this very
-    question has failed before) let a script answer without keeping any state of its own.
+    `ordinal` is the index of this run among the worker's runs in the tree. `attempt` counts the failures of this call
+    so far. With both, a script can answer without any state.
     """
 
     worker: str
@@ -43,81 +43,74 @@ class Query:
 
     @property
     def step(self) -> int:
-        """How many answers this conversation already holds."""
         return sum(1 for message in self.messages if message.kind == "response")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
-    """Where a provider takes requests in a format of its own, and what it is shown to be let in."""
+    """The address of a provider and the headers that authorize a request in the provider's own format."""
 
-    name: str  # as it is shown: `anthropic:claude-sonnet-5-5`
-    url: str  # the address below which the paths of the API are
-    model: str  # as the provider calls it
-    headers: Mapping[str, str] = field(repr=False)  # with the key, or the login
-    login: bool = False  # a person's login with Claude, not a key
+    name: str  # with the provider: `anthropic:claude-sonnet-5-5`
+    url: str  # the base of the API's paths
+    model: str  # the provider's name of the model
+    headers: Mapping[str, str] = field(repr=False)  # with the key or the login
+    has_login: bool = False  # a Claude login and not a key
     ssl: SSLContext | None = field(repr=False)
-    failure: Callable[[int | None, Any, float | None], ModelFailed] = field(repr=False)  # by status, body, retry-after
-    clean: Callable[[str], str] = field(repr=False)  # a text without the key
+    make_error: Callable[[int | None, Any, float | None], ModelFailed] = field(repr=False)  # status, body, retry-after
+    redact: Callable[[str], str] = field(repr=False)  # removes the key from a text
 
 
 class Source(Protocol):
-    """Who answers: a provider, a script, a recording."""
+    """A provider, a script or a recording that answers model calls."""
 
     @property
-    def name(self) -> str:
-        """The model as it is shown: `anthropic:claude-sonnet-5-5`, `script:review.yaml`."""
-        ...
+    def name(self) -> str: ...
 
-    def cost(self, usage: RequestUsage) -> float | None:
-        """What this usage costs in dollars; None when the model has no price."""
-        ...
+    def cost(self, usage: RequestUsage) -> float | None: ...
 
-    def takes(self, media_type: str) -> bool:
-        """Whether it can be sent a file of this type, an image or a PDF, to look at."""
+    def accepts(self, media_type: str) -> bool:
+        """Return True if the model accepts a file of this type (an image or a PDF)."""
         ...
 
     def upstream(self, api: str) -> Upstream | None:
-        """Where a request in the format of this API can be passed on as it is; None: it is answered by `answer`."""
+        """Return the upstream for requests in the format of this API, or None if only `answer` can be used."""
         ...
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        """The answer, whole. Raises ModelFailed, transient or not."""
+        """Return the complete answer. Raise ModelFailed."""
         ...
 
 
 def is_transient(status: int) -> bool:
-    """Whether a provider that answered with this HTTP status may well answer when it is asked again."""
+    """Return True if a request that failed with this HTTP status may succeed when it is repeated."""
     return status in {408, 409, 429} or status >= 500
 
 
 def system_text(messages: Sequence[ModelMessage]) -> str:
-    """Return the system prompt that a model was sent."""
     for message in messages:
         if message.kind == "request" and message.instructions:
             return message.instructions
-    return "\n".join(
-        part.content for message in messages for part in message.parts if part.part_kind == "system-prompt"
-    )
+    parts = (part for message in messages for part in message.parts)
+    return "\n".join(part.content for part in parts if part.part_kind == "system-prompt")
 
 
-def sent_text(messages: Sequence[ModelMessage]) -> str:
-    """Return the prompts and tool results that a model was sent since its last answer, without the instructions."""
-    return sent_each_time(messages)[-1]
+def latest_input(messages: Sequence[ModelMessage]) -> str:
+    """Return the prompts and tool results since the last answer, without the instructions."""
+    return inputs_by_step(messages)[-1]
 
 
-def sent_each_time(messages: Sequence[ModelMessage]) -> list[str]:
-    """Return the new prompts and tool results before each answer, and last those that are not yet answered."""
+def inputs_by_step(messages: Sequence[ModelMessage]) -> list[str]:
+    """Return the input of each step: its prompts and tool results. The last step has no answer yet."""
     found: list[list[str]] = [[]]
     for message in messages:
         if message.kind == "response":
             found.append([])
         else:
-            found[-1] += (text_of(part) for part in message.parts if part.part_kind != "system-prompt")
+            found[-1] += (part_text(part) for part in message.parts if part.part_kind != "system-prompt")
     return ["\n".join(filter(None, texts)) for texts in found]
 
 
-def text_of(part: ModelRequestPart) -> str:
+def part_text(part: ModelRequestPart) -> str:
     if part.part_kind == "user-prompt":
         content = [part.content] if isinstance(part.content, str) else part.content
         texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
@@ -130,12 +123,11 @@ def text_of(part: ModelRequestPart) -> str:
     return content if isinstance(content, str) else ""
 
 
-def pieces(text: str) -> list[str]:
-    """Split a text into a few pieces, as if it were streamed."""
-    size = max(1, math.ceil(len(text) / _PIECES))
+def split_text(text: str) -> list[str]:
+    """Split a text into a few chunks, as if it were streamed."""
+    size = max(1, math.ceil(len(text) / _MAX_CHUNKS))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def tokens(characters: int) -> int:
-    """Estimate the tokens of a text by its length."""
-    return math.ceil(characters / _CHARACTERS_PER_TOKEN)
+def estimate_tokens(characters: int) -> int:
+    return math.ceil(characters / _CHARS_PER_TOKEN)

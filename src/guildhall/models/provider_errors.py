@@ -34,85 +34,85 @@ _TOO_LONG = re.compile(
 _NO_CREDIT = re.compile(r"credit balance|insufficient_quota|exceeded your current quota|billing_error", re.IGNORECASE)
 _UNKNOWN_MODEL = re.compile(r"model_not_found|model.{0,80}(does not exist|not found)|not_found_error", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|server_is_busy|at capacity", re.IGNORECASE)
-_REFUSED = re.compile(r"authentication_error|permission_error|invalid_api_key|invalid x-api-key", re.IGNORECASE)
-_RATE = re.compile(r"rate_limit|too many requests", re.IGNORECASE)
-_LONGEST = 500  # characters of a provider's words
+_KEY_REFUSED = re.compile(r"authentication_error|permission_error|invalid_api_key|invalid x-api-key", re.IGNORECASE)
+_RATE_LIMIT = re.compile(r"rate_limit|too many requests", re.IGNORECASE)
+_MAX_MESSAGE_CHARS = 500
 
-PASSING = (RateLimited, Overloaded, NotReachable)
+TRANSIENT_ERRORS = (RateLimited, Overloaded, NotReachable)
 _HINTS: Mapping[type[ModelFailed], str] = {
-    NoCredit: "Top it up, or choose another model.",
-    ContextTooLong: "Give the worker less to read at once, or a model with a larger context, in a new run.",
+    NoCredit: "Top up the account, or choose another model.",
+    ContextTooLong: "Start a new run with less input, or with a model that has a larger context.",
 }
 
-_WORDS: Mapping[type[ModelFailed], str] = {
-    KeyRefused: "{name} does not accept the key",
-    NoCredit: "the account behind {name} has no credit or quota left",
-    UnknownModel: "{name} is not known to the provider",
+_MESSAGES: Mapping[type[ModelFailed], str] = {
+    KeyRefused: "{name} rejected the key",
+    NoCredit: "the account of {name} has no credit or quota left",
+    UnknownModel: "the provider does not know {name}",
     ContextTooLong: "the conversation is too long for {name}",
-    RateLimited: "{name} was asked too much at once",
+    RateLimited: "{name} rejected the request: rate limit",
     Overloaded: "{name} is overloaded",
     NotReachable: "{name} cannot be reached",
 }
 
 
-def kind_of(status: int | None, words: str) -> type[ModelFailed]:
-    """The class of a failure, by its HTTP status and by what the provider said, all of it.
+def error_class(status: int | None, message: str) -> type[ModelFailed]:
+    """Return the class of a failure.
 
-    An answer may fail after it has begun: there is no status then, and only the words tell.
+    `message` is the provider's whole message. An answer that fails after it has begun has no status, so that only the
+    message counts.
     """
-    if status == 402 or _NO_CREDIT.search(words):
+    if status == 402 or _NO_CREDIT.search(message):
         return NoCredit
-    if status == 413 or (status in {None, 400, 422} and _TOO_LONG.search(words)):
+    if status == 413 or (status in {None, 400, 422} and _TOO_LONG.search(message)):
         return ContextTooLong
-    if status in {401, 403} or (status is None and _REFUSED.search(words)):
+    if status in {401, 403} or (status is None and _KEY_REFUSED.search(message)):
         return KeyRefused
-    if status == 404 or (status in {None, 400} and _UNKNOWN_MODEL.search(words)):
+    if status == 404 or (status in {None, 400} and _UNKNOWN_MODEL.search(message)):
         return UnknownModel
-    if status == 429 or (status is None and _RATE.search(words)):
+    if status == 429 or (status is None and _RATE_LIMIT.search(message)):
         return RateLimited
-    if status in {503, 529} or ((status is None or status >= 500) and _OVERLOADED.search(words)):
+    if status in {503, 529} or ((status is None or status >= 500) and _OVERLOADED.search(message)):
         return Overloaded
     return ModelFailed
 
 
-def explained(
+def build_error(
     kind: type[ModelFailed],
     name: str,
-    said: str,
+    reason: str,
     *,
     status: int | None = None,
     retry_after: float | None = None,
     transient: bool | None = None,
-    words: str | None = None,
+    message: str | None = None,
     hint: str | None = None,
 ) -> ModelFailed:
-    """A failure in our words, with the provider's own behind them. `words`: ours, where they are others than ever."""
-    passes = kind in PASSING or (status is not None and is_transient(status) and kind is ModelFailed)
+    """Return an error with our message and the provider's. `message` replaces our message for its class."""
+    is_passing = kind in TRANSIENT_ERRORS or (status is not None and is_transient(status) and kind is ModelFailed)
     return kind(
-        f"{words or _WORDS.get(kind, '{name} failed').format(name=name)}: {said}",
-        transient=passes if transient is None else transient,
+        f"{message or _MESSAGES.get(kind, '{name} failed').format(name=name)}: {reason}",
+        transient=is_passing if transient is None else transient,
         status=status,
         retry_after=retry_after,
         hint=hint or _HINTS.get(kind),
     )
 
 
-def said_in(body: Any) -> str | None:
-    """What the provider said, out of the body of its error, where there are words in it."""
+def provider_message(body: Any) -> str | None:
     while isinstance(body, dict):
         error = cast("dict[str, Any]", body)
         body = error.get("error", error.get("message"))
     return body if isinstance(body, str) else None
 
 
-def one_line(text: str, secrets: Mapping[str, str]) -> str:
-    """The text on one line, not too long, without these values; each has the name that takes its place."""
+def clean_line(text: str, secrets: Mapping[str, str]) -> str:
+    """Return a text on one line, shortened and without secrets. `secrets` maps each value to its replacement."""
     line = " ".join(redact(text, secrets).split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]} ..."
 
 
-def read_body(data: bytes) -> Any:
-    """The body of an error as JSON, or as text where it is none."""
+def decode_body(data: bytes) -> Any:
+    """Return a body as JSON, or as text if it is not JSON."""
     text = data.decode("utf-8", "replace")
     try:
         return json.loads(text)
@@ -120,8 +120,8 @@ def read_body(data: bytes) -> Any:
         return text
 
 
-def retry_after_of(headers: Mapping[str, str]) -> float | None:
-    """How many seconds the provider wants to be left alone. A date is not read: the door has a pause of its own."""
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that the provider asks to wait, or None. Dates are ignored."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from guildhall.policy.rules import Risk as Risk
     from guildhall.policy.rules import Rule as Rule
     from guildhall.policy.rules import Verdict as Verdict
+    from guildhall.policy.rules import assess_risk as assess_risk
     from guildhall.policy.rules import judge as judge
-    from guildhall.policy.rules import judge_risk as judge_risk
-    from guildhall.policy.rules import rules_against_risk as rules_against_risk
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

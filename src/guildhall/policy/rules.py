@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-# What a tool can do to the world. The boundary is drawn by these, never by tool names alone.
+# The effects of tools, with their descriptions. Permissions are defined by capability, never by tool name alone.
 CAPABILITIES: Mapping[str, str] = {
     "fs.read": "read files in the run's folders",
     "fs.write": "change files in the run's folders",
     "proc.exec": "run programs",
-    "net": "talk to other machines",
+    "net": "access the network",
     "worker.call": "run another worker",
     "worker.create": "write a new worker",
     "memory.read": "read memory entries",
     "memory.write": "write memory entries",
     "artifact.read": "read the artifacts of the project",
     "artifact.write": "write artifacts of the project",
-    "commission": "hand out work in the project, and call it back",
-    "pull_request": "put work that is done up for review",
-    "meeting": "ask for a meeting with the person",
-    "room.read": "read what the team shares",
-    "room.write": "tell the team something, change what it shares",
+    "commission": "create and cancel commissions of the project",
+    "pull_request": "open pull requests for finished work",
+    "meeting": "request a meeting with the user",
+    "room.read": "read messages and documents of the team",
+    "room.write": "send messages to the team and change its documents",
 }
 
-# The rule names of earlier systems, and what they mean here.
+# Names of earlier systems.
 ALIASES: Mapping[str, str] = {
     "sandbox.read": "fs.read",
     "sandbox.write": "fs.write",
@@ -43,17 +43,17 @@ ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What the worker's file says about a capability or a tool."""
+    """A rule of a worker file about a capability or a tool."""
 
-    name: str  # a capability or a tool's name; aliases are resolved when the file is read
+    name: str  # a capability or a tool, without aliases
     allowed: bool = True
     approval_required: bool = False
-    timeout: float | None = None  # seconds an approval may take; None: as long as it takes
+    timeout: float | None = None  # seconds that an approval may take
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """One call as policy sees it."""
+    """A tool call as policy sees it."""
 
     tool: str
     capabilities: frozenset[str]
@@ -66,7 +66,7 @@ Mode = Literal["ask", "approve_all", "strict"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What policy says to an action, and why."""
+    """The decision about an action and its reason."""
 
     decision: Decision
     reason: str
@@ -75,54 +75,49 @@ class Verdict:
 
 
 def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
-    """The verdict on an action of a declared tool. Every rule that names the tool or one of its capabilities counts."""
+    """Return the verdict on a call. All rules that name the tool or one of its capabilities count."""
     matching = [rule for rule in rules if rule.name == action.tool or rule.name in action.capabilities]
     for rule in matching:
         if not rule.allowed:
             return Verdict(decision="refuse", reason=f"the worker's rule {rule.name!r} forbids it", rule=rule.name)
-    demanding = [rule for rule in matching if rule.approval_required]
-    if not demanding:
+    required = [rule for rule in matching if rule.approval_required]
+    if not required:
         return Verdict(decision="allow", reason="declared")
-    rule = demanding[0]
+    rule = required[0]
     if mode == "approve_all":
         return Verdict(decision="allow", reason="approved by --approve-all", rule=rule.name)
     if mode == "strict":
-        reason = f"the rule {rule.name!r} demands approval and --strict refuses what would be asked"
+        reason = f"the rule {rule.name!r} requires approval, which --strict denies"
         return Verdict(decision="refuse", reason=reason, rule=rule.name)
-    timeouts = [rule.timeout for rule in demanding if rule.timeout is not None]
-    return Verdict(
-        decision="ask",
-        reason=f"the rule {rule.name!r} demands approval",
-        rule=rule.name,
-        timeout=min(timeouts, default=None),
-    )
+    timeouts = [rule.timeout for rule in required if rule.timeout is not None]
+    reason, timeout = f"the rule {rule.name!r} requires approval", min(timeouts, default=None)
+    return Verdict(decision="ask", reason=reason, rule=rule.name, timeout=timeout)
 
 
-# Exfiltration risk. A worker may do any two of these: read private files, take in text from outside, act outward.
-# With all three, a text from outside can make it send private files out, so the outward tools need approval unless the
-# worker's file accepts the risk. Workers that call each other count together: a worker can pass on what it has read.
-_PRIVATE = "fs.read"  # memory does not count: workers chose to share it
-_OUTSIDE = "net"  # what reaches other machines takes in their text and can carry ours to them
+# Exfiltration risk. A worker that reads private files and untrusted text and reaches the network could be made to send
+# the files out. Its network tools then need approval, unless the worker file accepts the risk. Workers that call each
+# other count together, because a worker can pass on what it has read.
+_PRIVATE = "fs.read"  # memory does not count, because workers share it on purpose
+_OUTSIDE = "net"  # network access both reads untrusted text and can send files
 
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
-    """The verdict on a set of tools."""
+    """The exfiltration risk of a set of tools."""
 
-    private: bool  # private files are read, here or around
-    outward: tuple[str, ...]  # the tools that take in text from outside and can act outward
-    guarded: tuple[str, ...]  # those of them that need approval
+    reads_private: bool  # by this worker or another one
+    outward: tuple[str, ...]  # tools with network access
+    guarded: tuple[str, ...]  # of these, the tools that need approval
 
     @property
-    def together(self) -> bool:
-        return self.private and bool(self.outward)
+    def is_present(self) -> bool:
+        return self.reads_private and bool(self.outward)
 
     @property
     def text(self) -> str:
-        """The verdict as people read it."""
         if not self.outward:
             return "none (no network access)"
-        if not self.private:
+        if not self.reads_private:
             return "none (reads no private files)"
         accepted = [name for name in self.outward if name not in self.guarded]
         parts = ["reads private files and untrusted text, and can reach the network"]
@@ -130,29 +125,23 @@ class Risk:
         parts += [f"accepted for {', '.join(accepted)} (accepts_risk: true)"] if accepted else []
         return "; ".join(parts)
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Return the rules that require approval for the guarded tools."""
+        return tuple(Rule(name=name, approval_required=True) for name in self.guarded)
+
     def as_dict(self) -> dict[str, Any]:
         return {
-            "together": self.together,
-            "private": self.private,
+            "together": self.is_present,
+            "private": self.reads_private,
             "outward": list(self.outward),
             "guarded": list(self.guarded),
             "text": self.text,
         }
 
 
-def judge_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, around: frozenset[str] = frozenset()) -> Risk:
-    """The verdict on the tools of a worker, with what is around it."""
-    private = _PRIVATE in around or any(_PRIVATE in capabilities for capabilities in tools.values())
+def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()) -> Risk:
+    """Return the exfiltration risk of tools. `others` has the capabilities of parent runs and of callable workers."""
+    private = _PRIVATE in others or any(_PRIVATE in capabilities for capabilities in tools.values())
     outward = tuple(name for name, capabilities in tools.items() if _OUTSIDE in capabilities)
-    return Risk(private=private, outward=outward, guarded=outward if private and not accepted else ())
-
-
-def rules_against_risk(
-    tools: Mapping[str, frozenset[str]], *, accepted: bool, around: frozenset[str] = frozenset()
-) -> tuple[Rule, ...]:
-    """The rules that guard the outward tools of a worker, given all its tools with their capabilities.
-
-    `around` are the capabilities of the runs above it and of the workers that it may call.
-    """
-    risk = judge_risk(tools, accepted=accepted, around=around)
-    return tuple(Rule(name=name, approval_required=True) for name in risk.guarded)
+    return Risk(reads_private=private, outward=outward, guarded=outward if private and not accepted else ())

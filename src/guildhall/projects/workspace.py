@@ -18,14 +18,14 @@ from guildhall.activities.contract import READ_TOOLS, WRITE_TOOLS
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.model import INTEGRATION
 from guildhall.projects.records import count_transitions, list_known_ids, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import no_price_error
-from guildhall.workers.registry import BY_OPTION, Choice, choose_model
+from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,11 +141,13 @@ class UsableModels:
     def check_callable(self, worker: Worker, frame: Frame) -> None:
         """Raise if the worker has no model that can be called now."""
         choice = self.choose(worker, frame)
-        self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
+        self.source(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
 
-    def choose(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
-        """Return the worker's model, or raise if it has none. `given_by`: the option that the error recommends."""
-        choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
+    def choose(
+        self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION
+    ) -> ModelChoice:
+        """Return the worker's model, or raise if it has none. `model_option`: the option that the error recommends."""
+        choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
         return adapt_model(worker, choice)
 
 

@@ -36,7 +36,6 @@ from guildhall.room.text import message_text, posted_text, team_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-
 PLAIN_TEXT = "text/plain"
 
 
@@ -94,7 +93,7 @@ def post(
     sender: str | None = None,
     hops: int | None = None,
 ) -> PostResult:
-    """Post a message, and deliver it to the agents that it mentions and to those in `to`.
+    """Post a message, and deliver it to the mentioned agents and to the agents in `to`.
 
     Messages of the room itself pass `sender` and the `hops` of the message that caused them.
     """
@@ -118,20 +117,12 @@ def post(
         resource = store_resource(turn, text)
         content = f"{text[:_EXCERPT_CHARS]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
     held = bool(to_agents) and _is_held(turn, hops, kind, sender, content, reached)
-    number = records.add_message(
-        turn.connection,
-        turn.room.id,
-        kind=kind,
-        sender=sender,
-        content=content,
-        mentions=list(reached),
-        resource=resource,
-        hops=hops,
-        run=turn.actor.run,
-        key=turn.actor.key,
-        at=turn.at,
-    )
-    priority = _priority(sender, kind, everyone=found.has_all and not addressed)
+    message = {"kind": kind, "sender": sender, "content": content, "mentions": list(reached), "resource": resource}
+    origin = {"hops": hops, "run": turn.actor.run, "key": turn.actor.key, "at": turn.at}
+    number = records.add_message(turn.connection, turn.room.id, **message, **origin)
+    priority = LOW if found.has_all and not addressed else NORMAL
+    if sender == PERSON or kind == "assignment":
+        priority = HIGH
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
     if not held:
         turn.wakes.update(to_agents)
@@ -189,12 +180,6 @@ def next_hops(turn: Turn) -> int:
         return 0
     before = records.shown_inbox(turn.connection, turn.room.id, turn.actor.run).hops
     return 0 if before is None else before + 1
-
-
-def _priority(sender: str, kind: MessageKind, *, everyone: bool) -> int:
-    if sender == PERSON or kind == "assignment":
-        return HIGH
-    return LOW if everyone else NORMAL
 
 
 @operation(WRITES)

@@ -101,9 +101,8 @@ class FileDocumentStore:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Conflict(
-                f"cannot create the folder of the documents: {error.strerror}", where=str(self._path)
-            ) from None
+            message = f"cannot create the folder of the documents: {error.strerror}"
+            raise Conflict(message, where=str(self._path)) from None
         rooted.write(rooted.locate_in(folder, path), data)
 
     def _list(self) -> list[DocumentInfo]:

@@ -18,7 +18,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
 from guildhall.core.text import did_you_mean
-from guildhall.room import channel, voting
+from guildhall.room import ballots, channel
 from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
 from guildhall.room.document_stores import DocumentInfo, DocumentStore, check_path
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 DEFAULT_DOCUMENT = "notes.md"
 DECISIONS = "decisions.md"  # the archive of proposals: only the room writes it
 _ARCHIVE = "archive/"  # before the id of a proposal, in the key of the call that archives it
-_MAX_DIFFERENCE = 4_000  # characters
+_MAX_COMPARED_LINES = 1_000
+_MAX_DIFFERENCE_CHARS = 4_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Documents:
         """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
 
         def read(connection: Connection) -> str:
-            proposal = voting.get_proposal(connection, self.room, str(number))
+            proposal = ballots.get_proposal(connection, self.room, str(number))
             return decision_text(proposal, room_records.list_votes(connection, self.room, number))
 
         return self.store.read(read)
@@ -250,8 +251,8 @@ def _check_may_change(connection: Connection, room: str, actor: Actor, op: str, 
     if record.owner is not None and record.owner != actor.name:
         hint = f"Use document_suggest: {record.owner} is notified, and decides."
         raise Refused(f"only the document owner {record.owner} can change documents", hint=hint)
-    if (guard := voting.find_guard(connection, room, op, path)) is not None:
-        raise voting.closed_error(guard, op if op in guard.guards else path)
+    if (guard := ballots.find_guard(connection, room, op, path)) is not None:
+        raise ballots.closed_error(guard, op if op in guard.guards else path)
 
 
 def _check_base(
@@ -278,15 +279,10 @@ def _check_base(
 
 
 def _difference(earlier: str, current: str, path: str) -> str:
-    lines = difflib.unified_diff(
-        earlier.splitlines()[:1_000],
-        current.splitlines()[:1_000],
-        f"{path} (as you read it)",
-        f"{path} (now)",
-        lineterm="",
-    )
+    before, after = (text.splitlines()[:_MAX_COMPARED_LINES] for text in (earlier, current))
+    lines = difflib.unified_diff(before, after, f"{path} (as you read it)", f"{path} (now)", lineterm="")
     text = "\n".join(lines)
-    return text if len(text) <= _MAX_DIFFERENCE else f"{text[:_MAX_DIFFERENCE]}\n[...]"
+    return text if len(text) <= _MAX_DIFFERENCE_CHARS else f"{text[:_MAX_DIFFERENCE_CHARS]}\n[...]"
 
 
 def _record_read(turn: Turn, path: str, content: str) -> dict[str, Any]:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 CHANNEL = "channel.md"
 STATE = "_state"
-INBOXES = "inbox-state.json"
-PROPOSALS = "proposals.json"
 _PAGE_SIZE = 1_000  # messages
 _HEADING = re.compile(r"^(?=#)", re.MULTILINE)
 _ESCAPE = r"\\"
@@ -57,8 +55,7 @@ class FileExport:
         else:
             since, self._until = self._until, None  # after an error, the next update rebuilds the file
             self._append(since)
-        states = self._store.read(self._read_states)
-        for name, state in zip((INBOXES, PROPOSALS), states, strict=True):
+        for name, state in self._store.read(self._read_states).items():
             text = json.dumps(state, indent=2, ensure_ascii=True) + "\n"
             if self._states.get(name) != text:
                 _replace(self._folder / STATE / name, [text])
@@ -91,14 +88,14 @@ class FileExport:
             lambda connection: records.list_messages(connection, self._room, since=since, limit=_PAGE_SIZE)
         )
 
-    def _read_states(self, connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
-        inboxes = {"readCursors": records.read_cursors(connection, self._room)}
+    def _read_states(self, connection: Connection) -> dict[str, dict[str, Any]]:
+        cursors = records.read_cursors(connection, self._room)
         votes = records.list_votes
         proposals = {
             one.id: {**one.as_dict(), "votes": {v.agent: v.choice for v in votes(connection, self._room, one.number)}}
             for one in records.list_proposals(connection, self._room)
         }
-        return inboxes, {"proposals": proposals}
+        return {"inbox-state.json": {"readCursors": cursors}, "proposals.json": {"proposals": proposals}}
 
 
 def _format_message(message: Message) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-
 MAX_BATCH = 100  # messages that are shown at a time
 MAX_BATCH_CHARS = 40_000  # characters that are shown at a time
 
@@ -81,7 +80,7 @@ def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
 def inbox_shown(
     turn: Turn, left: int, messages: Sequence[int] = (), until: int | None = None, hops: int | None = None
 ) -> dict[str, Any]:
-    """Record the messages in the first message of a run, as `describe_batch` returns them. `left` counts the others."""
+    """Record the part of its inbox that a run sees at its start (`describe_batch`). `left` messages are missing."""
     return {"until": until, "hops": hops, "messages": list(messages)} if messages else {}
 
 
@@ -111,7 +110,7 @@ def redeliver(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
 
 @operation(kind="mail")
 def hold(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
-    """Hold the messages between agents from now on, and the unread ones except those to the agents in `but`."""
+    """Hold new and unread messages between agents. Agents in `but` keep their unread messages."""
     moved = records.hold_talk(turn.connection, turn.room_id, but)
     changed = moved or records.set_holding(turn.connection, turn.room_id, holding=True)
     return {"mail": moved} if changed else None

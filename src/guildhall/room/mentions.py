@@ -19,7 +19,6 @@ from guildhall.room.model import ALL, PERSON, MessageText
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
 _QUOTED = "\ufffc"  # replaces quoted text; it is not a space, a letter or part of a name
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 # After a letter it is an address, after a slash a link, after a sign a changed line of a diff.
@@ -72,14 +71,9 @@ def find(said: MessageText, names: Iterable[str]) -> Mentions:
     overlooked = {
         name: None
         for written in (match[1] for match in _MENTION.finditer(bare))
-        if (name := _resolve(written, known)) and name not in reached and name != ALL
+        if not everyone and (name := _resolve(written, known)) and name not in reached and name != ALL
     }
-    return Mentions(
-        reached=tuple(reached),
-        missed=tuple(missed),
-        overlooked=tuple(overlooked) if not everyone else (),
-        has_all=everyone,
-    )
+    return Mentions(reached=tuple(reached), missed=tuple(missed), overlooked=tuple(overlooked), has_all=everyone)
 
 
 def _resolve(written: str, known: dict[str, str]) -> str | None:

@@ -129,13 +129,13 @@ class RoomRecord:
 
     @property
     def documents_folder(self) -> Path | None:
-        """The folder of the documents, or None if they are in the database."""
+        """Return the folder of the documents, or None if the database has them."""
         kind, _, folder = self.documents.partition(":")
         return Path(folder) if kind == "file" else None
 
     @property
     def export_folder(self) -> Path | None:
-        """The folder of channel.md and _state/ (`provider: file`), or None."""
+        """Return the folder of channel.md and _state/ (`provider: file`), or None."""
         folder = self.settings.get("projection")
         return Path(folder) if folder else None
 
@@ -145,7 +145,6 @@ class RoomAgent:
     """An agent of a room, with the status that it has set for itself."""
 
     agent: str
-    ordinal: int
     task: str | None = None
     state: str | None = None
 
@@ -313,7 +312,7 @@ def check_agent_name(name: str) -> None:
 
 
 def check_text(text: str, what: str, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Return the text as bytes. Raise UsageError if it is not text or has more than `most` bytes."""
+    """Return the text as bytes. Raise UsageError if it is not text or has more than `max_bytes` bytes."""
     return text_checks.check_text(what, text, max_bytes=max_bytes, allow_empty=True, long="Shorten it.").encode()
 
 

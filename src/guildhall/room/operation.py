@@ -2,7 +2,7 @@
 
 An operation is a function that is registered by its name. Its first parameter is the turn (or, for documents, the
 call), and the log keeps the others. A tool call, a command of the user, the hall and a replay perform it by name.
-Does not define operations (`channel.py`, `inbox.py`, `documents.py`, `voting.py`) or announce them (`service.py`).
+Does not define operations (`channel.py`, `inbox.py`, `documents.py`, `ballots.py`) or announce them (`service.py`).
 
 Invariant: the effect of an operation and its log entry are one transaction. A call of a run that was performed before,
 by run and key, returns the recorded result and has no second effect.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
@@ -96,16 +97,12 @@ class Operation:
         return {name: value for name, value in arguments.items() if name not in self.unlogged}
 
 
-def _text(result: Mapping[str, Any]) -> str:
-    return result["text"]
-
-
 def operation(
     capabilities: frozenset[str] | None = None,
     *,
     kind: Kind = "turn",
     normalise: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    show: Callable[[Mapping[str, Any]], str] = _text,
+    show: Callable[[Mapping[str, Any]], str] = itemgetter("text"),
     unlogged: tuple[str, ...] = (),
     changes_access: bool = False,
 ) -> Callable[[Function], Function]:
@@ -150,14 +147,13 @@ def execute(
     """
     if (before := recorded_result(connection, room, operation.name, actor)) is not None:
         return OperationResult(result=before, turn=None)
+    logged = operation.logged_arguments(arguments)
     if operation.kind == "mail":
         turn = Turn(connection, room, actor, at)
         changed = effect(turn)
         result = dict(changed or {})
         if changed is not None:
-            records.add_log_entry(
-                connection, room, operation.name, actor, at, operation.logged_arguments(arguments), result
-            )
+            records.add_log_entry(connection, room, operation.name, actor, at, logged, result)
         return OperationResult(result=result, turn=turn)
     turn = begin_turn(connection, room, actor, at)
     try:
@@ -168,7 +164,7 @@ def execute(
     except GuildError as error:
         result = {"error": error.as_dict()}
         turn = begin_turn(connection, room, actor, at)
-    records.add_log_entry(connection, room, operation.name, actor, at, operation.logged_arguments(arguments), result)
+    records.add_log_entry(connection, room, operation.name, actor, at, logged, result)
     return OperationResult(result=result, turn=turn)
 
 

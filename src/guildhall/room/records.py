@@ -1,4 +1,4 @@
-"""The SQL of rooms, seats, messages, deliveries, proposals, votes and the log.
+"""The SQL of rooms, agents, messages, deliveries, proposals, votes and the log.
 
 Does not have the SQL of documents and resources (`shared_records.py`).
 
@@ -11,19 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    bindparam,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, literal_column, select, update
 
 from guildhall.room.model import (
     HOLDING,
@@ -44,20 +32,15 @@ from guildhall.store.tables import deliveries, messages, proposals, room_log, ro
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-
-_UNREAD = deliveries.c.status == literal_column(
-    "'unread'"
-)  # a literal, because SQLite does not use the partial index for a parameter
-_SHOWS_INBOX = text("op IN ('inbox_shown', 'inbox_read')")  # the operations that show a run its inbox
+# Literals, because SQLite does not use a partial index for a parameter.
+_UNREAD = deliveries.c.status == literal_column("'unread'")
+_OPEN = proposals.c.status == literal_column("'open'")
+_IS_RECIPIENT = (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent)
+_SHOWS_INBOX: ColumnElement[bool] = literal_column("op IN ('inbox_shown', 'inbox_read')")
 
 # Statements of every tool call are built once, because building one costs more than executing it.
 _ROOM = select(rooms).where(rooms.c.id == bindparam("id"))
-_SEATS = (
-    select(seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
-    .where(seats.c.room == bindparam("room"))
-    .order_by(seats.c.ordinal)
-)
-_SEATED = select(seats.c.agent).where(seats.c.room == bindparam("room")).order_by(seats.c.ordinal)
+_AGENTS = select(seats).where(seats.c.room == bindparam("room")).order_by(seats.c.ordinal)
 _LAST_NUMBER = select(func.max(messages.c.id)).where(messages.c.room == bindparam("room"))
 _ADD_MESSAGE = insert(messages)
 _DELIVER = insert(deliveries)
@@ -79,13 +62,6 @@ _READ_INBOX = _INBOX.where(
     deliveries.c.room == bindparam("room"), deliveries.c.agent == bindparam("agent"), _UNREAD
 ).limit(bindparam("limit"))
 
-_UNREAD_AFTER = select(func.count()).where(
-    deliveries.c.room == bindparam("room"),
-    deliveries.c.agent == bindparam("agent"),
-    _UNREAD,
-    deliveries.c.message > bindparam("message"),
-)
-
 
 @contextmanager
 def savepoint(connection: Connection) -> Generator[None]:
@@ -102,7 +78,7 @@ def savepoint(connection: Connection) -> Generator[None]:
     raw.execute("RELEASE operation")
 
 
-# Rooms and seats
+# Rooms and agents
 
 
 def add_room(connection: Connection, room: RoomRecord) -> None:
@@ -148,13 +124,13 @@ def set_agents(connection: Connection, room: str, agents: Sequence[str], at: str
 
 def list_agents(connection: Connection, room: str) -> list[RoomAgent]:
     """Return the agents of a room in the order of the workflow file."""
-    found = connection.execute(_SEATS, {"room": room})
-    return [RoomAgent(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
+    found = connection.execute(_AGENTS, {"room": room})
+    return [RoomAgent(agent=row.agent, task=row.task, state=row.state) for row in found]
 
 
 def agent_names(connection: Connection, room: str) -> list[str]:
     """Return the names of the agents in the order of the workflow file."""
-    return list(connection.execute(_SEATED, {"room": room}).scalars())
+    return [row.agent for row in connection.execute(_AGENTS, {"room": room})]
 
 
 def change_agent(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
@@ -174,7 +150,7 @@ def add_message(connection: Connection, room: str, **message: Any) -> int:
 def list_messages(
     connection: Connection, room: str, *, since: int = 0, limit: int, newest: bool = False
 ) -> list[Message]:
-    """Return messages after `since`, oldest first: the first `limit` of them, or the newest ones."""
+    """Return messages after `since`, oldest first. `newest` selects the last `limit` messages, not the first."""
     order = messages.c.id.desc() if newest else messages.c.id
     mine = (messages.c.room == room) & (messages.c.id > since)
     found = [_message(row) for row in connection.execute(select(messages).where(mine).order_by(order).limit(limit))]
@@ -206,10 +182,8 @@ def talk_since_input(connection: Connection, room: str, limit: int, sender: str 
 def deliver(
     connection: Connection, room: str, message: int, agents: Iterable[str], priority: int, status: DeliveryStatus
 ) -> None:
-    rows = [
-        {"room": room, "agent": agent, "message": message, "priority": priority, "status": status} for agent in agents
-    ]
-    if rows:
+    common = {"room": room, "message": message, "priority": priority, "status": status}
+    if rows := [{**common, "agent": agent} for agent in agents]:
         connection.execute(_DELIVER, rows)
 
 
@@ -239,38 +213,18 @@ def mail_by_status(
 
 def count_unread(connection: Connection, room: str) -> dict[str, int]:
     """Return the number of unread messages by agent. Held, handled and dead messages do not count."""
-    statement = (
-        select(deliveries.c.agent, func.count())
-        .select_from(
-            seats.join(deliveries, (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent))
-        )
-        .where(seats.c.room == room, _UNREAD)
-        .group_by(deliveries.c.agent)
-    )
-    return {row[0]: row[1] for row in connection.execute(statement)}
-
-
-def count_unread_after(connection: Connection, room: str, agent: str, message: int) -> int:
-    """Return the number of unread messages of an agent that are newer than a message."""
-    return connection.execute(_UNREAD_AFTER, {"room": room, "agent": agent, "message": message}).scalar_one()
+    counts = select(deliveries.c.agent, func.count()).select_from(seats.join(deliveries, _IS_RECIPIENT))
+    rows = connection.execute(counts.where(seats.c.room == room, _UNREAD).group_by(deliveries.c.agent))
+    return {row[0]: row[1] for row in rows}
 
 
 def read_cursors(connection: Connection, room: str) -> dict[str, int]:
     """Return for each agent the last message up to which it has no unread mail."""
     last = count_messages(connection, room)
-    statement = (
-        select(seats.c.agent, func.min(deliveries.c.message))
-        .select_from(
-            seats.join(
-                deliveries,
-                (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent) & _UNREAD,
-                isouter=True,
-            )
-        )
-        .where(seats.c.room == room)
-        .group_by(seats.c.agent)
-    )
-    return {row[0]: last if row[1] is None else row[1] - 1 for row in connection.execute(statement)}
+    unread = seats.join(deliveries, _IS_RECIPIENT & _UNREAD, isouter=True)
+    oldest = select(seats.c.agent, func.min(deliveries.c.message)).select_from(unread)
+    rows = connection.execute(oldest.where(seats.c.room == room).group_by(seats.c.agent))
+    return {row[0]: last if row[1] is None else row[1] - 1 for row in rows}
 
 
 def move_mail(
@@ -295,7 +249,7 @@ def move_mail(
 
 
 def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
-    """Hold the unread messages between agents, except those to agents in `but`. Return agent and message of each."""
+    """Hold the unread messages between agents, except to agents in `but`. Return agent and message of each."""
     said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
     talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
     mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
@@ -344,11 +298,9 @@ def log_entries(connection: Connection, room: str, *, since: int = 0) -> list[Lo
     """Return the log of a room in order."""
     mine = (room_log.c.room == room) & (room_log.c.place > since)
     rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
+    actors = ((row, Actor(name=row["actor"], run=row["run"], key=row["key"])) for row in rows)
     names = ("place", "op", "arguments", "result", "at")
-    return [
-        LogEntry(actor=Actor(name=row["actor"], run=row["run"], key=row["key"]), **{name: row[name] for name in names})
-        for row in rows
-    ]
+    return [LogEntry(actor=actor, **{name: row[name] for name in names}) for row, actor in actors]
 
 
 def shown_inbox(connection: Connection, room: str, run: str) -> ShownInbox:
@@ -370,9 +322,6 @@ def _message(row: Row[Any]) -> Message:
     return Message(**values)
 
 
-_OPEN = proposals.c.status == literal_column(
-    "'open'"
-)  # a literal, because SQLite does not use the partial index for a parameter
 _LISTS = ("options", "guards", "eligible")
 
 

@@ -33,17 +33,14 @@ _DOCUMENT_CHANGES = ("document_write", "document_append", "document_create", "ar
 _IN_DATABASE = "sqlite"
 
 
+@dataclass
 class LogClock:
     """A clock that shows the time of a log entry."""
 
-    def __init__(self) -> None:
-        self._at = "1970-01-01T00:00:00.000Z"
-
-    def turn_to(self, at: str) -> None:
-        self._at = at
+    at: str = "1970-01-01T00:00:00.000Z"
 
     def now(self) -> datetime:
-        return parse_stamp(self._at)
+        return parse_stamp(self.at)
 
     def monotonic(self) -> float:
         return self.now().timestamp()
@@ -61,7 +58,7 @@ class _SilentRoom(Room):
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedOperation:
-    """An operation that was repeated. `given` is the result of the tool call, if it was one."""
+    """An operation that was repeated. `tool_result` is set if it was a tool call."""
 
     arguments: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -89,7 +86,7 @@ class RoomReplay:
 
     async def repeat(self, entry: LogEntry, call: ToolCall | None = None) -> RepeatedOperation:
         """Perform an operation of the log once more. `call` is the tool call that performed it, if there was one."""
-        self._clock.turn_to(entry.at)
+        self._clock.at = entry.at
         if entry.op.startswith("document_") or entry.op == "archive":
             await self._restore_documents(entry)
         given = None

@@ -20,7 +20,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
 from guildhall.core.text import did_you_mean
-from guildhall.room import channel, documents, inbox, records, voting
+from guildhall.room import ballots, channel, documents, inbox, records
 from guildhall.room.document_stores import DatabaseDocumentStore, FileDocumentStore
 from guildhall.room.documents import DocumentCall, Documents, archive_actor
 from guildhall.room.file_export import FileExport
@@ -38,15 +38,7 @@ from guildhall.room.model import (
     Vote,
     check_agent_name,
 )
-from guildhall.room.operation import (
-    REGISTERED,
-    Operation,
-    OperationResult,
-    Turn,
-    execute,
-    raise_refusal,
-    recorded_result,
-)
+from guildhall.room.operation import REGISTERED, Operation, execute, raise_refusal, recorded_result
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -54,11 +46,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.operation import Effect, ExtraEffect
+    from guildhall.room.operation import Effect, ExtraEffect, OperationResult, Turn
     from guildhall.store.engine import Store
 
 T = TypeVar("T")
-_MODULES = frozenset(module.__name__ for module in (channel, documents, inbox, voting))
+_MODULES = frozenset(module.__name__ for module in (channel, documents, inbox, ballots))
 OPERATIONS: Mapping[str, Operation] = {
     name: one for name, one in REGISTERED.items() if one.function.__module__ in _MODULES
 }
@@ -122,7 +114,7 @@ class Room:
 
     def find_guard(self, tool: str) -> Proposal | None:
         """Return the proposal that keeps a tool closed, or None. The tool need not be a room tool."""
-        return self._store.read(lambda connection: voting.find_guard(connection, self.id, tool))
+        return self._store.read(lambda connection: ballots.find_guard(connection, self.id, tool))
 
     @property
     def documents(self) -> Documents:
@@ -150,7 +142,7 @@ class Room:
     ) -> Mapping[str, Any]:
         """Perform an operation once and return its result. Raise the error of a refused one.
 
-        If `check` raises, the operation is not performed and not logged. `also` is a further effect in the same
+        If `check` raises, the operation is not performed and not logged. `extra` is a further effect in the same
         transaction.
         """
         operation = find_operation(name)
@@ -176,9 +168,9 @@ class Room:
         return PostResult.from_dict(await self.perform("send", actor, check=check, said=spoken.as_list(), to=list(to)))
 
     async def elect_owner(self, actor: Actor, timeout_s: float | None = None) -> Proposal:
-        """Open the election of the document owner and return it. `within` is the time to vote in seconds."""
+        """Open the election of the document owner and return it. It ends after `timeout_s`."""
         id = (await self.perform("elect", actor, within=timeout_s))["id"]
-        return self._store.read(lambda connection: voting.get_proposal(connection, self.id, id))
+        return self._store.read(lambda connection: ballots.get_proposal(connection, self.id, id))
 
     async def announce(self, turn: Turn) -> None:
         """Announce a turn that the caller has committed, archive decisions, and export files."""
@@ -218,14 +210,14 @@ class Room:
         arguments: Mapping[str, Any],
         effect: Effect,
         check: ExtraEffect | None,
-        also: ExtraEffect | None,
+        extra: ExtraEffect | None,
     ) -> Mapping[str, Any]:
         """Commit the effect of an operation with its log entry, and announce it even if the caller is cancelled."""
 
         def write(at: str, connection: Connection) -> OperationResult:
             if check is not None:
                 check(connection)
-            return execute(connection, self.id, operation, actor, at, arguments, effect, also)
+            return execute(connection, self.id, operation, actor, at, arguments, effect, extra)
 
         async def commit() -> OperationResult:
             async with self._access if operation.changes_access else nullcontext():
@@ -277,7 +269,7 @@ class RoomSettings:
     max_hops: int | None = None
     max_repeats: int | None = None
 
-    def open_arguments(self, seats: Sequence[str]) -> dict[str, Any]:
+    def open_arguments(self, agents: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of `open` in the room's log."""
         given = {
             "owner_fixed": True if self.owner is not None else None,
@@ -287,7 +279,7 @@ class RoomSettings:
         }
         settings = {name: value for name, value in given.items() if value is not None}
         place = f"file:{self.documents}" if self.documents else "sqlite"
-        return {"seats": list(seats), "owner": self.owner, "documents": place, "settings": settings}
+        return {"seats": list(agents), "owner": self.owner, "documents": place, "settings": settings}
 
 
 class Rooms:
@@ -350,23 +342,13 @@ class Rooms:
 
 def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str, arguments: Mapping[str, Any]) -> None:
     """Create a room, or change an existing one to these agents and settings."""
-    documents, owner, settings = arguments["documents"], arguments["owner"], arguments["settings"]
+    values = {name: arguments[name] for name in ("documents", "owner", "settings")}
     found = records.find_room(connection, id)
     if found is None:
-        new = RoomRecord(
-            id=id,
-            workflow=workflow,
-            tag=tag,
-            created_at=at,
-            closed_at=None,
-            documents=documents,
-            owner=owner,
-            roles={},
-            settings=settings,
-        )
+        new = RoomRecord(id=id, workflow=workflow, tag=tag, created_at=at, closed_at=None, roles={}, **values)
         records.add_room(connection, new)
     else:
         # An elected owner stays while it is an agent here and the workflow file names no other.
-        owner = owner or (found.owner if found.owner in arguments["seats"] else None)
-        records.change_room(connection, id, documents=documents, owner=owner, settings=settings)
+        values["owner"] = values["owner"] or (found.owner if found.owner in arguments["seats"] else None)
+        records.change_room(connection, id, **values)
     records.set_agents(connection, id, arguments["seats"], at)

@@ -16,7 +16,6 @@ from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, PostResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 # The header lines of messages, here and in the first message of a run.
 _HEADER = re.compile(r"^(?=--- #\d|(?:(?:high|low) priority )?\[\d+\] .*\):\s*$)", re.MULTILINE)
 
@@ -113,7 +112,7 @@ def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
     return "\n".join(lines)
 
 
-def announcement(proposal: Proposal) -> str:
+def announcement_text(proposal: Proposal) -> str:
     """Return the message that announces a proposal."""
     lines = [
         f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.form})",

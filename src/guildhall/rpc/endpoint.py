@@ -34,7 +34,7 @@ STATUS = "worker/status"
 RESULT = "worker/result"
 CANCEL = "worker/cancel"
 DELETE = "worker/delete"
-ANSWER = "worker/answer"  # beyond the six that every member with a worker has
+ANSWER = "worker/answer"  # optional; every member with a worker has the other six
 METHODS = (DISPATCH, LIST, STATUS, RESULT, CANCEL, DELETE, ANSWER)
 
 _log = logging.getLogger("guildhall.members")
@@ -42,7 +42,7 @@ _log = logging.getLogger("guildhall.members")
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """What is served at one address."""
+    """The tools and the worker that are served at one address."""
 
     name: str
     version: str
@@ -53,19 +53,19 @@ class Offer:
 
 
 class Endpoint:
-    """The ASGI application."""
+    """An ASGI application that serves offers to callers with a token."""
 
-    def __init__(self, *, admits: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
-        """`admits` accepts or refuses a token. `find` returns what a request addresses or None, or raises HttpError."""
-        self._admits = admits
+    def __init__(self, *, is_valid_token: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
+        """`find` returns the offer that a request addresses, or None. It may raise HttpError."""
+        self._is_valid_token = is_valid_token
         self._find = find
-        self._under_way = 0
+        self._active = 0
 
     @staticmethod
-    def of_one(offer: Offer, secret: str) -> Endpoint:
+    def for_offer(offer: Offer, secret: str) -> Endpoint:
         """Return the endpoint of a program that serves one offer at `/mcp`."""
         return Endpoint(
-            admits=lambda token: is_token(token, secret),
+            is_valid_token=lambda token: is_token(token, secret),
             find=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None,
         )
 
@@ -74,24 +74,24 @@ class Endpoint:
 
     async def _reply(self, scope: Message, receive: Receive) -> tuple[int, Any]:
         headers = Headers.of(scope["headers"])
-        offer = self._enter(scope, headers)
+        offer = self._check_request(scope, headers)
         body = await read_body(receive, headers)
-        if self._under_way >= MAX_REQUESTS:
-            raise HttpError(503, f"{MAX_REQUESTS} requests are under way: wait for one of them")
-        self._under_way += 1
+        if self._active >= MAX_REQUESTS:
+            raise HttpError(503, f"{MAX_REQUESTS} requests are running: wait for one of them")
+        self._active += 1
         try:
             status, payload = await reply_to(body, headers, lambda request: _respond(request, offer), batches=True)
         finally:
-            self._under_way -= 1
+            self._active -= 1
         return (status if offer.missing is None else 404), payload
 
-    def _enter(self, scope: Message, headers: Headers) -> Offer:
+    def _check_request(self, scope: Message, headers: Headers) -> Offer:
         check_local(headers)
-        if (token := headers.bearer) is None or not self._admits(token):
-            raise HttpError(401, "this takes the secret of the member", (b"www-authenticate", b"Bearer"))
+        if (token := headers.bearer) is None or not self._is_valid_token(token):
+            raise HttpError(401, "missing or invalid secret of the member", (b"www-authenticate", b"Bearer"))
         offer = self._find(scope)
         if offer is None:
-            raise HttpError(404, "nothing is served here")
+            raise HttpError(404, "nothing is served at this address")
         check_json_post(scope["method"], headers)
         return offer
 
@@ -113,7 +113,7 @@ async def _respond(request: Request, offer: Offer) -> dict[str, Any]:
     except RpcError:
         raise
     except Exception as error:  # noqa: BLE001 - the caller gets an error, whatever went wrong
-        _log.exception("%s broke", request.method[:100])
+        _log.exception("%s failed", request.method[:100])
         text = f"internal error: {type(error).__name__}. The log of the member has the details."
         raise RpcError(INTERNAL_ERROR, text) from None
 
@@ -122,17 +122,13 @@ async def _carry_out(request: Request, offer: Offer) -> dict[str, Any]:
     if offer.missing is not None:
         raise RpcError(INVALID_PARAMS, offer.missing)
     if request.method not in METHODS:
-        result = await result_of(
-            request,
-            {"name": offer.name, "version": offer.version},
-            {tool.name: tool for tool in offer.tools},
-            offer.call,
-        )
+        server, tools = {"name": offer.name, "version": offer.version}, {tool.name: tool for tool in offer.tools}
+        result = await result_of(request, server, tools, offer.call)
         if offer.worker is not None and request.method in ("initialize", "server/discover"):
             # MCP has a place for capabilities that it does not define.
             result["capabilities"] = {**result["capabilities"], "experimental": {"worker": {}}}
         return response_to(request, result)
     if offer.worker is None:
-        raise RpcError(METHOD_NOT_FOUND, f"{offer.name} has no worker: it takes no {request.method}")
+        raise RpcError(METHOD_NOT_FOUND, f"{offer.name} has no worker: it does not support {request.method}")
     result = await offer.worker(request.method, request.params)
-    return {"jsonrpc": "2.0", "id": request.id, "result": result}  # not of MCP: equal in every era
+    return {"jsonrpc": "2.0", "id": request.id, "result": result}  # not of MCP, so it is equal in every version

@@ -67,7 +67,7 @@ class Headers:
 
     @property
     def bearer(self) -> str | None:
-        """The token of `Authorization: Bearer TOKEN`, or None if there is none or more than one."""
+        """Return the token of `Authorization: Bearer TOKEN`, or None unless there is exactly one."""
         scheme, _, token = self.values.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or "authorization" in self.repeated:
             return None
@@ -97,7 +97,6 @@ def _host_name(url: str) -> str | None:
 
 
 def check_json_post(method: str, headers: Headers) -> None:
-    """Raise HttpError if a request is not a POST of JSON."""
     if method != "POST":
         has_body = headers.get("content-length") is not None or headers.get("transfer-encoding") is not None
         raise HttpError(405, "messages are sent with POST", (b"allow", b"POST"), has_body=has_body)

@@ -23,7 +23,7 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-SERVER_ERROR = -32000  # the server, or the object of the request, is not in a state that permits it
+SERVER_ERROR = -32000  # the state of the server or of the object does not permit the request
 
 MAX_BATCH = 100  # messages
 
@@ -37,7 +37,7 @@ class Request:
     id: Id
     method: str
     params: Mapping[str, Any]
-    is_notification: bool = False  # it is not answered
+    is_notification: bool = False  # gets no response
 
 
 class RpcError(Exception):
@@ -57,23 +57,15 @@ class RpcError(Exception):
         return {"jsonrpc": "2.0", "id": id, "error": error}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Body:
-    """The messages of a body. Responses to requests that we never send are left out."""
+def read_messages(body: bytes, *, batches: bool) -> tuple[list[Request | RpcError], bool]:
+    """Return the messages of a body, and True for a batch. Raise RpcError if the body as a whole cannot be read.
 
-    messages: tuple[Request | RpcError, ...]
-    is_batch: bool = False
-
-
-def read_messages(body: bytes, *, batches: bool) -> Body:
-    """Return the messages of a body. Raise RpcError if the body as a whole cannot be read.
-
-    With `batches` a body is any JSON-RPC 2.0. Without, it is the subset of MCP: one message, whose id is a string or an
-    integer and whose parameters are an object.
+    Responses to requests that we never send are left out. With `batches` a body is any JSON-RPC 2.0. Without, it is the
+    subset of MCP: one message, whose id is a string or an integer and whose parameters are an object.
     """
     parsed = parse_json(body)
     if not isinstance(parsed, list):
-        return Body(messages=tuple(_read_message(parsed, batches=batches)))
+        return _read_message(parsed, batches=batches), False
     batch = cast("list[Any]", parsed)
     if not batches:
         raise RpcError(INVALID_REQUEST, "batches are not supported: send one message at a time")
@@ -81,8 +73,7 @@ def read_messages(body: bytes, *, batches: bool) -> Body:
         raise RpcError(INVALID_REQUEST, "the batch is empty")
     if len(batch) > MAX_BATCH:
         raise RpcError(INVALID_REQUEST, f"the batch has {len(batch):,} messages; at most {MAX_BATCH} are accepted")
-    messages = [one for message in batch for one in _read_message(message, batches=True)]
-    return Body(messages=tuple(messages), is_batch=True)
+    return [one for message in batch for one in _read_message(message, batches=True)], True
 
 
 def parse_json(body: bytes) -> Any:
@@ -97,7 +88,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object. Of two values of one name, one reader takes the first and another the last."""
+    """Return an object. Raise RpcError for a repeated name, because parsers differ in the value that they use."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -119,24 +110,24 @@ def _reject_constant(name: str) -> NoReturn:
 
 def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
     message = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    method, params, given = message.get("method"), message.get("params", {}), message.get("id")
-    is_id = isinstance(given, str | int | float if batches else str | int) and not isinstance(given, bool)
-    id: Id = given if is_id else None
+    method, params, raw_id = message.get("method"), message.get("params", {}), message.get("id")
+    is_id = isinstance(raw_id, str | int | float if batches else str | int) and not isinstance(raw_id, bool)
+    id: Id = raw_id if is_id else None
     is_notification = "id" not in message
 
-    def rejected(code: int, text: str) -> list[Request | RpcError]:
+    def reject(code: int, text: str) -> list[Request | RpcError]:
         return [RpcError(code, text, id=id)]
 
     if message.get("jsonrpc") != "2.0":
-        return rejected(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+        return reject(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
     if method is None and ("result" in message or "error" in message):
         return []
-    is_null_id = batches and given is None
+    is_null_id = batches and raw_id is None
     if not isinstance(method, str) or not (is_id or is_null_id or is_notification):
-        return rejected(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
+        return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
     if isinstance(params, list) and batches:
-        return [] if is_notification else rejected(INVALID_PARAMS, "`params` is an object: parameters have names")
+        return [] if is_notification else reject(INVALID_PARAMS, "`params` must be an object: parameters have names")
     if not isinstance(params, dict):
-        return rejected(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
+        return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
     named = cast("dict[str, Any]", params)
     return [Request(id=id, method=method, params=named, is_notification=is_notification)]

@@ -23,79 +23,83 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FIRST_PORT = 7420
-_PORTS = 100
-_HEAD_WITHIN = 10.0  # seconds from the first byte, or from the connection, to a whole head
-_LONGEST_HEAD = 64 * 1024
-_UNREADABLE = "Invalid HTTP request received."  # uvicorn's words
-_KEEP_ALIVE = 600.0  # seconds that a client may think between two requests
+_MAX_PORTS = 100
+_HEAD_TIMEOUT_S = 10.0  # from the connection or the first byte to the end of the head
+_MAX_HEAD_BYTES = 64 * 1024
+_INVALID_REQUEST = "Invalid HTTP request received."  # the text of uvicorn
+_KEEP_ALIVE_S = 600.0  # between two requests
 
 
-class _Hurried(HttpToolsProtocol):
-    """Cuts off whoever connects or begins a request and then dawdles, or never comes to the end of its head."""
+class _TimedProtocol(HttpToolsProtocol):
+    """An HTTP connection that is closed if the head of a request is too slow or too long."""
 
-    _late: asyncio.TimerHandle | None = None  # runs from the connection, or the first byte, to the end of a head
-    _head = 0  # bytes of it so far
-    lost: Callable[[], None]
-    head_within: float
+    _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0  # received so far
+    on_lost: Callable[[], None]
+    head_timeout_s: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        self._hurry()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._late is not None and not self.transport.is_closing():
-            self._head += len(data)
-            if self._head > _LONGEST_HEAD:
+        if self._timer is not None and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
                 self.send_400_response("the head of the request is too long")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._hurry()
+        self._start_timer()
 
     def on_headers_complete(self) -> None:
-        self._at_ease()
+        self._stop_timer()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._at_ease()
+        self._stop_timer()
         super().connection_lost(exc)
-        self.lost()
+        self.on_lost()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn does it, but in JSON like every other error."""
-        self._at_ease()
-        said = "this is not HTTP/1.1" if msg == _UNREADABLE else msg
-        body = json.dumps({"error": {"code": "usage", "message": said}}).encode()
+        """Send an error as uvicorn does, but as JSON like every other error."""
+        self._stop_timer()
+        message = "not a request of HTTP/1.1" if msg == _INVALID_REQUEST else msg
+        body = json.dumps({"error": {"code": "usage", "message": message}}).encode()
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:  # pyright: ignore
             self.transport.write(STATUS_LINE[400] + head + body)
         self.transport.close()
 
-    def _hurry(self) -> None:
-        self._head = 0
-        if self._late is None:
-            self._late = self.loop.call_later(self.head_within, self.transport.close)
+    def _start_timer(self) -> None:
+        self._head_bytes = 0
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
-    def _at_ease(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Listener:
-    """Takes connections on loopback and hands what they ask to an ASGI application."""
+    """Serves an ASGI application on loopback."""
 
     def __init__(
-        self, head_within: float = _HEAD_WITHIN, *, port: int | None = None, listening: socket.socket | None = None
+        self,
+        head_timeout_s: float = _HEAD_TIMEOUT_S,
+        *,
+        port: int | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
-        """`port`: this one and no other, 0: any that is free; None: the one that people know, or the next free one.
+        """`port` is used exactly, and 0 means any free port. None means the first free port from 7420 on.
 
-        `listening` is a socket that is bound already, instead.
+        `listening` is a socket that is bound already.
         """
-        self._head_within = head_within
-        ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if port is None else (port,)
-        self._socket = listening or _bound(ports)
+        self._head_timeout_s = head_timeout_s
+        ports = range(FIRST_PORT, FIRST_PORT + _MAX_PORTS) if port is None else (port,)
+        self._socket = listening or _bind(ports)
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
@@ -111,7 +115,7 @@ class Listener:
     async def listen(self, app: Callable[..., Any]) -> None:
         config = Config(
             app,
-            http=_Hurried,
+            http=_TimedProtocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -120,37 +124,36 @@ class Listener:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=int(_KEEP_ALIVE),
+            timeout_keep_alive=int(_KEEP_ALIVE_S),
         )
         config.load()
         loop = asyncio.get_running_loop()
 
-        def connection() -> _Hurried:
-            made = _Hurried(config=config, server_state=self._state, app_state={}, _loop=loop)
-            made.lost, made.head_within = self._lost, self._head_within
-            return made
+        def connection() -> _TimedProtocol:
+            protocol = _TimedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
+            protocol.on_lost, protocol.head_timeout_s = self._on_lost, self._head_timeout_s
+            return protocol
 
         self._server = await loop.create_server(connection, sock=self._socket)
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         if not self._state.connections:
             self._empty.set()
 
-    def refuse(self) -> None:
-        """No new connections from now on."""
+    def stop_accepting(self) -> None:
         if self._server is not None:
             self._server.close()
 
-    async def close(self, patience: float) -> None:
-        """Ends when the clients have left, or when they had time enough to."""
-        self.refuse()
+    async def close(self, timeout_s: float) -> None:
+        """Finish running responses, then close all connections after at most `timeout_s`."""
+        self.stop_accepting()
         for connection in list(self._state.connections):
             if connection.cycle is not None and not connection.cycle.response_complete:  # pyright: ignore
-                connection.shutdown()  # as soon as the answer is complete
+                connection.shutdown()  # after the response
         if self._state.connections:
             self._empty.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), patience)
+                await asyncio.wait_for(self._empty.wait(), timeout_s)
         for connection in list(self._state.connections):
             connection.transport.abort()  # pyright: ignore
         tasks = [task for task in self._state.tasks if not task.done()]
@@ -159,10 +162,10 @@ class Listener:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _bound(ports: Sequence[int]) -> socket.socket:
-    """A socket on loopback: on the first of these ports that is free, of several else on any."""
+def _bind(ports: Sequence[int]) -> socket.socket:
+    """Return a socket on the first free port. With several ports, fall back to any port."""
     for port in (*ports, 0) if len(ports) > 1 else ports:
-        # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
+        # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it, a response in two parts is delayed.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -173,5 +176,5 @@ def _bound(ports: Sequence[int]) -> socket.socket:
             continue
         listening.setblocking(False)
         return listening
-    one = f"the port {ports[0]} of this machine is not free" if len(ports) == 1 else "no port on loopback is free"
-    raise HallUnavailable(one, hint="Name another one, or 0 for any.")
+    text = f"port {ports[0]} is in use" if len(ports) == 1 else "no free port on loopback"
+    raise HallUnavailable(text, hint="Choose another port, or 0 for any free port.")

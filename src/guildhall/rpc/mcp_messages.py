@@ -36,10 +36,10 @@ _META = "io.modelcontextprotocol/"
 VERSION_KEY = f"{_META}protocolVersion"
 CAPABILITIES_KEY = f"{_META}clientCapabilities"
 SERVER_KEY = f"{_META}serverInfo"
-# Under these names clients say which call of their model it is: Claude Code, Codex.
+# The fields in which Claude Code and Codex send the id of the model's tool call.
 _CALL_IDS = ("claudecode/toolUseId", "callId")
 
-# The HTTP status of an error. In the older eras only a body that cannot be read is an error of HTTP.
+# The HTTP status of an error. In older versions only an invalid body is an error of HTTP.
 _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, UNSUPPORTED_VERSION: 400}
 _MODERN_STATUS = {**_STATUS, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
 _NOT_CACHED: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}  # the tools depend on the token
@@ -47,13 +47,12 @@ _NOT_CACHED: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}  # the tools
 
 @dataclass(frozen=True, kw_only=True)
 class Request(jsonrpc.Request):
-    """A request of a client of MCP."""
+    """A request of an MCP client."""
 
-    modern: bool
+    is_modern: bool
 
     @property
     def call_id(self) -> str | None:
-        """The client's id of the call that it makes, or None if it gives none."""
         return next((one for one in map(_meta(self).get, _CALL_IDS) if isinstance(one, str) and one), None)
 
 
@@ -62,30 +61,27 @@ def _meta(request: jsonrpc.Request) -> Mapping[str, Any]:
     return cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
 
 
-# Bodies
-
-
 async def reply_to(
     body: bytes, headers: Headers, respond: Callable[[Request], Awaitable[dict[str, Any]]], *, batches: bool
 ) -> tuple[int, Any]:
     """Return the HTTP status and the payload for a body; None for a body that has nothing to answer.
 
     `respond` returns the response to a request, or raises RpcError. With `batches` a body may be any JSON-RPC 2.0, but
-    not in the newest era.
+    not in the newest version.
     """
     modern = is_modern(headers)
     try:
-        read = jsonrpc.read_messages(body, batches=batches and not modern)
+        messages, is_batch = jsonrpc.read_messages(body, batches=batches and not modern)
     except RpcError as error:
         return _status(error, modern=modern), error.as_response(None)
     replies: list[tuple[int, Any]] = []
-    for message in read.messages:
+    for message in messages:
         status, payload = await _reply(message, headers, respond)
         if payload is not None:
             replies.append((status, payload))
     if not replies:
         return 202, None
-    return (200, [payload for _, payload in replies]) if read.is_batch else replies[0]
+    return (200, [payload for _, payload in replies]) if is_batch else replies[0]
 
 
 async def _reply(
@@ -106,17 +102,14 @@ def _status(error: RpcError, *, modern: bool) -> int:
     return (_MODERN_STATUS if modern else _STATUS).get(error.code, 200)
 
 
-# Eras
-
-
 def is_modern(headers: Headers) -> bool:
-    """Return True if a request names the newest era, or one that is not known."""
+    """Return True if a request names the newest version, or an unknown one."""
     version = headers.get(VERSION_HEADER)
     return version is not None and version not in HANDSHAKE
 
 
 def check_era(request: jsonrpc.Request, headers: Headers) -> Request:
-    """Return a request with its era. Raise RpcError if its version is unknown or its headers contradict it."""
+    """Return a request with its version. Raise RpcError if it is unknown or the headers contradict the request."""
     version = headers.get(VERSION_HEADER)
     if version is not None and version not in (*MODERN, *HANDSHAKE):
         data = {"supported": [*MODERN], "requested": version}
@@ -124,18 +117,18 @@ def check_era(request: jsonrpc.Request, headers: Headers) -> Request:
     modern = is_modern(headers)
     if modern and not request.is_notification:
         _check_envelope(request, headers)
-    return Request(**vars(request), modern=modern)
+    return Request(**vars(request), is_modern=modern)
 
 
 def _check_envelope(request: jsonrpc.Request, headers: Headers) -> None:
-    """Raise RpcError if a request of the newest era differs from what its headers repeat of it."""
+    """Raise RpcError if the headers of a request of the newest version contradict the request."""
     for name in _ROUTING:
         if name in headers.repeated:
-            raise RpcError(HEADER_MISMATCH, f"the header {name} came more than once")
+            raise RpcError(HEADER_MISMATCH, f"the header {name} is repeated")
     meta = _meta(request)
     missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
     if missing:
-        raise RpcError(INVALID_PARAMS, f"params._meta lacks {', '.join(missing)}")
+        raise RpcError(INVALID_PARAMS, f"params._meta has no {', '.join(missing)}")
     if meta[VERSION_KEY] != headers.get(VERSION_HEADER):
         raise RpcError(HEADER_MISMATCH, f"{VERSION_HEADER} is not the version of the request")
     if headers.get(METHOD_HEADER) != request.method:
@@ -164,12 +157,9 @@ def implied_headers(request: jsonrpc.Request) -> Headers:
     return Headers({key: value for key, value in values.items() if isinstance(value, str)})
 
 
-# Results
-
-
 def response_to(request: Request, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response with a result. In the newest era a result says that it is complete."""
-    sent = {**result, "resultType": "complete"} if request.modern else dict(result)
+    """Return the response with a result. In the newest version a result says that it is complete."""
+    sent = {**result, "resultType": "complete"} if request.is_modern else dict(result)
     return {"jsonrpc": "2.0", "id": request.id, "result": sent}
 
 
@@ -181,7 +171,7 @@ async def result_of(
 ) -> dict[str, Any]:
     """Return the result of a request to a server of tools. Raise RpcError if it has none.
 
-    `tools`: by the names that the client sees. A notification has no effect: nobody would see the result of a call.
+    `tools`: by the names that the client sees. A notification has no effect, because its caller gets no result.
     """
     if request.is_notification:
         return {}
@@ -193,17 +183,17 @@ async def result_of(
         return _list_result(request, tools)
     if request.method == "ping":
         return {}
-    if request.method == "initialize" and not request.modern:
-        asked = request.params.get("protocolVersion")
+    if request.method == "initialize" and not request.is_modern:
+        requested = request.params.get("protocolVersion")
         return {
-            "protocolVersion": asked if asked in HANDSHAKE else HANDSHAKE[0],
+            "protocolVersion": requested if requested in HANDSHAKE else HANDSHAKE[0],
             "capabilities": {"tools": {"listChanged": False}},
             "serverInfo": dict(server),
         }
-    if request.method == "server/discover" and request.modern:
+    if request.method == "server/discover" and request.is_modern:
         meta = {SERVER_KEY: dict(server)}
         return {"supportedVersions": [*MODERN], "capabilities": {"tools": {}}, "_meta": meta, **_NOT_CACHED}
-    raise RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
+    raise RpcError(METHOD_NOT_FOUND, f"unknown method {request.method[:100]!r}")
 
 
 def find_tool(request: jsonrpc.Request, tools: Mapping[str, Tool]) -> tuple[Tool, dict[str, Any]]:
@@ -213,12 +203,12 @@ def find_tool(request: jsonrpc.Request, tools: Mapping[str, Tool]) -> tuple[Tool
     """
     name, arguments = request.params.get("name"), request.params.get("arguments")
     if not isinstance(name, str):
-        raise RpcError(INVALID_PARAMS, "`name` is the name of a tool")
+        raise RpcError(INVALID_PARAMS, "`name` must be the name of a tool")
     if name not in tools:
         hint = did_you_mean(name[:100], tools)
-        raise RpcError(INVALID_PARAMS, f"there is no tool {name[:100]!r} here. {hint or ''}".strip())
+        raise RpcError(INVALID_PARAMS, f"unknown tool {name[:100]!r}. {hint or ''}".strip())
     if arguments is not None and not isinstance(arguments, dict):
-        raise RpcError(INVALID_PARAMS, "`arguments` is an object")
+        raise RpcError(INVALID_PARAMS, "`arguments` must be an object")
     return tools[name], cast("dict[str, Any]", arguments or {})
 
 
@@ -229,7 +219,7 @@ def _list_result(request: Request, tools: Mapping[str, Tool]) -> dict[str, Any]:
         {"name": name, "description": tool.description, "inputSchema": {"type": "object", **tool.input_schema}}
         for name, tool in tools.items()
     ]
-    return {"tools": shown, **(_NOT_CACHED if request.modern else {})}
+    return {"tools": shown, **(_NOT_CACHED if request.is_modern else {})}
 
 
 def _block(place: int, block: Block) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool
 
 MAX_LINE_BYTES = 4 * 1024**2
-_FAREWELL_S = 2.0
+_DRAIN_TIMEOUT_S = 2.0
 _CANCELLED = "notifications/cancelled"
 
 
@@ -36,13 +36,13 @@ class StdioServer:
         self._tasks: dict[Id, asyncio.Task[None]] = {}  # by the ids of the requests
 
     async def serve(self, lines: asyncio.StreamReader) -> None:
-        """Read until the end of the input. Requests that are under way then get a moment to finish."""
+        """Read until the end of the input. Running requests then get a moment to finish."""
         try:
             while line := await lines.readline():
                 if line.strip():
                     self._receive(line)
             if self._tasks:
-                await asyncio.wait(self._tasks.values(), timeout=_FAREWELL_S)
+                await asyncio.wait(self._tasks.values(), timeout=_DRAIN_TIMEOUT_S)
         except ValueError:  # the line is too long
             self._send(RpcError(INVALID_REQUEST, f"a message has at most {MAX_LINE_BYTES:,} bytes").as_response(None))
         finally:
@@ -53,7 +53,7 @@ class StdioServer:
 
     def _receive(self, line: bytes) -> None:
         try:
-            messages = read_messages(line, batches=False).messages
+            messages, _ = read_messages(line, batches=False)
         except RpcError as error:
             self._send(error.as_response(None))
             return
@@ -63,7 +63,7 @@ class StdioServer:
             elif message.is_notification:
                 self._cancel(message)
             elif message.id in self._tasks:
-                self._send(RpcError(INVALID_REQUEST, "a request with this id is under way").as_response(message.id))
+                self._send(RpcError(INVALID_REQUEST, "a request with this id is running").as_response(message.id))
             else:
                 task = asyncio.ensure_future(self._answer(message))
                 self._tasks[message.id] = task

@@ -13,20 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import LimitReached
 from guildhall.runs.model import Bounds, Usage
-from guildhall.runs.record.entries import (
-    Answered,
-    Assembly,
-    LimitAsked,
-    Listening,
-    LoopAsked,
-    ModelAnswered,
-    ModelAsked,
-    ModelCallFailed,
-    QuestionAsked,
-    Resumed,
-    ToolAsked,
-    ToolDoubted,
-)
+from guildhall.runs.record import entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,23 +24,23 @@ if TYPE_CHECKING:
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
 _UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
 
-# Entries after which the run waits for the user.
-_WAITS = (ToolAsked, ToolDoubted, LimitAsked, LoopAsked, QuestionAsked, Listening)
+# Entries after which the run waits for an answer.
+_ASKS = (entries.ToolAsked, entries.ToolDoubted, entries.LimitAsked, entries.LoopAsked, entries.QuestionAsked)
 
 
 def current_bounds(journal: Journal) -> Bounds:
     """Return the bounds of the run at its start, with all that has been granted since."""
     bounds = Bounds(**journal.assembly.bounds)
     for entry in journal.entries:
-        if isinstance(entry.data, Resumed | Answered) and (granted := entry.data.bounds):
+        if isinstance(entry.data, entries.Resumed | entries.Answered) and (granted := entry.data.bounds):
             bounds = replace(bounds, **granted)
     return bounds
 
 
 def usage_of(journal: Journal) -> Usage:
     """Return the usage of all model calls of the run, without its child runs. Failed calls add only their cost."""
-    answers = [entry.data for entry in journal.all(ModelAnswered) if not entry.data.copied]
-    failures = [entry.data for entry in journal.all(ModelCallFailed) if not entry.data.copied]
+    answers = [entry.data for entry in journal.all(entries.ModelAnswered) if not entry.data.copied]
+    failures = [entry.data for entry in journal.all(entries.ModelCallFailed) if not entry.data.copied]
     return Usage.total(
         [
             *(Usage(turns=1, **answer.usage, cost_usd=answer.cost_usd) for answer in answers),
@@ -91,15 +78,15 @@ class Spent:
         return Spent(dollars=(total.cost_usd or 0.0) + cut_off.dollars, tokens=tokens)
 
 
-def _cut_off_calls(journal: Journal) -> list[ModelAsked]:
+def _cut_off_calls(journal: Journal) -> list[entries.ModelAsked]:
     """Return the model calls that were neither answered nor failed."""
-    open_calls: dict[str, ModelAsked] = {}
-    cut_off: list[ModelAsked] = []
+    open_calls: dict[str, entries.ModelAsked] = {}
+    cut_off: list[entries.ModelAsked] = []
     for entry in journal.entries:
         key, call = entry.key or "", entry.data
-        if isinstance(call, ModelAsked | ModelAnswered | ModelCallFailed):
+        if isinstance(call, entries.ModelAsked | entries.ModelAnswered | entries.ModelCallFailed):
             before = open_calls.pop(key, None)
-            if isinstance(call, ModelAsked) and not call.copied:
+            if isinstance(call, entries.ModelAsked) and not call.copied:
                 cut_off += [before] if before else []
                 open_calls[key] = call
     return [*cut_off, *open_calls.values()]
@@ -123,12 +110,12 @@ def limit_error(
     if name == "max_turns":
         message, more = f"the run has used its {format_limit(name, value)}", f"--max-turns {value * 2}"
     elif name == "max_tokens":
-        message = f"the next model call may need more than what is left of {format_limit(name, value)}"
+        message = f"the next model call may need more than the rest of {format_limit(name, value)}"
         more = f"--max-tokens {max(value * 2, round(needed * 1.1))}"
     elif name == "timeout":
         message, more = f"the run has been running for {format_limit(name, value)}", "grants the same time again."
     else:
-        message = f"the next model call may cost more than what is left of {format_limit(name, value)}"
+        message = f"the next model call may cost more than the rest of {format_limit(name, value)}"
         more = f"--budget {max(value * 2, needed * 1.1):g}"
     if name == "max_tokens" and cut_off.tokens:
         message += f"; {cut_off.tokens:,} of them are reserved for calls that were cut off"
@@ -140,10 +127,11 @@ def limit_error(
 
 def seconds_since_start(journal: Journal) -> float:
     """Return how long a segment without a recorded end had been running, not counting the time it waited."""
-    first = max(index for index, entry in enumerate(journal.entries) if isinstance(entry.data, Assembly | Resumed))
+    starts = (entries.Assembly, entries.Resumed)
+    first = max(index for index, entry in enumerate(journal.entries) if isinstance(entry.data, starts))
     segment = journal.entries[first:]
     return sum(
         (parse_stamp(after.at) - parse_stamp(before.at)).total_seconds()
         for before, after in pairwise(segment)
-        if not isinstance(before.data, _WAITS)
+        if not isinstance(before.data, (*_ASKS, entries.Listening))
     )

@@ -41,7 +41,6 @@ class CallPurpose:
     attachments: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the `worker_call`."""
         return {"worker_name": self.worker_name, "input_data": self.input_data, "attachments": list(self.attachments)}
 
 

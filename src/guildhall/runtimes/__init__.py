@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.runtimes.catalog import ROWS as ROWS
-    from guildhall.runtimes.catalog import Row as Row
+    from guildhall.runtimes.catalog import RUNTIMES as RUNTIMES
+    from guildhall.runtimes.catalog import RuntimeInfo as RuntimeInfo
     from guildhall.runtimes.discovery import Programs as Programs
     from guildhall.runtimes.model import Assignment as Assignment
     from guildhall.runtimes.model import Attachment as Attachment
+    from guildhall.runtimes.model import DoorAccess as DoorAccess
     from guildhall.runtimes.model import Doors as Doors
-    from guildhall.runtimes.model import Entry as Entry
-    from guildhall.runtimes.model import OpenDoors as OpenDoors
+    from guildhall.runtimes.model import HttpDoors as HttpDoors
     from guildhall.runtimes.model import Outcome as Outcome
     from guildhall.runtimes.model import ProgramHooks as ProgramHooks
     from guildhall.runtimes.model import Runtime as Runtime

@@ -26,156 +26,159 @@ from guildhall.tools.mcp.model import installation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.runtimes.catalog import Row
+    from guildhall.runtimes.catalog import RuntimeInfo
 
-_BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # packages that bring a program, and where in them
+_BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # Python packages that contain a program, and its path
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_WITHIN = 30.0  # seconds to say its version
-_SAID = 100  # characters of what it says instead
+_VERSION_TIMEOUT_S = 30.0
+_MAX_OUTPUT_CHARS = 100  # of unexpected output, in an error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Installed:
-    """A program that is there and will do."""
+class InstalledProgram:
+    """A program that is installed in a supported version."""
 
     path: Path
     version: str
-    sees: tuple[Path, ...]  # what it needs of the disk to be started
-    search: str  # its PATH
+    needed_paths: tuple[Path, ...]  # to be readable in its sandbox
+    search_path: str
 
 
-class Versions:
-    """What programs have said of themselves, each as its file was then."""
+class VersionCache:
+    """The versions of programs by path and state of the file. A file saves them for the next hall."""
 
-    def __init__(self, kept: Path | None = None) -> None:
-        """`kept`: where it is written down for the next hall; what stands there and does not fit is not believed."""
-        self._kept = kept
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
         found: Any = None
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(kept.read_bytes()) if kept is not None else None
+            found = json.loads(file.read_bytes()) if file is not None else None
         self._known = cast("dict[str, list[Any]]", found) if isinstance(found, dict) else {}
 
-    def of(self, path: Path) -> str | None:
+    def get(self, path: Path) -> str | None:
         match self._known.get(str(path)):
-            case [*state, str(version)] if state == state_of(path) and _VERSION.fullmatch(version):
+            case [*state, str(version)] if state == file_state(path) and _VERSION.fullmatch(version):
                 return version
             case _:
                 return None
 
-    def note(self, path: Path, state: list[int], version: str) -> None:
-        """`state`: of the file, before it was asked."""
+    def save(self, path: Path, state: list[int], version: str) -> None:
+        """Save a version. `state` is the state of the file before the program was executed."""
         self._known[str(path)] = [*state, version]
-        if self._kept is None:
-            return
-        with contextlib.suppress(OSError):  # the next hall asks again then
-            replace_file(self._kept, json.dumps(self._known).encode(), mode=0o666)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                replace_file(self._file, json.dumps(self._known).encode(), mode=0o666)
 
 
 class Programs:
-    """Knows the programs of a machine."""
+    """Finds the programs of runtimes."""
 
-    def __init__(self, environ: Mapping[str, str], versions: Versions | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str], versions: VersionCache | None = None) -> None:
         self._environ = environ
-        self._versions = versions or Versions()
-        self._looking = asyncio.Lock()
+        self._versions = versions or VersionCache()
+        self._lock = asyncio.Lock()
 
-    def seen_by(self, brought: Mapping[str, str]) -> Programs:
-        """The same for a request that has brought variables of its own."""
-        other = Programs({**self._environ, **brought}, self._versions)
-        other._looking = self._looking
+    def with_variables(self, variables: Mapping[str, str]) -> Programs:
+        """Return a finder that also uses the variables of a request."""
+        other = Programs({**self._environ, **variables}, self._versions)
+        other._lock = self._lock
         return other
 
-    def where(self, row: Row) -> Path | None:
-        """Where the program of a runtime is, if it is anywhere."""
-        if named := self._environ.get(row.variable):
+    def locate(self, info: RuntimeInfo) -> Path | None:
+        if named := self._environ.get(info.variable):
             return Path(named).expanduser().absolute()
-        package, inside = _BUNDLED.get(row.name, ("", ""))
-        spec = importlib.util.find_spec(package) if package else None  # nothing of it is imported
+        package, inside = _BUNDLED.get(info.name, ("", ""))
+        spec = importlib.util.find_spec(package) if package else None  # does not import it
         for folder in (spec.submodule_search_locations or ()) if spec else ():
             if (bundled := Path(folder) / inside).is_file():
                 return bundled
-        found = shutil.which(row.program or "", path=self._search)
+        found = shutil.which(info.program or "", path=self._search_path)
         return Path(found).absolute() if found else None
 
-    def demand(self, row: Row) -> Path | None:
-        """Where the program of a runtime is, if it needs one. Nothing is started to see that."""
-        path = self.where(row) if row.program is not None else None
-        if row.program is not None and (path is None or not path.exists()):
-            where = f"{row.variable} names {path}, and nothing is there" if path else "it is not installed"
-            raise RuntimeMissing(f"runtime {row.name}: {row.title} is needed, and {where}", hint=_how(row))
+    def check_installed(self, info: RuntimeInfo) -> Path | None:
+        """Return the path of the program, or None if the runtime needs none. Raise RuntimeMissing.
+
+        Does not start the program.
+        """
+        path = self.locate(info) if info.program is not None else None
+        if info.program is not None and (path is None or not path.exists()):
+            problem = f"{info.variable} names {path}, which does not exist" if path else "it is not installed"
+            raise RuntimeMissing(f"runtime {info.name} needs {info.title}: {problem}", hint=_install_hint(info))
         return path
 
-    async def find(self, row: Row) -> Installed:
-        """The program of a runtime, in a version that does; an error that says what to do otherwise."""
-        path = self.demand(row)
+    async def find(self, info: RuntimeInfo) -> InstalledProgram:
+        """Return the installed program. Raise RuntimeMissing, RuntimeOutdated or RuntimeUnusable."""
+        path = self.check_installed(info)
         assert path is not None
-        async with self._looking:
-            version = await self._version(row, path)
-        if row.least is not None and _numbers(version) < _numbers(row.least):
-            said = f"runtime {row.name}: {path} is {row.title} {version}, and {row.least} is the oldest that works"
-            raise RuntimeOutdated(said, hint=_how(row, "Update it"))
-        return Installed(path=path, version=version, sees=_needed(path, self._search), search=self._search)
+        async with self._lock:
+            version = await self._version(info, path)
+        if info.min_version is not None and _version_tuple(version) < _version_tuple(info.min_version):
+            text = f"runtime {info.name}: {info.title} {version} at {path} is older than {info.min_version}"
+            raise RuntimeOutdated(text, hint=_install_hint(info, "Update it"))
+        paths = _needed_paths(path, self._search_path)
+        return InstalledProgram(path=path, version=version, needed_paths=paths, search_path=self._search_path)
 
-    async def _version(self, row: Row, path: Path) -> str:
-        if (known := await asyncio.to_thread(self._versions.of, path)) is not None:
+    async def _version(self, info: RuntimeInfo, path: Path) -> str:
+        if (known := await asyncio.to_thread(self._versions.get, path)) is not None:
             return known
-        state = await asyncio.to_thread(state_of, path)
-        version = await self._asked(row, path)
-        await asyncio.to_thread(self._versions.note, path, state, version)
+        state = await asyncio.to_thread(file_state, path)
+        version = await self._query_version(info, path)
+        await asyncio.to_thread(self._versions.save, path, state, version)
         return version
 
-    async def _asked(self, row: Row, path: Path) -> str:
+    async def _query_version(self, info: RuntimeInfo, path: Path) -> str:
         try:
-            needed = await asyncio.to_thread(_needed, path, self._search)
-            confinement = Confinement(view=View(cwd=Path("/")), env={"PATH": self._search}, read_only=needed)
+            needed = await asyncio.to_thread(_needed_paths, path, self._search_path)
+            confinement = Confinement(view=View(cwd=Path("/")), env={"PATH": self._search_path}, read_only=needed)
             program = await spawn([str(path), "--version"], confinement)
         except (OSError, ToolUnavailable) as error:
-            raise RuntimeUnusable(f"runtime {row.name}: {path} cannot be started: {error}", hint=_how(row)) from None
+            text = f"runtime {info.name}: cannot start {path}: {error}"
+            raise RuntimeUnusable(text, hint=_install_hint(info)) from None
         try:
-            async with asyncio.timeout(_WITHIN):
+            async with asyncio.timeout(_VERSION_TIMEOUT_S):
                 assert program.process.stdout is not None
-                said = (await program.process.stdout.read()).decode(errors="replace")
+                output = (await program.process.stdout.read()).decode(errors="replace")
                 code = await program.wait()
         except TimeoutError:
-            said, code = f"nothing within {_WITHIN:.0f} s", -1
+            output, code = f"nothing within {_VERSION_TIMEOUT_S:.0f} s", -1
         finally:
             await program.kill()
-        found = _VERSION.search(said)
+        found = _VERSION.search(output)
         if code != 0 or found is None:
-            line = said.strip().partition("\n")[0]
-            told = f"asked for its version, it said {ascii(line[-_SAID:]) if line else 'nothing'}"
-            raise RuntimeUnusable(f"runtime {row.name}: {path} is not {row.title}: {told}", hint=_how(row))
+            line = output.strip().partition("\n")[0]
+            shown = ascii(line[-_MAX_OUTPUT_CHARS:]) if line else "nothing"
+            text = f"runtime {info.name}: {path} is not {info.title}: --version printed {shown}"
+            raise RuntimeUnusable(text, hint=_install_hint(info))
         return found[0]
 
     @property
-    def _search(self) -> str:
+    def _search_path(self) -> str:
         return self._environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
 
 
-def state_of(path: Path) -> list[int]:
-    """What is another when the file is another. Packages of npm are all of one date, so that alone would not do."""
+def file_state(path: Path) -> list[int]:
+    """Return values that change when the file changes. All files of an npm package have the same date."""
     stat = path.stat()
     return [stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size]
 
 
-def _how(row: Row, verb: str = "Install it") -> str:
-    return f"{verb}: {row.install}. If it is installed elsewhere, set {row.variable}=/path/to/{row.program}."
+def _install_hint(info: RuntimeInfo, verb: str = "Install it") -> str:
+    return f"{verb}: {info.install}. If it is installed elsewhere, set {info.variable}=/path/to/{info.program}."
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_tuple(version: str) -> tuple[int, ...]:
     found = _VERSION.search(version)
     return tuple(int(number) for number in found.groups()) if found else ()
 
 
-def _needed(path: Path, search: str) -> tuple[Path, ...]:
-    """What of the disk a program needs: itself; where it is a script, its whole installation and its interpreter."""
+def _needed_paths(path: Path, search: str) -> tuple[Path, ...]:
+    """Return the paths that a program needs: its file, and for a script its installation and its interpreter."""
     interpreter = _interpreter(path, search)
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
-    person = Path.home()
-    modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # packages of npm share it
+    home = Path.home()
+    modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # shared by npm packages
     found = (*installation(path), *modules[-1:], *installation(interpreter))
-    return tuple(folder for folder in dict.fromkeys(found) if folder not in (*person.parents, person))
+    return tuple(folder for folder in dict.fromkeys(found) if folder not in (*home.parents, home))
 
 
 def _interpreter(path: Path, search: str) -> Path | None:
@@ -183,7 +186,8 @@ def _interpreter(path: Path, search: str) -> Path | None:
         first = program.readline(200)
     if not first.startswith(b"#!"):
         return None
-    words = first[2:].decode(errors="replace").split()
-    names = [word for word in words[1:] if not word.startswith("-")] if words and words[0].endswith("/env") else words
-    found = shutil.which(names[0], path=search) if names else None
+    command = first[2:].decode(errors="replace").split()
+    if command and command[0].endswith("/env"):
+        command = [word for word in command[1:] if not word.startswith("-")]
+    found = shutil.which(command[0], path=search) if command else None
     return Path(found) if found else None

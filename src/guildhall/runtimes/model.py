@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """A file that comes with the first message: text in UTF-8, or bytes that a model looks at (an image, a PDF)."""
+    """A file of the first message: text in UTF-8, or an image or PDF for a model that accepts it."""
 
-    name: str  # as whoever attached it calls it
+    name: str
     media_type: str
     data: bytes
 
     @property
     def is_text(self) -> bool:
-        return not is_looked_at(self.media_type)
+        return not is_media(self.media_type)
 
     @cached_property
     def digest(self) -> str:
@@ -39,17 +39,16 @@ class Attachment:
 
     @property
     def label(self) -> str:
-        return labelled(self.as_described())
+        return attachment_label(self.describe())
 
-    def as_described(self) -> dict[str, Any]:
-        """What it is, without what is in it."""
+    def describe(self) -> dict[str, Any]:
+        """Return the metadata without the content."""
         return {"name": self.name, "media_type": self.media_type, "bytes": len(self.data), "digest": self.digest}
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, as the record keeps it: text as text, so that it can be read there."""
-        content = (
-            {"text": self.data.decode()} if self.is_text else {"data": base64.b64encode(self.data).decode("ascii")}
-        )
+        """Return metadata and content for the journal. Text stays readable."""
+        text = {"text": self.data.decode()} if self.is_text else None
+        content = text or {"data": base64.b64encode(self.data).decode("ascii")}
         return {"name": self.name, "media_type": self.media_type, **content}
 
     @staticmethod
@@ -58,32 +57,31 @@ class Attachment:
         return Attachment(name=data["name"], media_type=data["media_type"], data=content)
 
 
-def is_looked_at(media_type: str) -> bool:
-    """Whether it is handed over as bytes, to a model that can look at them; all else is text."""
+def is_media(media_type: str) -> bool:
+    """Return True if a model gets the file as bytes (an image or a PDF) and not as text."""
     return media_type == "application/pdf" or media_type.startswith("image/")
 
 
-def labelled(described: Mapping[str, Any]) -> str:
-    """A described attachment in a line."""
+def attachment_label(described: Mapping[str, Any]) -> str:
     return f"[{described['media_type']}, {described['bytes']:,} bytes] {described['name']}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """All that a runtime needs to know about a run."""
+    """The input of a runtime."""
 
     system_prompt: str
     first_message: str
-    tools: tuple[Mapping[str, Any], ...]  # as the model is shown them
+    tools: tuple[Mapping[str, Any], ...]  # name, description and input_schema of each
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
-    model: str = ""  # as the worker names it; only programs that have to be told one look at it
-    converses: bool = False  # it goes on after each answer with what the person says next, and never ends by itself
+    model: str = ""  # the name in the worker file; only programs use it
+    is_conversation: bool = False  # continues with the user's next message after each answer and never ends by itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended between the doors: its output, and the conversation that led there."""
+    """The output of a run and its conversation."""
 
     output: Any
     messages: Sequence[ModelMessage]
@@ -91,48 +89,44 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramHooks:
-    """A program that comes to the doors of a run over HTTP: what they have to know of it."""
+    """The callbacks of a program that uses the doors of a run over HTTP."""
 
-    name_of: Callable[[str, str], str]  # how it names a tool of a server to its model
-    heard: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
-    result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # takes what it gives as the result
-    over: Callable[[], bool] = lambda: False  # is asked before the model: whether there is nothing left to ask it
+    name_tool: Callable[[str, str], str]  # returns the program's name for a tool of a server
+    on_answer: Callable[[ModelResponse], None]  # gets each recorded model answer
+    on_result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # gets the final result
+    is_finished: Callable[[], bool] = lambda: False  # True if no further model call is needed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """How a guest comes in: this token opens the model door, and the servers of tools by their names."""
+class DoorAccess:
+    """The access of a registered program to the doors: a token and the names of the tool servers."""
 
     token: str = field(repr=False)
     servers: tuple[str, ...]
-    busy: Callable[[], bool]  # whether a call is under way
-    settle: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
-    close: Callable[[], None]  # the token opens nothing any more; calls under way are cut off
+    has_calls: Callable[[], bool]  # True while a call is running
+    wait_for_calls: Callable[[], Awaitable[None]]  # waits for running calls, which do not need the program
+    close: Callable[[], None]  # revokes the token and cancels running calls
 
 
 class Doors(Protocol):
-    """The only way out of a runtime: the model door and the tool door, and the ear for what a person says next."""
+    """The only way out of a runtime: model calls, tool calls and the next message of the user."""
 
-    async def model(
+    async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse: ...
 
-    async def tool(self, call: ToolCall) -> ToolResult: ...
+    async def call_tool(self, call: ToolCall) -> ToolResult: ...
 
-    async def said(self, key: str) -> str:
-        """What the person says next, in a conversation; by the keys u1, u2 and so on. Waits for it."""
+    async def next_message(self, key: str) -> str:
+        """Wait for the next message of the user in a conversation. The keys are u1, u2 and so on."""
         ...
 
 
-class OpenDoors(Doors, Protocol):
-    """The same, to which a program can come by HTTP."""
+class HttpDoors(Doors, Protocol):
+    """Doors that a program can also use over HTTP."""
 
-    def register(self, hooks: ProgramHooks) -> Entry:
-        """Lets a program in, until it is closed."""
-        ...
+    def register(self, hooks: ProgramHooks) -> DoorAccess: ...
 
 
 class Runtime(Protocol):
-    """Something that can execute an assignment."""
-
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome: ...
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome: ...

@@ -203,7 +203,7 @@ def _resolve_futures(batch: Iterable[_Write]) -> None:
         elif write.done.set_running_or_notify_cancel():
             _resolve([write])
     for loop, theirs in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(_resolve, theirs)
 
 

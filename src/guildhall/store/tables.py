@@ -7,20 +7,7 @@ The tables are for runs with their journals and asks, workers (locks, trust, mem
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import BLOB, JSON, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
 
@@ -28,15 +15,15 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("root", Text, nullable=False),  # the run at the top of the tree
+    Column("root", Text, nullable=False),  # the root run
     Column("parent", Text),
     Column("worker", Text, nullable=False),
     Column("model", Text, nullable=False),
-    Column("kind", Text, nullable=False),  # what the run is for: plain, call, job, commission, meeting, workflow
+    Column("kind", Text, nullable=False),  # plain, call, job, commission, meeting, workflow
     Column("status", Text, nullable=False),
     Column("pause", Text),  # why it is paused or waits: user, shutdown, cut_off, fork, ask, message
     Column("reason", Text),  # why it waits, failed or was paused, for people
-    Column("request", JSON, nullable=False),  # what was asked for: worker, input, frame, bounds
+    Column("request", JSON, nullable=False),  # worker, input, frame, bounds
     Column("error", JSON),
     Column("output", JSON),
     Column("owner", Text),  # the boot id of the hall that runs it; another boot id means interrupted
@@ -51,7 +38,7 @@ runs = Table(
     Column("ordinal", Integer, nullable=False, default=0, server_default="0"),  # which run of its worker in the tree
     Column("workflow", Text),  # the instance whose agent it is
     Column("agent", Text),
-    Column("crashes", Integer, nullable=False, default=0, server_default="0"),  # times that its hall died under it
+    Column("crashes", Integer, nullable=False, default=0, server_default="0"),  # of the hall while it was running
 )
 Index("runs_by_creation", runs.c.created_at)
 Index("runs_by_root", runs.c.root)
@@ -77,8 +64,8 @@ asks = Table(
     Column("root", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("key", Text, nullable=False),  # the call of the run that waits for it
-    Column("subject", Text, nullable=False),  # fingerprint of exactly what is asked
-    Column("question", JSON, nullable=False),  # what the person is shown
+    Column("subject", Text, nullable=False),  # fingerprint of the question and its facts
+    Column("question", JSON, nullable=False),  # title, body and choices
     Column("status", Text, nullable=False),
     Column("answer", JSON),
     Column("created_at", Text, nullable=False),
@@ -102,7 +89,7 @@ trust = Table(
     "trust",
     metadata,
     Column("path", Text, primary_key=True),  # of a file of a project that may be executed
-    Column("digest", Text, nullable=False),  # its content when a person trusted it
+    Column("digest", Text, nullable=False),  # of its content when the user trusted it
     Column("trusted_at", Text, nullable=False),
 )
 
@@ -133,7 +120,7 @@ rooms = Table(
     Column("closed_at", Text),  # NULL: the current one of its workflow and tag
     Column("documents", Text, nullable=False),  # "file:/folder" or "sqlite"
     Column("owner", Text),  # of the documents; NULL: everyone writes
-    Column("roles", JSON, nullable=False),  # who was elected to what
+    Column("roles", JSON, nullable=False),  # the elected agent of each role
     Column("settings", JSON, nullable=False),
 )
 Index("rooms_current", rooms.c.workflow, rooms.c.tag, unique=True, sqlite_where=text("closed_at IS NULL"))
@@ -157,8 +144,8 @@ messages = Table(
     Column("kind", Text, nullable=False),
     Column("sender", Text, nullable=False),
     Column("content", Text, nullable=False),
-    Column("mentions", JSON, nullable=False),  # whom it reaches, as parsed when it was written
-    Column("resource", Text),  # the whole text, where the content is only its beginning
+    Column("mentions", JSON, nullable=False),  # the recipients, parsed when the message was sent
+    Column("resource", Text),  # the full text, if the content is only its beginning
     Column("hops", Integer, nullable=False),
     Column("run", Text),
     Column("key", Text),
@@ -193,9 +180,9 @@ document_log = Table(
     Column("room", Text, nullable=False),
     Column("path", Text, nullable=False),
     Column("action", Text, nullable=False),
-    Column("before", Text),  # digest of what was there; NULL: nothing
-    Column("digest", Text, nullable=False),  # of what is to be there
-    Column("content", Text),  # NULL: a look at what is on record already
+    Column("before", Text),  # digest of the content before; NULL: no file
+    Column("digest", Text, nullable=False),  # of the new content
+    Column("content", Text),  # NULL: the log has it already
     Column("status", Text, nullable=False),  # intended, done, dropped
     Column("by", Text, nullable=False),
     Column("run", Text),
@@ -263,7 +250,7 @@ room_log = Table(
     Column("op", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("run", Text),
-    Column("key", Text),  # the call of the run: the same one again has the recorded result and no second effect
+    Column("key", Text),  # the call of the run; repeating it returns the recorded result
     Column("arguments", JSON, nullable=False),
     Column("result", JSON, nullable=False),
     Column("at", Text, nullable=False),
@@ -306,7 +293,7 @@ agents = Table(
     Column("status", Text, nullable=False),
     Column("run", Text),
     Column("attempts", Integer, nullable=False),
-    Column("due_at", Text),  # when it is tried again
+    Column("due_at", Text),  # time of the next attempt
     Column("definition", JSON, nullable=False),
 )
 
@@ -314,7 +301,7 @@ schedules = Table(
     "schedules",
     metadata,
     Column("room", Text, primary_key=True),
-    Column("agent", Text, primary_key=True),  # "": all of them
+    Column("agent", Text, primary_key=True),  # "": all agents
     Column("every", Float),  # seconds
     Column("cron", Text),
     Column("prompt", Text),
@@ -326,7 +313,7 @@ Index("schedules_by_time", schedules.c.due_at)
 databases = Table(
     "databases",
     metadata,
-    Column("path", Text, primary_key=True),  # of workflows that keep their state apart; in the home's own database
+    Column("path", Text, primary_key=True),  # of a workflow with its own database; recorded in the database of the home
     Column("added_at", Text, nullable=False),
 )
 
@@ -345,7 +332,7 @@ commissions = Table(
     Column("dependencies", JSON, nullable=False),  # paths that must exist before it starts
     Column("artifacts", JSON, nullable=False),  # paths that must exist when it ends
     Column("linked", JSON, nullable=False),  # paths that the worker should read
-    Column("limits", JSON, nullable=False),  # max_turns, max_budget_usd, model; only those that are set
+    Column("limits", JSON, nullable=False),  # max_turns, max_budget_usd and model, if set
     Column("checks", JSON, nullable=False),  # commands that must succeed at the end
     Column("reviewer", Text),  # a worker that must approve
     Column("by", Text, nullable=False),  # person, manager, artifact
@@ -375,15 +362,15 @@ meetings = Table(
     Column("status", Text, nullable=False),
     Column("reason", Text),  # of the last event, for people; nothing depends on its wording
     Column("by", Text, nullable=False),  # person, worker, manager, hall, artifact
-    Column("made_by", Text),  # the run that has asked for it
-    Column("ask", Text),  # by which it was asked for
+    Column("made_by", Text),  # the run that requested it
+    Column("ask", Text),  # that requested it
     Column("deferred_to", Text),  # not before this moment
     Column("linked", JSON, nullable=False),
     Column("session_count", Integer, nullable=False),  # more than 1 after a renewal
     Column("run", Text),  # the last of them
     Column("branch", Text),
     Column("summary", Text),
-    Column("notes", Text),  # the path of what was written down when it closed
+    Column("notes", Text),  # the path of the notes that were written when it closed
     Column("closing", JSON),  # how the user wants to close it: summarise, leave_work; NULL: not at all
     Column("cleaned_up_at", Text),  # when checkout, branch and transcript of a closed meeting were removed
     Column("created_at", Text, nullable=False),
@@ -395,8 +382,8 @@ meeting_words = Table(
     "meeting_words",
     metadata,
     Column("meeting", Text, ForeignKey("meetings.id"), primary_key=True),
-    Column("number", Integer, primary_key=True),  # 1, 2, 3 ... what the person has said
-    Column("run", Text, nullable=False),  # that hears it
+    Column("number", Integer, primary_key=True),  # of the user's message, from 1
+    Column("run", Text, nullable=False),  # that receives it
     Column("words", Text, nullable=False),
     Column("at", Text, nullable=False),
 )
@@ -407,7 +394,7 @@ timeline = Table(
     Column("id", Integer, primary_key=True),
     Column("activity", Text, nullable=False),  # a commission or a meeting
     Column("kind", Text, nullable=False),  # an event, or a note
-    Column("before", Text),  # NULL: it came into being, or nothing but a note
+    Column("before", Text),  # the status before; NULL: a creation or a note
     Column("after", Text),
     Column("reason", Text, nullable=False),
     Column("data", JSON, nullable=False),
@@ -419,6 +406,6 @@ Index("timeline_by_activity", timeline.c.activity, timeline.c.id)
 redactions = Table(
     "redactions",
     metadata,
-    Column("digest", Text, primary_key=True),  # SHA-256 of a text that has secrets in it
-    Column("text", LargeBinary, nullable=False),  # the same without them
+    Column("digest", Text, primary_key=True),  # SHA-256 of a text with secrets
+    Column("text", BLOB, nullable=False),  # the redacted text
 )

@@ -16,7 +16,8 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import uvicorn
 
@@ -24,10 +25,10 @@ from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
 from guildhall.hall.doors import MAX_BODY_BYTES, LlmEndpoint, request_token
 from guildhall.jobs.tools import SERVER as JOB
-from guildhall.models.dialects.base import Malformed, parse
-from guildhall.models.dialects.canonical import renamed
+from guildhall.models.dialects.base import InvalidMessage, parse_body
+from guildhall.models.dialects.canonical import rename_tools
 from guildhall.models.model import Query, Source
-from guildhall.models.passthrough.session import Passing
+from guildhall.models.passthrough.session import PassthroughSession
 from guildhall.models.scripted.source import ScriptSource, load_script
 from guildhall.projects.commissions.contract import REVIEW_SERVER
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
@@ -39,24 +40,23 @@ from guildhall.runs.hooks import RunHooks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.rpc.http import Message, Receive, Send
 
-_PATIENCE = 5.0  # seconds for the server to begin and to end
+_TIMEOUT_S = 5.0  # for the start and the stop of the server
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
-# Programs of others put the name of a tool's server before its own.
+# Programs put the name of the server before the name of a tool.
 _SERVERS = "|".join((TOOLS, RunHooks.server, JOB, COMMISSION, REVIEW_SERVER, MEETING))
-_LONGER = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
+_QUALIFIED_NAME = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One request, and how it went. `answered` is true when the client got a model's answer."""
+    """A request and its status. `answered` is True if the client got a model's answer."""
 
     path: str
     key: str | None
@@ -65,25 +65,24 @@ class Exchange:
     answered: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caller:
-    """Who is asking: which worker, in the how-manieth of its runs."""
+class Caller(NamedTuple):
+    """The worker and the run that a request belongs to."""
 
     worker: str
     ordinal: int
 
 
 def scripted_caller(key: str) -> Caller | None:
-    """The caller that a key of the form `script-WORKER` or `script-WORKER.RUN` names; runs count from 0."""
+    """Return the caller of a key `script-WORKER` or `script-WORKER.RUN`, or None. Runs count from 0."""
     if (match := _KEY.fullmatch(key)) is None:
         return None
     return Caller(worker=match["worker"], ordinal=int(match["ordinal"] or 0))
 
 
 class ScriptedApp:
-    """The model door on the wire, with a source of answers behind it and no run: `/anthropic/v1/...`, `/openai/v1/...`.
+    """An ASGI application that serves a source at `/anthropic/v1/...` and `/openai/v1/...`, without a run.
 
-    Nothing is left out of what is asked, and clients may ask again by themselves.
+    Requests are not trimmed, and clients may retry.
     """
 
     def __init__(
@@ -95,92 +94,83 @@ class ScriptedApp:
     ) -> None:
         self._source_for_worker = source_for_worker
         self._on_exchange = on_exchange
-        self._endpoint = LlmEndpoint(self._passing, prefix="", max_body_bytes=max_body)
-        self._doors: dict[str, Passing] = {}
+        self._endpoint = LlmEndpoint(self._find_session, prefix="", max_body_bytes=max_body)
+        self._sessions: dict[str, PassthroughSession] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         body = bytearray()
         path: str = scope["path"]
         key = request_token(Headers.of(scope["headers"]))
 
-        async def heard() -> Message:
+        async def receive_body() -> Message:
             message = await receive()
             body.extend(message.get("body", b""))
             return message
 
-        async def told(message: Message) -> None:
+        async def send_response(message: Message) -> None:
             if message["type"] == "http.response.start" and scope["method"] == "POST":
                 status: int = message["status"]
                 answered = status == 200 and not path.endswith("/count_tokens")
-                read = _read(bytes(body))
+                read = _parse(bytes(body))
                 self._on_exchange(Exchange(path=path, key=key, body=read, status=status, answered=answered))
             await send(message)
 
-        await self._endpoint(scope, heard, told)
+        await self._endpoint(scope, receive_body, send_response)
 
-    def _passing(self, key: str) -> Passing | None:
-        caller = scripted_caller(key)
-        if caller is None:
-            return None
-        if key not in self._doors:
-            ask = _Asking(self._source_for_worker, caller)
-            name = f"{caller.worker}_{caller.ordinal}_"
-            self._doors[key] = Passing(ask, shown=None, breaks=lambda error: None, id=name, retries=True)
-        return self._doors[key]
+    def _find_session(self, key: str) -> PassthroughSession | None:
+        if key not in self._sessions and (caller := scripted_caller(key)) is not None:
+            ask, name = partial(self._call_source, caller, {}), f"{caller.worker}_{caller.ordinal}_"
+            session = PassthroughSession(ask, content=None, on_error=lambda error: None, id_prefix=name, may_retry=True)
+            self._sessions[key] = session
+        return self._sessions.get(key)
 
-
-class _Asking:
-    """Asks a source. Its one memory is how often a question has failed, for the scripts' `fail`."""
-
-    def __init__(self, source_for_worker: Callable[[str], Source], caller: Caller) -> None:
-        self._source_for_worker = source_for_worker
-        self._caller = caller
-        self._failures: dict[int, int] = {}
-
-    async def __call__(
+    async def _call_source(
         self,
+        caller: Caller,
+        failures: dict[int, int],
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
+        """Return the answer of the source. `failures` counts the failures of each step, for `fail` in scripts."""
         step = sum(1 for message in messages if message.kind == "response")
         query = Query(
-            worker=self._caller.worker,
-            ordinal=self._caller.ordinal,
-            attempt=self._failures.get(step, 0),
+            worker=caller.worker,
+            ordinal=caller.ordinal,
+            attempt=failures.get(step, 0),
             messages=messages,
             settings={},
             parameters=parameters,
         )
         try:
-            response = await self._source_for_worker(self._caller.worker).answer(query, lambda piece: None)
-            return renamed(response, _theirs(tool.name for tool in parameters.function_tools))
+            response = await self._source_for_worker(caller.worker).answer(query, lambda piece: None)
+            return rename_tools(response, _offered_names(tool.name for tool in parameters.function_tools))
         except ModelFailed as error:
             if error.status is not None:
-                self._failures[step] = query.attempt + 1
+                failures[step] = query.attempt + 1
             raise
 
 
-def _theirs(offered: Iterable[str]) -> dict[str, str]:
-    """The names that a program offers tools under, by their own; not where two are alike, or the own one is offered."""
+def _offered_names(offered: Iterable[str]) -> dict[str, str]:
+    """Return the offered names of tools by their own names. Ambiguous names are left out."""
     names = set(offered)
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
-        if (longer := _LONGER.fullmatch(name)) is not None and longer["tool"] not in names:
+        if (longer := _QUALIFIED_NAME.fullmatch(name)) is not None and longer["tool"] not in names:
             found[longer["tool"]].append(name)
     return {own: theirs[0] for own, theirs in found.items() if len(theirs) == 1}
 
 
-def _read(body: bytes) -> Mapping[str, Any] | None:
+def _parse(body: bytes) -> Mapping[str, Any] | None:
     try:
-        return parse(body)
-    except Malformed:
+        return parse_body(body)
+    except InvalidMessage:
         return None
 
 
 class ScriptedServer:
-    """Serves a script while the `with` block runs, and keeps what it was asked in `requests`."""
+    """Serves a script while the `with` block runs, and keeps all requests in `requests`."""
 
     def __init__(self, script: Path, *, max_body: int = MAX_BODY_BYTES) -> None:
         self.requests: list[Exchange] = []
@@ -197,17 +187,15 @@ class ScriptedServer:
 
     @property
     def anthropic_url(self) -> str:
-        """What a client of Anthropic takes as its base URL."""
         return f"{self.url}/anthropic"
 
     @property
     def openai_url(self) -> str:
-        """What a client of OpenAI takes as its base URL."""
         return f"{self.url}/openai/v1"
 
     @property
     def answered_twice(self) -> list[Exchange]:
-        """The requests that were answered although the very same one had been answered before."""
+        """Return the requests that were answered although an equal request had been answered before."""
         seen: set[tuple[str | None, str]] = set()
         twice: list[Exchange] = []
         for exchange in self.requests:
@@ -220,7 +208,7 @@ class ScriptedServer:
     def __enter__(self) -> Self:
         self._socket.bind(("127.0.0.1", 0))
         self._thread.start()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT_S
         while not self._server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 self._stop()
@@ -228,12 +216,10 @@ class ScriptedServer:
             time.sleep(0.005)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stop()
 
     def _stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT_S)
         self._socket.close()

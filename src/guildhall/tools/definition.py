@@ -180,15 +180,12 @@ def bind_tools(
     The tools of an instance call it. The tools of a class describe calls, for which `call_method` or `with_call_keys`
     makes an instance each.
     """
-    return tuple(
-        tool(name=name, capabilities=needed, repeatable=repeatable, runs_in=runs_in)(_method(owner, name))
-        for name, needed in capabilities.items()
-    )
-
-
-def _method(owner: object, name: str) -> Handler:
-    method = getattr(owner, name)
-    return types.MethodType(method, owner) if isinstance(owner, type) else method
+    made: list[Tool] = []
+    for name, needed in capabilities.items():
+        method = getattr(owner, name)
+        function = types.MethodType(method, owner) if isinstance(owner, type) else method
+        made.append(tool(name=name, capabilities=needed, repeatable=repeatable, runs_in=runs_in)(function))
+    return tuple(made)
 
 
 def with_call_keys(tools: Iterable[Tool], make: Callable[[str], object]) -> tuple[Tool, ...]:
@@ -213,7 +210,8 @@ def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatab
     if not _NAME.fullmatch(name):
         hint = "Use a letter, then letters, digits, '_' and '-', at most 64."
         raise ToolUnavailable(f"{name!r} is not a valid name of a tool", hint=hint)
-    description = _description(inspect.getdoc(function) or "")
+    doc = inspect.getdoc(function) or ""
+    description = "" if doc.lstrip().startswith("Args:") else " ".join(doc.split("\n\n")[0].split())
     if not description:
         hint = "The first paragraph of its docstring tells the model what the tool does."
         raise ToolUnavailable(f"the tool {name!r} has no docstring", hint=hint)
@@ -253,7 +251,8 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
     fields: dict[str, Any] = {}
     for key, parameter in parameters.items():
         kind = hints[key]
-        if key in described and not _has_description(kind):
+        extras = getattr(kind, "__metadata__", ())
+        if key in described and not any(getattr(extra, "description", None) for extra in extras):
             kind = Annotated[kind, Field(description=described[key])]
         fields[key] = kind if parameter.default is parameter.empty else NotRequired[kind]
     # Unlike a model, a TypedDict can have fields such as `copy` and `json`.
@@ -275,7 +274,7 @@ def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.
             hint = "Use named parameters: no *args, **kwargs or positional-only parameters."
             raise ToolUnavailable(f"the tool {name!r}: the parameter {str(parameter)!r} is not supported", hint=hint)
         if parameter.annotation is parameter.empty:
-            hint = f"Write `{parameter.name}: str`, or whatever it is."
+            hint = f"Write `{parameter.name}: str`, or its actual type."
             raise ToolUnavailable(f"the tool {name!r}: the parameter {parameter.name!r} has no type", hint=hint)
         if type(parameter.default).__name__ == "FieldInfo":
             hint = f"Write `{parameter.name}: Annotated[..., Field(...)] = default`."
@@ -294,10 +293,6 @@ def _hints(function: Handler, parameters: Mapping[str, inspect.Parameter], name:
         raise ToolUnavailable(f"the tool {name!r}: a parameter's type cannot be found: {error}", hint=hint) from None
 
 
-def _has_description(kind: Any) -> bool:
-    return any(getattr(extra, "description", None) for extra in getattr(kind, "__metadata__", ()))
-
-
 def _clean_schema(schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """Return the schema with defaults and without pydantic's titles."""
     schema.pop("title", None)
@@ -308,10 +303,6 @@ def _clean_schema(schema: dict[str, Any], parameters: Mapping[str, inspect.Param
         if isinstance(default, str | int | float | bool) and not isinstance(default, type):
             shape["default"] = default
     return schema
-
-
-def _description(doc: str) -> str:
-    return " ".join(doc.split("\n\n")[0].split()) if not doc.lstrip().startswith("Args:") else ""
 
 
 def _argument_descriptions(doc: str) -> dict[str, str]:
@@ -425,7 +416,6 @@ def _function(tool: Tool) -> Handler:
 
 
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return the problem with the arguments, or None."""
     given = validate_arguments(tool, arguments)
     return given.text if isinstance(given, ToolResult) else None
 

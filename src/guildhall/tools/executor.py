@@ -33,7 +33,7 @@ class Executor:
     """Executes the calls of one run, and ends with it."""
 
     def __init__(self, tools: Iterable[Tool], environment: ToolEnvironment, by_run: Execute) -> None:
-        """`by_run` executes the tools that are done by the run itself."""
+        """`by_run` executes the tools whose place is the run."""
         self._tools = tuple(tools)
         self._environment = environment
         self._by_run = by_run
@@ -42,7 +42,7 @@ class Executor:
 
     async def __call__(self, tool: Tool, call: ToolCall) -> ToolResult:
         if self._closed:
-            return ToolResult.error("The run has ended: nothing is called any more.")
+            return ToolResult.error("The run has ended; the call was not made.")
         arguments = call.arguments or {}
         if tool.runs_in == "run":
             return await self._by_run(tool, call)
@@ -50,7 +50,7 @@ class Executor:
             return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
             return await invoke(_tool_for(tool, call.key), arguments)
-        if not isinstance(tool.handler, InFile | InPackage):  # the host of a built-in one takes what was accepted
+        if not isinstance(tool.handler, InFile | InPackage):  # the host of a built-in tool expects valid arguments
             given = validate_arguments(tool, arguments)
             if isinstance(given, ToolResult):
                 return given
@@ -58,7 +58,7 @@ class Executor:
         return await self._host(tool).call(tool.name, arguments)
 
     async def close(self) -> None:
-        """Ends the hosts. Nothing is executed after it."""
+        """End the hosts and refuse all further calls."""
         self._closed = True
         for host in self._hosts.values():
             await host.close()
@@ -106,11 +106,11 @@ def _tool_for(tool: Tool, key: str) -> Tool:
 
 @dataclass(frozen=True)
 class InFile:
-    """Stands for a handler of a toolbox file: it exists in a tool host only, the hall never loads it."""
+    """A handler in a toolbox file. Only a tool host loads the file, never the hall."""
 
     toolbox: str
     path: Path
-    pin: str | None = None  # what its content must be, where a person has trusted it
+    pin: str | None = None  # digest of the trusted content, if the user trusted the file
 
     def __call__(self, **_: Any) -> ToolResult:
         raise ToolUnavailable(f"the tools of {self.path} run in a tool host only")
@@ -118,7 +118,7 @@ class InFile:
 
 @dataclass(frozen=True, eq=False)
 class InPackage:
-    """Stands for a handler of a toolbox package: it exists in a tool host only, made of the texts that were read."""
+    """A handler in a toolbox package. Only a tool host loads the package, from the texts that the hall has read."""
 
     toolbox: str
     export: str

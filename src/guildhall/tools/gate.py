@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Approval = Literal["approved", "denied", "timed_out"]
-CLOSED = "closed"  # the rule of a call that is closed for now
+CLOSED = "closed"  # the rule of a call that is blocked for now
 EffectChoice = Literal["done", "again", "fail"]
 
 
@@ -74,15 +74,15 @@ class Gate:
         ledger: CallLedger,
         execute: Execute,
         *,
-        closed: Callable[[ToolCall], str | None] | None = None,
+        block_reason: Callable[[ToolCall], str | None] | None = None,
     ) -> None:
-        """`closed` returns the reason why a call may not be made for now, or None. It precedes the rules."""
+        """`block_reason` returns why a call may not be made for now, or None. It precedes the rules."""
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self._rules = tuple(rules)
         self._mode: Mode = mode
         self._ledger = ledger
         self._execute = execute
-        self._closed = closed
+        self._block_reason = block_reason
         self._order = CallOrder(self._tools)
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -103,8 +103,8 @@ class Gate:
         is_interrupted = self._ledger.is_interrupted(call) and not tool.repeatable
         if is_interrupted and (result := await self._resolve_interrupted(call, tool)) is not None:
             return result  # before the rules: they cannot undo an effect
-        if (closed := await self._refuse_closed(call)) is not None:
-            return closed
+        if (refused := await self._refuse_blocked(call)) is not None:
+            return refused
         action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":
@@ -114,8 +114,8 @@ class Gate:
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
         await self._order.wait(call, place, self._ledger.waiting())
-        if (closed := await self._refuse_closed(call)) is not None:  # by a call before it
-            return closed
+        if (refused := await self._refuse_blocked(call)) is not None:  # by a call before it
+            return refused
         await self._ledger.record_start(call, tool, verdict)
         try:
             result = await self._execute(tool, call)
@@ -125,8 +125,8 @@ class Gate:
         await self._ledger.record_end(call, result)
         return result
 
-    async def _refuse_closed(self, call: ToolCall) -> ToolResult | None:
-        if self._closed is None or (reason := self._closed(call)) is None:
+    async def _refuse_blocked(self, call: ToolCall) -> ToolResult | None:
+        if self._block_reason is None or (reason := self._block_reason(call)) is None:
             return None
         return await self._refuse(call, reason, None, Verdict(decision="refuse", reason=reason, rule=CLOSED))
 

@@ -46,7 +46,6 @@ Block = Text | Blob
 
 
 def block_from(data: Mapping[str, Any]) -> Block:
-    """Return the block of its dict."""
     if data["type"] == "blob":
         return Blob(base64.b64decode(data["data"]), data["media_type"])
     return Text(data["text"])
@@ -75,7 +74,6 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """Return the result as plain text."""
         return "\n".join(block.text if isinstance(block, Text) else block.label for block in self.content)
 
     def as_dict(self) -> dict[str, Any]:

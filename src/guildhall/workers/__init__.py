@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from guildhall.workers.code import Trust as Trust
     from guildhall.workers.create import draft as draft
     from guildhall.workers.definition import Definition as Definition
-    from guildhall.workers.lifecycle import usable as usable
+    from guildhall.workers.lifecycle import check_usable as check_usable
     from guildhall.workers.loader import load as load
     from guildhall.workers.model import Lock as Lock
     from guildhall.workers.model import Worker as Worker

@@ -1,10 +1,9 @@
-"""Code of workers: finds and reads the code that a worker names, and decides if it may run.
+"""Code of workers: finds and reads the code that a worker uses, and decides if it may be executed.
 
-The code is in toolbox files, packages, MCP servers and the module of an output schema. A file is trusted by its path
-and its SHA-256. Code in the user's own home is trusted. Does not store pins (see `workers.records`) or ask the user
-(see `cli.prompt`).
+The code is in toolbox files, packages, MCP servers and modules of output schemas. The user trusts a file by its path
+and its digest. Code in the home is trusted. Does not store pins (`workers.records`) or ask the user (`cli.prompt`).
 
-Invariant: the code is read here, never run, and code of a project runs only in the form that the user has trusted.
+Invariant: this module reads code and never executes it. Code of a project is executed only as the user has trusted it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from guildhall.core.text import did_you_mean
 from guildhall.core.yaml import format_value
 from guildhall.tools.host.protocol import pin_of, read_source
 from guildhall.tools.mcp.model import installation
-from guildhall.workers.model import GENERATED, WORKERS, Pin, Seen, Standing, Worker
+from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustState, Worker
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
@@ -38,20 +37,20 @@ TOOLBOXES = "toolboxes"
 SERVERS = "mcp_servers"
 
 _REFERENCE = re.compile(rf"{MODULE.pattern}(?:\.{MODULE.pattern}){{0,20}}:{MODULE.pattern}")
-# Of a server's command: what is a program to whatever program comes first.
-_SCRIPTS = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua"})
+# Suffixes of scripts among the arguments of a server's command.
+_SCRIPT_SUFFIXES = (".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua")
 MAX_FILES = 500  # of a toolbox, a package or a member
 MAX_BYTES = 5_000_000
 _FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers", "member": "members"}
-_HOW = "Write schemas/NAME.json, or package.module:Model for a model in a module of the project."
+_SCHEMA_HINT = "Use schemas/NAME.json, or package.module:Model for a model in a module of the project."
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeFile:
     """A file and its content."""
 
-    path: Path  # absolute, no link in it
-    shown: str  # from the project
+    path: Path  # absolute, without links
+    display_path: str  # relative to the project
     content: bytes = field(repr=False)
 
     @property
@@ -65,42 +64,50 @@ class Code:
 
     kind: Literal["toolbox", "server", "module", "test", "workflow", "member", "activation"]
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
-    root: Path  # the project that it lies in
+    root: Path  # its project
     files: tuple[CodeFile, ...]
-    own: bool = False  # in the home: the user put it there
-    folder: Path | None = None  # of the package, where it is one
-    entry: str | None = None  # of a package of the home: the module with the tools, or the function that is called
+    is_own: bool = False  # in the home of the user
+    folder: Path | None = None  # of a package
+    entry: str | None = None  # of a package: the module with the tools, or the function to call
 
     def sources(self) -> dict[str, str]:
-        """Return the text of each file, by its path from the project."""
+        """Return the text of each file, by its path in the project."""
         texts: dict[str, str] = {}
         for file in self.files:
             try:
-                texts[file.shown] = file.content.decode()
+                texts[file.display_path] = file.content.decode()
             except UnicodeDecodeError:
                 raise ToolUnavailable("the file is not UTF-8 text", where=str(file.path)) from None
         return texts
 
 
-def code_of(
-    worker: Worker, frame: Frame, home: Home, given: Collection[str] = ()
+def worker_code(
+    worker: Worker, frame: Frame, home: Home, provided: Collection[str] = ()
 ) -> tuple[list[Code], list[GuildError]]:
-    """Return all code that the worker names, and the errors of code that cannot be read."""
-    named = [name for name in worker.definition.toolboxes if name not in given]
+    """Return all code of a worker, and the errors of code that cannot be read.
+
+    `provided`: the names of toolboxes that have no code of their own.
+    """
+    toolboxes = [name for name in worker.definition.toolboxes if name not in provided]
     finders: list[Callable[[], Code]] = [
-        *(partial(toolbox_code, worker, name, frame, home, given) for name in named),
+        *(partial(toolbox_code, worker, name, frame, home, provided) for name in toolboxes),
         *(partial(server_code, worker, name, frame) for name in worker.definition.mcp_servers),
-        *([partial(module_code, worker, frame, home)] if names_module(worker) else []),
+        *([partial(module_code, worker, frame, home)] if has_python_schema(worker) else []),
         *([partial(activation_code, worker)] if worker.activate else []),
     ]
+    return _collect(finders)
+
+
+def _collect(finders: Iterable[Callable[[], Code]]) -> tuple[list[Code], list[GuildError]]:
+    """Return the code that the functions find, and the errors that they raise."""
     found: list[Code] = []
-    wrong: list[GuildError] = []
+    errors: list[GuildError] = []
     for find in finders:
         try:
             found.append(find())
         except GuildError as error:
-            wrong.append(error)
-    return found, wrong
+            errors.append(error)
+    return found, errors
 
 
 def server_code(worker: Worker, name: str, frame: Frame) -> Code:
@@ -108,55 +115,46 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
 
     Other files that the program loads are not known in advance. The sandbox confines the program instead.
     """
-    root, server = worker.beside(frame), worker.definition.mcp_servers[name]
+    root, server = worker.resource_folder(frame), worker.definition.mcp_servers[name]
     path = worker.path or root / worker.name
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    said = CodeFile(
-        path=path.resolve() / SERVERS / name,  # there is no such file: it stands for this part of one
-        shown=f"{shown} ({SERVERS}.{name})",
+    declaration = CodeFile(
+        path=path.resolve() / SERVERS / name,  # not a real file: it stands for this part of the worker file
+        display_path=f"{shown} ({SERVERS}.{name})",
         content=canonical(server.model_dump(mode="json")).encode(),
     )
-    own = worker.scope in ("home", "package", "shipped", "given")
-    programs = [] if own else [root / word for place, word in enumerate(server.command or ()) if _runs(place, word)]
-    files = (said, *(code_file(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
-    return Code(kind="server", name=name, root=root, files=files, own=own)
+    is_own = worker.scope in ("home", "package", "shipped", "given")
+    command = () if is_own else server.command or ()
+    programs = [root / word for word in command[:1] if "/" in word]
+    programs += [root / word for word in command[1:] if Path(word).suffix in _SCRIPT_SUFFIXES]
+    files = [code_file(path, root) for path in programs if path.is_relative_to(root) and _is_file(path)]
+    return Code(kind="server", name=name, root=root, files=(declaration, *files), is_own=is_own)
 
 
-def _runs(place: int, word: str) -> bool:
-    """Return True if a word of a command may name a program of the project."""
-    return "/" in word if place == 0 else Path(word).suffix in _SCRIPTS
-
-
-def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:
-    """Return the code of a toolbox in the worker's project, the home or a package. `given`: other known names."""
-    root = worker.beside(frame)
+def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, provided: Collection[str] = ()) -> Code:
+    """Return the code of a toolbox in the worker's project, the home or a package. `provided`: other known names."""
+    root = worker.resource_folder(frame)
     paths = toolbox_files(worker, name, frame, home)
     if not paths:
         folders = (root / TOOLBOXES, home.toolboxes)
-        known = {*given, *(path.stem for folder in folders for path in folder.glob("*.py"))}
+        known = {*provided, *(path.stem for folder in folders for path in folder.glob("*.py"))}
         known |= {path.parent.name for path in home.packages.glob(f"[!.]*/{PROJECT_FILE}")} - {name}
-        raise ToolUnavailable(
-            f"toolboxes: there is no toolbox {name!r}",
-            where=worker.place,
-            hint=did_you_mean(name, known) or f"Put it at {home.toolboxes / name}.py, or add a package that is one.",
-        )
+        hint = did_you_mean(name, known) or f"Create {home.toolboxes / name}.py, or add a package with this name."
+        raise ToolUnavailable(f"toolboxes: unknown toolbox {name!r}", where=worker.place, hint=hint)
     if len(paths) > 1:
-        raise ToolUnavailable(
-            f"toolboxes: there are two toolboxes {name!r}: {paths[0]} and {paths[1]}",
-            where=worker.place,
-            hint="Rename one of them.",
-        )
+        message = f"toolboxes: {name!r} is ambiguous: {paths[0]} and {paths[1]}"
+        raise ToolUnavailable(message, where=worker.place, hint="Rename one of them.")
     path = paths[0]
     if path.name == PROJECT_FILE:
         return package_code(read_package(path.parent), "toolbox")
-    own = path.parent.resolve() == home.toolboxes.resolve()
-    files = (code_file(path, path.parent if own else root, anywhere=own),)
-    return Code(kind="toolbox", name=name, root=root, files=files, own=own or worker.scope == "package")
+    is_own = path.parent.resolve() == home.toolboxes.resolve()
+    files = (code_file(path, path.parent if is_own else root, allow_links=is_own),)
+    return Code(kind="toolbox", name=name, root=root, files=files, is_own=is_own or worker.scope == "package")
 
 
 def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
-    """Return the files that can define a toolbox of this name: modules, and the file of a package."""
-    folders = {folder.resolve(): folder for folder in (worker.beside(frame) / TOOLBOXES, home.toolboxes)}
+    """Return the files that define a toolbox of this name: modules, and the pyproject.toml of a package."""
+    folders = {folder.resolve(): folder for folder in (worker.resource_folder(frame) / TOOLBOXES, home.toolboxes)}
     found = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
     package = home.packages / name
     return [*found, package / PROJECT_FILE] if is_name(name) and _may_be_toolbox(package) else found
@@ -168,11 +166,11 @@ def _may_be_toolbox(folder: Path) -> bool:
     except NotFound:
         return False
     except GuildError:
-        return True  # there is something; reading it again says what is wrong
+        return True  # reading it later reports the error
 
 
 def activation_code(worker: Worker) -> Code:
-    """Return the modules of a worker package that has its own activation."""
+    """Return the modules of a worker package with an `activate` function."""
     assert worker.path is not None
     return package_code(read_package(worker.path.parent), "activation")
 
@@ -183,24 +181,24 @@ def package_code(package: Package, kind: Literal["toolbox", "activation"]) -> Co
     reference = (package.table.export if kind == "toolbox" else package.table.activate) or ""
     folder = package.folder
     top = source_root(folder)
-    files = tuple(code_file(path, folder, top) for path in modules_in(top))
+    files = tuple(code_file(path, folder, top) for path in module_files(top))
     _check_size(package.name, files, folder)
     module = reference.partition(":")[0]
     path = module.replace(".", "/")
-    if not {f"{path}.py", f"{path}/__init__.py"} & {file.shown for file in files}:
-        known = {file.shown.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
-        hint = did_you_mean(module, known) or f"Its file is {top / path}.py."
-        raise package.error(f"there is no module {module} in the package", field, hint)
-    return Code(kind=kind, name=package.name, root=top, files=files, own=True, folder=folder, entry=reference)
+    if not {f"{path}.py", f"{path}/__init__.py"} & {file.display_path for file in files}:
+        known = {file.display_path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
+        hint = did_you_mean(module, known) or f"Create {top / path}.py."
+        raise package.error(f"unknown module {module}", field, hint)
+    return Code(kind=kind, name=package.name, root=top, files=files, is_own=True, folder=folder, entry=reference)
 
 
 def _check_size(name: str, files: tuple[CodeFile, ...], folder: Path | None) -> None:
     if sum(len(file.content) for file in files) > MAX_BYTES:
-        raise ToolUnavailable(f"the package {name} is too large: over {MAX_BYTES:,} bytes", where=str(folder))
+        raise ToolUnavailable(f"the package {name} is larger than {MAX_BYTES:,} bytes", where=str(folder))
 
 
-def names_module(worker: Worker) -> bool:
-    """Return True if the worker's output schema is a model in Python."""
+def has_python_schema(worker: Worker) -> bool:
+    """Return True if the output schema of a worker is a Python model."""
     reference = worker.definition.output_schema_ref
     return reference is not None and not reference.endswith(".json")
 
@@ -209,141 +207,134 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     """Return the module, or the whole package, of `output_schema_ref: package.module:Model`."""
     reference = worker.definition.output_schema_ref or ""
     if not _REFERENCE.fullmatch(reference):
-        message = f"output_schema_ref: {reference!r} is neither a .json file nor package.module:Model"
-        raise InvalidFile(message, where=worker.place, hint=_HOW)
+        message = f"output_schema_ref: {reference!r} is not a .json file or package.module:Model"
+        raise InvalidFile(message, where=worker.place, hint=_SCHEMA_HINT)
     module = reference.partition(":")[0]
     top, *inner = module.split(".")
     if top in sys.stdlib_module_names or top == "guildhall":
-        message = f"output_schema_ref: {top} is the name of a module that does not belong to the project"
-        raise InvalidFile(message, where=worker.place, hint=_HOW)
-    root = source_root(worker.beside(frame)) if worker.scope == "package" else worker.beside(frame)
-    folder = _package(root, top)
-    paths = [root / f"{top}.py"] if folder is None else list(modules_in(folder))
-    wanted = root.joinpath(top, *inner)
-    if not {wanted.with_name(f"{wanted.name}.py"), wanted / "__init__.py"} & set(paths) or not _is_file(paths[0]):
-        message = f"output_schema_ref: there is no module {module} in {root}"
-        raise InvalidFile(message, where=worker.place, hint="Its file lies in the worker's project: package/module.py.")
+        message = f"output_schema_ref: {top} is not a module of the project"
+        raise InvalidFile(message, where=worker.place, hint=_SCHEMA_HINT)
+    root = source_root(worker.resource_folder(frame)) if worker.scope == "package" else worker.resource_folder(frame)
+    folder = _package_folder(root, top)
+    paths = [root / f"{top}.py"] if folder is None else list(module_files(folder))
+    path = root.joinpath(top, *inner)
+    if not {path.with_name(f"{path.name}.py"), path / "__init__.py"} & set(paths) or not _is_file(paths[0]):
+        message = f"output_schema_ref: unknown module {module} in {root}"
+        raise InvalidFile(message, where=worker.place, hint="Create it in the worker's project: package/module.py.")
     files = tuple(code_file(path, root) for path in paths)
     _check_size(top, files, folder)
-    own = root.resolve() == home.path.resolve() or worker.scope == "package"
-    return Code(kind="module", name=reference, root=root, files=files, own=own, folder=folder)
+    is_own = root.resolve() == home.path.resolve() or worker.scope == "package"
+    return Code(kind="module", name=reference, root=root, files=files, is_own=is_own, folder=folder)
 
 
 def source_root(folder: Path) -> Path:
-    """Return the folder where the modules of a package start: its `src/` if it has one, else its folder."""
-    return folder / "src" if os.path.isdir(folder / "src") else folder  # noqa: PTH112 - what cannot be seen is not there
+    """Return the folder of the modules of a package: its `src/` if there is one, else its folder."""
+    return folder / "src" if os.path.isdir(folder / "src") else folder  # noqa: PTH112 - False if it cannot be read
 
 
-def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
-    """Return every toolbox of a project, used or not, and the errors of files that cannot be read."""
-    found: list[Code] = []
-    wrong: list[GuildError] = []
+def project_toolboxes(root: Path) -> tuple[list[Code], list[GuildError]]:
+    """Return all toolboxes of a project, used or not, and the errors of files that cannot be read."""
     try:
         paths = sorted(path for path in (root / TOOLBOXES).glob("*.py") if is_name(path.stem))
     except OSError as error:
-        return [], [ToolUnavailable(f"the folder cannot be read: {error.strerror}", where=str(root / TOOLBOXES))]
-    for path in paths:
-        try:
-            found.append(Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),)))
-        except GuildError as error:
-            wrong.append(error)
-    return found, wrong
+        return [], [ToolUnavailable(f"cannot read the folder: {error.strerror}", where=str(root / TOOLBOXES))]
+    return _collect(partial(_project_toolbox, path, root) for path in paths)
 
 
-def _package(root: Path, top: str) -> Path | None:
-    """Return the folder of a package as Python finds it, or None if it is a single file."""
+def _project_toolbox(path: Path, root: Path) -> Code:
+    return Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),))
+
+
+def _package_folder(root: Path, top: str) -> Path | None:
+    """Return the folder of a Python package, or None if the module is a single file."""
     if _is_file(root / top / "__init__.py"):
         return root / top
     return root / top if (root / top).is_dir() and not _is_file(root / f"{top}.py") else None
 
 
-def modules_in(folder: Path) -> Iterator[Path]:
-    """Yield every file below a folder that Python could import. Links to folders are not followed."""
+def module_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that Python could import. Does not follow links to folders."""
     count = 0
-    for place, folders, files in os.walk(folder, onerror=raise_unreadable):
+    for parent, folders, files in os.walk(folder, onerror=raise_unreadable):
         folders[:] = sorted(name for name in folders if MODULE.fullmatch(name) and name != "__pycache__")
         for name in sorted(files):
             if name.endswith(".py") and MODULE.fullmatch(name.removesuffix(".py")):
                 count += 1
                 if count > MAX_FILES:
-                    hint = "Put what is needed into a package of its own."
-                    raise ToolUnavailable(f"there are more than {MAX_FILES} modules", where=str(folder), hint=hint)
-                yield Path(place) / name
+                    hint = "Move the modules that the worker needs to a smaller package."
+                    raise ToolUnavailable(f"more than {MAX_FILES} modules", where=str(folder), hint=hint)
+                yield Path(parent) / name
 
 
 def raise_unreadable(error: OSError) -> None:
     """Raise ToolUnavailable for a folder that `os.walk` cannot read."""
-    raise ToolUnavailable(f"the folder cannot be read: {error.strerror or error}", where=error.filename)
+    raise ToolUnavailable(f"cannot read the folder: {error.strerror or error}", where=error.filename)
 
 
-def code_file(path: Path, root: Path, start: Path | None = None, *, anywhere: bool = False) -> CodeFile:
-    """Return a file of a project. Raise ToolUnavailable for a link out of it, unless it may be `anywhere`.
+def code_file(path: Path, root: Path, start: Path | None = None, *, allow_links: bool = False) -> CodeFile:
+    """Read a file of a project. Raise ToolUnavailable for a link out of the project, unless `allow_links`.
 
-    `start`: the folder from which its path is shown, if not the project.
+    `start`: the folder that the displayed path is relative to, if not the project.
     """
     try:
         real, top = path.resolve(strict=True), root.resolve()
-    except (OSError, RuntimeError) as error:  # gone, no permission, a loop of links
+    except (OSError, RuntimeError) as error:  # missing, no permission, a loop of links
         reason = getattr(error, "strerror", None) or error
-        raise ToolUnavailable(f"the file cannot be read: {reason}", where=str(path)) from None
-    if not anywhere and not real.is_relative_to(top):
-        raise ToolUnavailable(
-            f"this is a link out of the project, to {real}", where=str(path), hint="Put a copy into the project."
-        )
-    return CodeFile(path=real, shown=path.relative_to(start or root).as_posix(), content=read_source(real))
+        raise ToolUnavailable(f"cannot read the file: {reason}", where=str(path)) from None
+    if not allow_links and not real.is_relative_to(top):
+        raise ToolUnavailable(f"a link out of the project, to {real}", where=str(path), hint="Replace it by a copy.")
+    return CodeFile(path=real, display_path=path.relative_to(start or root).as_posix(), content=read_source(real))
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        return True  # there is something; reading it says what is wrong
+        return True  # reading it later reports the error
 
 
-def program_of(worker: Worker, name: str, frame: Frame) -> Path:
-    """Return the program of a server: a path in the project if it has a slash, else found on the caller's PATH."""
+def server_program(worker: Worker, name: str, frame: Frame) -> Path:
+    """Return the program of a server: a path in the project if it has a slash, else from the caller's PATH."""
     word = (worker.definition.mcp_servers[name].command or ("",))[0]
     if "/" in word:
-        found = worker.folder(frame) / Path(word).expanduser()
+        found = worker.project_root(frame) / Path(word).expanduser()
         path = found if found.is_file() else None
     else:
         which = shutil.which(word, path=frame.env.get("PATH"))
         path = Path(which) if which else None
     if path is None:
-        message = f"{SERVERS}.{name}.command: there is no program {word!r}"
+        message = f"{SERVERS}.{name}.command: unknown program {word!r}"
         raise ToolUnavailable(message, where=worker.place, hint="Install it, or correct the command.")
     return path.absolute()
 
 
-def variables_of(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
-    """Return the caller's variables that the worker file names and the settings allow."""
-    found: dict[str, str] = {}
-    for variable in worker.definition.mcp_servers[name].env:
-        if variable not in frame.env:
-            message = f"{SERVERS}.{name}.env: the variable {variable} is not set, or not allowed"
-            hint = f"Set it, and allow it in your settings: `env: [{variable}]`."
-            raise ToolUnavailable(message, where=worker.place, hint=hint)
-        found[variable] = frame.env[variable]
-    return found
+def server_variables(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
+    """Return the caller's variables that the worker file names. Raise ToolUnavailable if one is not allowed."""
+    variables = worker.definition.mcp_servers[name].env
+    if missing := next((variable for variable in variables if variable not in frame.env), None):
+        message = f"{SERVERS}.{name}.env: the variable {missing} is not set or not allowed"
+        hint = f"Set it, and allow it in your settings: env: [{missing}]"
+        raise ToolUnavailable(message, where=worker.place, hint=hint)
+    return {variable: frame.env[variable] for variable in variables}
 
 
-def seen_by(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
-    """Return the folders that a server may read besides those of the run.
+def readable_folders(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
+    """Return the folders that a server may read besides the folders of the run.
 
-    These are the installation of its program, and the folders of the files that its command names, because the files
-    that it loads are there. The user's whole home is never among them.
+    These are the installation of its program, and the folders of the files in its command, which contain the files that
+    it loads. The home directory of the user is never among them.
     """
-    person = Path.home()
+    user_home = Path.home()
     found = [*installation(program)]
     for word in (worker.definition.mcp_servers[name].command or ())[1:]:
         path = Path(word).expanduser()
         if path.is_absolute() and path.exists():
             found.append(path if path.is_dir() else path.parent)
-    return tuple(path for path in dict.fromkeys(found) if path not in (*person.parents, person))
+    return tuple(path for path in dict.fromkeys(found) if path not in (*user_home.parents, user_home))
 
 
-def checked_schema(schema: Any, where: str) -> Mapping[str, Any]:
-    """Return the schema. Raise InvalidFile unless it describes an object and refers only to itself."""
+def check_output_schema(schema: Any, where: str) -> Mapping[str, Any]:
+    """Return the schema. Raise InvalidFile unless it describes an object and all references are to its own parts."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
 
@@ -352,38 +343,38 @@ def checked_schema(schema: Any, where: str) -> Mapping[str, Any]:
     except SchemaError as error:
         raise InvalidFile(f"not a JSON Schema: {error.message}", where=where) from None
     except RecursionError:
-        raise InvalidFile("not a JSON Schema: it is nested too deeply", where=where) from None
+        raise InvalidFile("not a JSON Schema: nested too deeply", where=where) from None
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
         raise InvalidFile("an output schema must have `type: object`", where=where)
     for reference in _references(schema):
-        if not _leads_somewhere(reference, cast("dict[str, Any]", schema)):
-            hint = "An output schema stands alone: its references lead to parts of itself, such as #/$defs/part."
-            raise InvalidFile(f"the reference {format_value(reference)} leads nowhere", where=where, hint=hint)
+        if not _is_resolvable(reference, cast("dict[str, Any]", schema)):
+            hint = "Refer to a part of the same schema, such as #/$defs/part."
+            raise InvalidFile(f"unresolvable reference {format_value(reference)}", where=where, hint=hint)
     return cast("dict[str, Any]", schema)
 
 
 def _references(schema: Any) -> Iterator[str]:
-    rest = [schema]
-    while rest:
-        part = rest.pop()
+    pending = [schema]
+    while pending:
+        part = pending.pop()
         if isinstance(part, dict):
-            inside = cast("dict[str, Any]", part)
-            yield from (inside[name] for name in ("$ref", "$dynamicRef") if isinstance(inside.get(name), str))
-            rest += inside.values()
+            fields = cast("dict[str, Any]", part)
+            yield from (fields[name] for name in ("$ref", "$dynamicRef") if isinstance(fields.get(name), str))
+            pending += fields.values()
         elif isinstance(part, list):
-            rest += cast("list[Any]", part)
+            pending += cast("list[Any]", part)
 
 
-def _leads_somewhere(reference: str, schema: Mapping[str, Any]) -> bool:
+def _is_resolvable(reference: str, schema: Mapping[str, Any]) -> bool:
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 
     if not reference.startswith("#"):
         return False
-    here = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(schema))
+    registry = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(schema))
     try:
-        return isinstance(here.resolver().lookup(reference).contents, dict | bool)
-    except (Unresolvable, ValueError, TypeError):  # no such part
+        return isinstance(registry.resolver().lookup(reference).contents, dict | bool)
+    except (Unresolvable, ValueError, TypeError):
         return False
 
 
@@ -392,52 +383,51 @@ class Trust:
     """The files that the user of a home trusts."""
 
     pins: Mapping[Path, Pin]
-    own: Path | None = None  # the folder of the program itself: whoever runs it has trusted it
+    program_folder: Path | None = None  # of the running program, which its user trusts
 
-    def seen(self, code: Code) -> tuple[Seen, ...]:
-        """Return each file of the code, and the trusted files of a package that do not exist any more."""
-        seen = [self._seen(file.path, file.shown, len(file.content), file.digest) for file in code.files]
+    def files(self, code: Code) -> tuple[FileTrust, ...]:
+        """Return the trust in each file of the code, and in the deleted files of a package."""
+        found = [self._compare(file.path, file.display_path, len(file.content), file.digest) for file in code.files]
         if code.folder is not None:
-            real, root, there = code.folder.resolve(), code.root.resolve(), {file.path for file in code.files}
-            gone = [path for path in sorted(self.pins) if path.is_relative_to(real) and path not in there]
-            seen += [self._seen(path, path.relative_to(root).as_posix(), 0, None) for path in gone]
-        return tuple(seen)
+            real, root, existing = code.folder.resolve(), code.root.resolve(), {file.path for file in code.files}
+            deleted = [path for path in sorted(self.pins) if path.is_relative_to(real) and path not in existing]
+            found += [self._compare(path, path.relative_to(root).as_posix(), 0, None) for path in deleted]
+        return tuple(found)
 
-    def _seen(self, path: Path, shown: str, size: int, digest: str | None) -> Seen:
-        """Compare a file with its pin. `digest`: None if the file does not exist any more."""
+    def _compare(self, path: Path, display_path: str, size: int, digest: str | None) -> FileTrust:
+        """Compare a file with its pin. `digest`: None if the file was deleted."""
         pin = self.pins.get(path)
         if pin is None:
-            return Seen(path=path, shown=shown, size=size, digest=digest or "", standing="new")
-        standing: Standing = "gone" if digest is None else "trusted" if digest == pin.digest else "changed"
+            return FileTrust(path=path, display_path=display_path, size=size, digest=digest or "", state="new")
+        state: TrustState = "gone" if digest is None else "trusted" if digest == pin.digest else "changed"
         trusted_at, digest = pin.trusted_at, digest or pin.digest
-        return Seen(path=path, shown=shown, size=size, digest=digest, standing=standing, trusted_at=trusted_at)
-
-    def holds(self, code: Code) -> bool:
-        """Return True if the code may run: it is in the user's own home, or every file is trusted as it is."""
-        if self.own is not None and code.root.resolve() == self.own:
-            return True
-        return code.own or all(seen.standing == "trusted" for seen in self.seen(code))
-
-    def demand(self, code: Code, worker: Worker, frame: Frame) -> None:
-        """Raise NotTrusted unless the code may run."""
-        if self.holds(code):
-            return
-        field = _FIELDS.get(code.kind, "output_schema_ref")
-        raise NotTrusted(
-            f"{field}: {code.name} is {self.why_not(code)}",
-            where=worker.place,
-            hint=f"Look at it, then: {how_to_trust(worker, frame)}",
+        return FileTrust(
+            path=path, display_path=display_path, size=size, digest=digest, state=state, trusted_at=trusted_at
         )
 
-    def why_not(self, code: Code) -> str:
-        """Return the files that the user has not trusted as they are."""
-        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
-        more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
-        return f"code that is not trusted as it is: {', '.join(open_ones[:5])}{more}"
+    def is_trusted(self, code: Code) -> bool:
+        """Return True if the code may be executed: it is the user's own, or every file is trusted and unchanged."""
+        if self.program_folder is not None and code.root.resolve() == self.program_folder:
+            return True
+        return code.is_own or all(file.state == "trusted" for file in self.files(code))
+
+    def check(self, code: Code, worker: Worker, frame: Frame) -> None:
+        """Raise NotTrusted unless the code may be executed."""
+        if self.is_trusted(code):
+            return
+        message = f"{_FIELDS.get(code.kind, 'output_schema_ref')}: {code.name} is {self.describe_untrusted(code)}"
+        hint = f"Review and trust it: {trust_command(worker, frame)}"
+        raise NotTrusted(message, where=worker.place, hint=hint)
+
+    def describe_untrusted(self, code: Code) -> str:
+        """Return the part of an error message that names the files that are not trusted."""
+        files = [f"{file.display_path} ({file.state_text})" for file in self.files(code) if file.state != "trusted"]
+        more = f", and {len(files) - 5} more" if len(files) > 5 else ""
+        return f"untrusted code: {', '.join(files[:5])}{more}"
 
 
-def how_to_trust(worker: Worker, frame: Frame) -> str:
-    """Return the command that shows the code of a worker and asks the user to trust it."""
+def trust_command(worker: Worker, frame: Frame) -> str:
+    """Return the command that the user runs to review and trust the code of a worker."""
     if worker.path is None or worker.path.parent in (frame.root / WORKERS, frame.root / WORKERS / GENERATED):
         return "guild trust"
     return f"guild trust {shlex.quote(str(worker.path))}"

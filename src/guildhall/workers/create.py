@@ -1,10 +1,10 @@
 """Worker creation: drafts and saves workers for a worker (`worker_create`) or the library (`Worker.create`).
 
-The request has a name, instructions, a description, a model and an output schema. The file is a draft below
-`workers/generated/`. Does not write the starter file of `guild worker new` (see `workers.lifecycle`).
+The file is a draft below `workers/generated/`. Does not write the starter file of `guild worker new`:
+`workers.lifecycle` does.
 
 Invariant: permissions come only from `worker_creation:` in the user's settings, and never exceed the permissions of the
-creating worker. A created worker has no network, no toolboxes, no other workers, and cannot create workers.
+creating worker. A created worker has no network and no toolboxes, and cannot call or create workers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from guildhall.core.ids import digest, is_name
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
 from guildhall.tools.executor import BUILT_IN
-from guildhall.workers.code import checked_schema
+from guildhall.workers.code import check_output_schema
 from guildhall.workers.definition import Definition, Line
-from guildhall.workers.loader import WORKER_SUFFIXES, check
+from guildhall.workers.loader import WORKER_SUFFIXES, read_definition
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
 
 SCHEMAS = "schemas"
-_LONGEST = 100_000  # characters of instructions
-_NOT_HANDED_ON = frozenset({"worker.call", "worker.create", "worker_call", "worker_create", "net"})
-_FILES = ("script:", "replay:")  # models that are files or records of this machine
+_MAX_INSTRUCTION_CHARS = 100_000
+_NOT_INHERITED = frozenset({"worker.call", "worker.create", "worker_call", "worker_create", "net"})
+_LOCAL_MODELS = ("script:", "replay:")  # models that read files or journals of this machine
 
 
 class Spec(BaseModel):
@@ -48,7 +48,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: StrictStr
-    instructions: Annotated[StrictStr, Field(min_length=1, max_length=_LONGEST)]
+    instructions: Annotated[StrictStr, Field(min_length=1, max_length=_MAX_INSTRUCTION_CHARS)]
     description: Annotated[StrictStr, Field(max_length=1000)] | None = None
     model: Line | None = None
     output_schema: dict[str, Any] | None = None
@@ -56,14 +56,14 @@ class Spec(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A worker that is not saved yet: its file, its schema's file, and the rights that it does not get."""
+    """A worker that is not saved yet, with the texts of its files and the rights that it does not get."""
 
     worker: Worker
     path: Path
     text: str
     schema_path: Path
     schema: str | None
-    left_out: tuple[str, ...]
+    omitted_rights: tuple[str, ...]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -77,22 +77,21 @@ class Draft:
             return False
 
     def save(self) -> None:
-        """Write the files, the worker's last. An existing file is never overwritten."""
+        """Write the files, the worker file last. Raise Conflict instead of overwriting a file."""
         if self.schema is not None:
             _write_new(self.schema_path, self.schema)
         _write_new(self.path, self.text)
 
 
-def spec_of(data: Mapping[str, Any]) -> Spec:
-    """Return the request. Raise UsageError if it is not valid."""
+def parse_spec(data: Mapping[str, Any]) -> Spec:
     try:
         spec = Spec.model_validate(dict(data))
     except ValidationError as error:
         raise UsageError(_first_problem(error)) from None
     if not is_name(spec.name) or spec.name.lower().endswith(WORKER_SUFFIXES):
-        raise UsageError(f"name: {spec.name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
+        raise UsageError(f"name: invalid worker name {spec.name!r}", hint="Use letters, digits, '_', '-' and '.'.")
     if not spec.instructions.strip() or "\0" in spec.instructions:
-        raise UsageError("instructions: say in text how the worker is to work")
+        raise UsageError("instructions: expected text that describes how to work")
     return spec
 
 
@@ -101,21 +100,21 @@ def draft(
     defaults: WorkerCreation | None,
     frame: Frame,
     *,
-    taken: Iterable[str],
+    existing_names: Iterable[str],
     creator: Worker | None = None,
-    by: str,
+    author: str,
 ) -> Draft:
-    """Return the worker of a request, with the rights that it may have. `by` names its author.
+    """Return the worker of a request, with the rights that it may have.
 
-    `taken`: the names of all reachable workers, which a new worker must not shadow.
+    `existing_names`: of all reachable workers, which a new worker must not shadow.
     """
     if frame.worktree is not None:
-        hint = "Propose it in words, or as a file of the project; a person takes it over."
-        raise Refused("in a worktree of a project no workers are made: they would lie in the user's folder", hint=hint)
-    root = creator.folder(frame) if creator else frame.root
+        hint = "Propose the worker in your result. The user can create it."
+        raise Refused("cannot create a worker in a worktree: its file would be in the user's folder", hint=hint)
+    root = creator.project_root(frame) if creator else frame.root
     path = root / WORKERS / GENERATED / f"{spec.name}.yaml"
     schema_path = root / SCHEMAS / GENERATED / f"{spec.name}.json"
-    rights, left_out = _rights(defaults or WorkerCreation(), creator, frame)
+    rights, omitted = _rights(defaults or WorkerCreation(), creator, frame)
     data: dict[str, Any] = {"name": spec.name}
     if spec.description:
         data["description"] = " ".join(spec.description.split())
@@ -126,103 +125,102 @@ def draft(
     if spec.output_schema is not None:
         data["output_schema_ref"] = str(schema_path.relative_to(root))
     data |= rights
-    text = f"# Written by {by}. A draft: read it, then `guild worker set {spec.name} active`.\n{dump(data)}"
+    text = f"# Written by {author}. A draft: read it, then `guild worker set {spec.name} active`.\n{dump(data)}"
     try:
-        definition = check(yaml.parse(path, text))
+        definition = read_definition(yaml.parse(path, text))
     except InvalidFile as error:
-        raise UsageError(f"the worker cannot be made: {error.message}", hint=error.hint) from None
-    schema = None if spec.output_schema is None else checked_schema(spec.output_schema, "output_schema")
-    made = Draft(
-        worker=Worker(
-            definition=definition,
-            instructions=spec.instructions,
-            scope="project",
-            digest=digest(text.encode()),
-            path=path,
-        ),
+        raise UsageError(f"cannot create the worker: {error.message}", hint=error.hint) from None
+    schema = None if spec.output_schema is None else check_output_schema(spec.output_schema, "output_schema")
+    checksum = digest(text.encode())
+    worker = Worker(definition=definition, instructions=spec.instructions, scope="project", digest=checksum, path=path)
+    new = Draft(
+        worker=worker,
         path=path,
         text=text,
         schema_path=schema_path,
         schema=None if schema is None else json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
-        left_out=left_out,
+        omitted_rights=omitted,
     )
-    if spec.name.casefold() in {name.casefold() for name in taken} and not made.is_saved():
-        raise Conflict(f"name: there is already a worker {spec.name!r}", hint="Choose another name.")
-    return made
+    if spec.name.casefold() in {name.casefold() for name in existing_names} and not new.is_saved():
+        raise Conflict(f"name: the worker {spec.name!r} already exists", hint="Use another name.")
+    return new
 
 
 def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
-    """Return the model. Raise Refused for a local file that neither the settings nor the creator use."""
-    chosen = {defaults.model if defaults else None, creator.definition.model if creator else None}
-    if normal(model).startswith(_FILES) and model not in chosen:
-        raise Refused(f"model: {model!r} is a file of this machine", hint="Name a provider's model, or none at all.")
+    """Return the model. Raise Refused for a local model that neither the settings nor the creator use."""
+    allowed = {defaults.model if defaults else None, creator.definition.model if creator else None}
+    if normalize_model(model).startswith(_LOCAL_MODELS) and model not in allowed:
+        raise Refused(f"model: {model!r} is a file of this machine", hint="Use the model of a provider, or none.")
     return model
 
 
 def _rights(defaults: WorkerCreation, creator: Worker | None, frame: Frame) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the rights of the settings that the creator has too, and the rights that are left out."""
-    left_out: list[str] = []
+    """Return the rights of the settings that the creator has too, and descriptions of the other rights."""
+    omitted: list[str] = []
     tools: list[str] = []
     for name in defaults.tools:
         if "net" in BUILT_IN.get(name, frozenset()):
-            left_out.append(f"tools: {name} reaches the network")
+            omitted.append(f"tools: {name} uses the network")
         elif creator is not None and name not in creator.definition.tools:
-            left_out.append(f"tools: {creator.name} has no {name} itself")
+            omitted.append(f"tools: {creator.name} does not have {name}")
         else:
             tools.append(name)
     sandboxes: dict[str, Any] = {}
-    for name, wanted in defaults.sandboxes.items():
-        if (narrowed := _narrowed(name, wanted, creator, frame)) is None:
-            left_out.append(f"sandboxes.{name}: {creator.name if creator else 'it'} has no such right itself")
+    for name, fields in defaults.sandboxes.items():
+        if (narrowed := _narrow_sandbox(name, fields, creator, frame)) is None:
+            omitted.append(f"sandboxes.{name}: {creator.name if creator else 'the creator'} does not have this right")
         else:
             sandboxes[name] = narrowed
     rules = _rules(defaults, creator)
-    fields: dict[str, Any] = {"tools": tools, "sandboxes": sandboxes, "tool_rules": rules}
+    rights: dict[str, Any] = {"tools": tools, "sandboxes": sandboxes, "tool_rules": rules}
     if creator is not None:
-        fields["limits"] = creator.definition.limits.model_dump(mode="json", exclude_defaults=True)
+        rights["limits"] = creator.definition.limits.model_dump(mode="json", exclude_defaults=True)
         if not creator.definition.base:
-            fields["base"] = False
-    return {name: value for name, value in fields.items() if value not in ({}, [])}, tuple(left_out)
+            rights["base"] = False
+    return {name: value for name, value in rights.items() if value not in ({}, [])}, tuple(omitted)
 
 
 def _rules(defaults: WorkerCreation, creator: Worker | None) -> dict[str, dict[str, Any]]:
-    """Return the rules of settings and creator, the stricter of the two for each name."""
-    handed_on = rule_names() - _NOT_HANDED_ON
+    """Return the rules of the settings and the creator. If both have a rule, combine the stricter fields."""
     own = creator.definition.tool_rules if creator else {}
-    asked = _parsed({"tool_rules": defaults.tool_rules}).tool_rules
+    defined = _parse_settings({"tool_rules": defaults.tool_rules}).tool_rules
     rules: dict[str, dict[str, Any]] = {}
-    for name in sorted({*own, *asked} & handed_on):
-        both = [rules_of[name] for rules_of in (own, asked) if name in rules_of]
-        tighter: dict[str, Any] = {}
+    for name in sorted({*own, *defined} & (rule_names() - _NOT_INHERITED)):
+        both = [source[name] for source in (own, defined) if name in source]
+        strict: dict[str, Any] = {}
         if not all(rule.allowed for rule in both):
-            tighter["allowed"] = False
+            strict["allowed"] = False
         if any(rule.approval_required for rule in both):
-            tighter["approval_required"] = True
+            strict["approval_required"] = True
         if times := [rule.timeout for rule in both if rule.timeout is not None]:
-            tighter["timeout"] = f"{min(times):g}s"
-        if tighter:
-            rules[name] = tighter
+            strict["timeout"] = f"{min(times):g}s"
+        if strict:
+            rules[name] = strict
     return rules
 
 
-def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> dict[str, Any] | None:
-    """Return a sandbox of the settings, narrowed to the creator's, or None if the creator has no such right."""
-    asked = _parsed({"sandboxes": {name: wanted}})
-    fields = asked.sandboxes[name].model_dump(mode="json", exclude_defaults=True)
+def _narrow_sandbox(name: str, settings: Any, creator: Worker | None, frame: Frame) -> dict[str, Any] | None:
+    """Return a sandbox of the settings, limited to the rights of the creator, or None if it has no right to it."""
+    definition = _parse_settings({"sandboxes": {name: settings}})
+    fields = definition.sandboxes[name].model_dump(mode="json", exclude_defaults=True)
     if creator is None:
         return fields
     try:
-        (folder,) = replace(creator, definition=asked).folders(frame)
-    except ToolUnavailable:  # it is to be read and is not there
+        (folder,) = replace(creator, definition=definition).sandbox_folders(frame)
+    except ToolUnavailable:  # a read-only folder that does not exist
         return None
-    kept = [one.resolve() for one in creator.deciding(frame)]
-    for own in (*creator.folders(frame), *_looked_at(creator, frame)):
+    protected = [path.resolve() for path in creator.protected_paths(frame)]
+    readable = any("fs.read" in BUILT_IN[tool] for tool in creator.definition.tools)
+    working_folder = (Folder(path=frame.project_folder.resolve()),) if readable else ()
+    for own in (*creator.sandbox_folders(frame), *working_folder):
         if not folder.path.is_relative_to(own.path) or (folder.is_writable and not own.is_writable):
             continue
-        if folder.is_writable and any(own.path in one.parents and folder.path.is_relative_to(one) for one in kept):
-            continue  # it lies in what the creator's folder does not let it change
+        if folder.is_writable and any(
+            own.path in path.parents and folder.path.is_relative_to(path) for path in protected
+        ):
+            continue
         for limit in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
-            narrowed = _common(getattr(folder, limit), getattr(own, limit))
+            narrowed = _common_suffixes(getattr(folder, limit), getattr(own, limit))
             if narrowed is None:
                 return None
             if narrowed:
@@ -232,25 +230,19 @@ def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> d
     return None
 
 
-def _looked_at(creator: Worker, frame: Frame) -> tuple[Folder, ...]:
-    """Return the working folder if the creator has tools that read files there."""
-    looks = any("fs.read" in BUILT_IN[name] for name in creator.definition.tools)
-    return (Folder(path=frame.project_folder.resolve()),) if looks else ()
+def _common_suffixes(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the suffixes that both allow, or None if they have none in common. An empty tuple allows all."""
+    if not first or not second:
+        return first or second
+    return tuple(suffix for suffix in first if suffix in second) or None
 
 
-def _common(wanted: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the suffixes that both allow, or None if there are none. An empty tuple allows all."""
-    if not wanted or not own:
-        return wanted or own
-    return tuple(suffix for suffix in wanted if suffix in own) or None
-
-
-def _parsed(fields: dict[str, Any]) -> Definition:
-    """Return fields of the settings as those of a worker file."""
+def _parse_settings(fields: dict[str, Any]) -> Definition:
+    """Return a definition with these fields of `worker_creation`. Raise InvalidFile if they are not valid."""
     try:
         return Definition.model_validate({"name": "new", "instructions": "-", **fields})
     except ValidationError as error:
-        hint = "Correct it in config.yaml of your home."
+        hint = "Correct config.yaml in your home."
         raise InvalidFile(f"worker_creation.{_first_problem(error)}", hint=hint) from None
 
 
@@ -260,12 +252,12 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a new file. Raise Conflict if it exists with another text, and Refused if a link leads elsewhere."""
+    """Write a new file. Raise Conflict if it exists with another text, and Refused if a folder is a link."""
     for folder in (path.parent.parent, path.parent):
         if folder.is_symlink():
-            raise Refused("a new worker is not written through a link", where=str(folder))
+            raise Refused("cannot write a new worker through a symbolic link", where=str(folder))
     if os.path.lexists(path):
         if not path.is_symlink() and path.read_bytes() == text.encode():
             return
-        raise Conflict("there is already such a file", where=str(path), hint="Choose another name.")
+        raise Conflict("the file already exists", where=str(path), hint="Use another name.")
     replace_user_file(path, text)

@@ -1,6 +1,6 @@
 """Worker definition: declares every field of a worker file with its default and its constraints.
 
-The JSON Schema of worker files is generated from these types. Does not read files (see `workers.loader`).
+The JSON Schema of worker files is generated from these types. Does not read files: `workers.loader` does.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from guildhall.core.yaml import format_value
 RuntimeName = Literal["pydantic", "claude", "codex", "opencode", "cursor"]
 Status = Literal["draft", "active", "retired"]
 EVERY_WORKER = "*"
-# The hall gives these by where a worker works, and by who it is. None of them can be asked for.
+# The hall adds these by the purpose of a run. A worker file cannot name them.
 SYSTEM_TOOLBOXES = ("base", "room", "job", "commission", "meeting", "manager")
 
 
-def _name(value: object) -> object:
+def _check_name(value: object) -> object:
     if isinstance(value, str) and not is_name(value):
-        raise ValueError(f"{format_value(value)} cannot be a name: use letters, digits, '_', '-' and '.', at most 64")
+        raise ValueError(f"{format_value(value)} is not a valid name: use up to 64 letters, digits, '_', '-' and '.'")
     return value
 
 
-def _toolbox_name(value: object) -> object:
+def _check_toolbox_name(value: object) -> object:
     if value in SYSTEM_TOOLBOXES:
-        raise ValueError(f"{value} is a toolbox of the hall's own: it is given where it belongs, and cannot be named")
-    return _name(value)
+        raise ValueError(f"{value} is a system toolbox: the hall adds it where it applies")
+    return _check_name(value)
 
 
-def _plain(value: object) -> object:
+def _check_printable(value: object) -> object:
     if isinstance(value, str) and not value.isprintable():
-        raise ValueError("there are control characters in the text")
+        raise ValueError("contains control characters")
     return value
 
 
-def _suffix(value: object) -> object:
+def _normalize_suffix(value: object) -> object:
     if not isinstance(value, str):
         return value
     suffix = value.lower() if value.startswith(".") else f".{value.lower()}"
@@ -47,36 +47,31 @@ def _suffix(value: object) -> object:
     return suffix
 
 
-def _mode(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-def _everyone(value: object) -> object:
-    return (EVERY_WORKER,) if value == EVERY_WORKER else value
-
-
-def _worker_name(value: object) -> object:
+def _check_worker_name(value: object) -> object:
     """Accept a name, a name with its scope (`project/reviewer`), or `*`."""
     if isinstance(value, str) and value != EVERY_WORKER:
         scope, _, name = value.rpartition("/")
-        _name(name if scope in ("", "project", "home", "package", "shipped") else value)
+        _check_name(name if scope in ("", "project", "home", "package", "shipped") else value)
     return value
 
 
-def _member_name(value: object) -> object:
+def _check_member_name(value: object) -> object:
     """Accept a name, a name with its scope (`home/researcher`), or `*`."""
     if isinstance(value, str) and value != EVERY_WORKER:
-        _name(value.removeprefix("project/").removeprefix("home/"))
+        _check_name(value.removeprefix("project/").removeprefix("home/"))
     return value
 
 
-Name = Annotated[StrictStr, BeforeValidator(_name)]
-ToolboxName = Annotated[StrictStr, BeforeValidator(_toolbox_name)]
-Line = Annotated[StrictStr, BeforeValidator(_plain), Field(min_length=1, max_length=4096)]
-Suffix = Annotated[StrictStr, BeforeValidator(_suffix)]
-MemberName = Annotated[StrictStr, BeforeValidator(_member_name)]
-WorkerName = Annotated[StrictStr, BeforeValidator(_worker_name)]
-_EVERYONE = BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...])
+Name = Annotated[StrictStr, BeforeValidator(_check_name)]
+ToolboxName = Annotated[StrictStr, BeforeValidator(_check_toolbox_name)]
+Line = Annotated[StrictStr, BeforeValidator(_check_printable), Field(min_length=1, max_length=4096)]
+Suffix = Annotated[StrictStr, BeforeValidator(_normalize_suffix)]
+MemberName = Annotated[StrictStr, BeforeValidator(_check_member_name)]
+WorkerName = Annotated[StrictStr, BeforeValidator(_check_worker_name)]
+_ALLOW_STAR = BeforeValidator(
+    lambda value: (EVERY_WORKER,) if value == EVERY_WORKER else value,
+    json_schema_input_type=Literal["*"] | tuple[str, ...],
+)
 Bytes = Annotated[StrictInt, Field(gt=0, le=10**12)]
 
 
@@ -87,26 +82,32 @@ class Part(BaseModel):
 
 
 class Sandbox(Part):
-    """A folder that the worker may see under a name."""
+    """A folder that the worker can access."""
 
-    name: Name | None = Field(default=None, description="The sandbox's name again; it may be left out.")
-    path: Line = Field(description="The folder. A relative path starts at the project.")
-    mode: Annotated[Literal["ro", "rw"], BeforeValidator(_mode)] = Field(
-        default="ro", description="Whether the worker may only read (ro) or also write (rw)."
+    name: Name | None = Field(default=None, description="The name of the sandbox, repeated. Optional.")
+    path: Line = Field(description="The folder, relative to the project.")
+    mode: Annotated[
+        Literal["ro", "rw"], BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+    ] = Field(default="ro", description="ro: the worker may read; rw: it may also write.")
+    allowed_suffixes: tuple[Suffix, ...] = Field(
+        default=(), description="Allow only files with these suffixes; empty: all."
     )
-    allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only files with these suffixes; empty: all.")
-    text_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these are read as text; empty: all.")
-    attachment_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these may be attached; empty: all.")
-    max_bytes: Bytes = Field(default=10_000_000, description="The largest file that is read or written.")
+    text_suffixes: tuple[Suffix, ...] = Field(default=(), description="Read only these as text; empty: all.")
+    attachment_suffixes: tuple[Suffix, ...] = Field(
+        default=(), description="Allow only these as attachments; empty: all."
+    )
+    max_bytes: Bytes = Field(default=10_000_000, description="Maximum size of a file that is read or written.")
 
 
 class AttachmentPolicy(Part):
     """Limits of the attachments of a request to the worker."""
 
-    max_attachments: Annotated[StrictInt, Field(ge=0, le=1000)] = Field(default=4, description="How many files.")
-    max_total_bytes: Bytes = Field(default=10_000_000, description="How many bytes all of them may have.")
-    allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these suffixes; empty: all.")
-    denied_suffixes: tuple[Suffix, ...] = Field(default=(), description="Never these suffixes.")
+    max_attachments: Annotated[StrictInt, Field(ge=0, le=1000)] = Field(
+        default=4, description="Maximum number of files."
+    )
+    max_total_bytes: Bytes = Field(default=10_000_000, description="Maximum size of all files together.")
+    allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Allow only these suffixes; empty: all.")
+    denied_suffixes: tuple[Suffix, ...] = Field(default=(), description="Reject these suffixes.")
 
     def __str__(self) -> str:
         if not self.max_attachments:
@@ -120,36 +121,34 @@ class AttachmentPolicy(Part):
 class ToolRule(Part):
     """A rule for a capability or a tool."""
 
-    name: StrictStr | None = Field(default=None, description="The rule's name, where rules are written as a list.")
-    allowed: StrictBool = Field(default=True, description="false: the worker may not do this at all.")
-    approval_required: StrictBool = Field(default=False, description="true: a person is asked before each call.")
-    timeout: Duration | None = Field(
-        default=None, description="How long the approval may take; not set: as long as it takes."
-    )
-    description: StrictStr | None = Field(default=None, description="Why the rule is there; for readers.")
+    name: StrictStr | None = Field(default=None, description="The name of the rule, if rules are written as a list.")
+    allowed: StrictBool = Field(default=True, description="false: reject these calls.")
+    approval_required: StrictBool = Field(default=False, description="true: ask the user before each call.")
+    timeout: Duration | None = Field(default=None, description="How long to wait for the approval; not set: no limit.")
+    description: StrictStr | None = Field(default=None, description="Why the rule exists, for readers.")
 
 
 class McpServer(Part):
-    """A server of tools that speaks MCP: a program, or an address."""
+    """An MCP server: a program to start, or the URL of a running server."""
 
     command: Annotated[tuple[Line, ...], Field(min_length=1)] | None = Field(
         default=None, description="The program and its arguments, as a list."
     )
     url: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = Field(
-        default=None, description="The address of a running server."
+        default=None, description="The URL of a running server."
     )
     env: tuple[VariableName, ...] = Field(
         default=(),
-        description="Names of variables that the program may see; with `url` one at most, whose value is its token.",
+        description="Environment variables for the program; with `url` at most one, whose value is the token.",
     )
-    tools: tuple[Line, ...] | None = Field(default=None, description="Only these of its tools; not set: all.")
+    tools: tuple[Line, ...] | None = Field(default=None, description="Offer only these tools; not set: all.")
 
     @model_validator(mode="after")
-    def _one(self) -> McpServer:
+    def _check_transport(self) -> McpServer:
         if (self.command is None) == (self.url is None):
             raise ValueError("name either `command` (a list) or `url`")
         if self.url is not None and len(self.env) > 1:
-            raise ValueError("with `url`, `env` names at most one variable: the one that holds the server's token")
+            raise ValueError("with `url`, `env` names at most one variable: the token of the server")
         return self
 
 
@@ -158,10 +157,10 @@ class Limits(Part):
 
     max_turns: Annotated[StrictInt, Field(gt=0)] | None = Field(default=150, description="Model calls; null: no limit.")
     max_tokens: Annotated[StrictInt, Field(gt=0)] | None = Field(
-        default=None, description="Tokens of all questions and answers together; not set: no limit."
+        default=None, description="Input and output tokens together; not set: no limit."
     )
     max_budget_usd: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
-        default=None, description="Dollars; not set: no limit of its own."
+        default=None, description="US dollars; not set: no limit."
     )
     timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
 
@@ -170,11 +169,11 @@ class Completion(Part):
     """Files that a job of the worker must write."""
 
     artifacts: Annotated[tuple[Line, ...], Field(max_length=100)] = Field(
-        default=(), description="Files below the job's artifacts/ that it must have written, such as report.md."
+        default=(), description="Files that a job must write below its artifacts/, such as report.md."
     )
 
 
-def named_rules(value: object) -> object:
+def rules_by_name(value: object) -> object:
     """Return rules by name. A list of rules with `name:` becomes a mapping; a name inside must equal the key."""
     if isinstance(value, list | tuple):
         named: dict[str, object] = {}
@@ -184,67 +183,67 @@ def named_rules(value: object) -> object:
             if not isinstance(name, str):
                 raise ValueError("in a list, each rule needs a `name:`")
             if name in named:
-                raise ValueError(f"there are two rules named {format_value(name)}")
+                raise ValueError(f"duplicate rule {format_value(name)}")
             named[name] = fields
         return named
     if isinstance(value, dict):
         for name, rule in cast("dict[str, object]", value).items():
             inner = cast("dict[str, object]", rule).get("name", name) if isinstance(rule, dict) else name
             if inner not in (name, None):
-                raise ValueError(f"the rule {format_value(name)} says inside that its name is {format_value(inner)}")
+                raise ValueError(f"the rule {format_value(name)} has another name inside: {format_value(inner)}")
     return cast("object", value)
 
 
 class Definition(Part):
     """All fields of a worker file."""
 
-    name: Name = Field(description="The worker's name: that of its file.")
-    description: StrictStr | None = Field(default=None, description="What it is for, in a line.")
+    name: Name = Field(description="The name of the worker, which is also the name of its file.")
+    description: StrictStr | None = Field(default=None, description="The purpose of the worker, on one line.")
     instructions: StrictStr | None = Field(
-        default=None, description="The system prompt, taken as it stands. Not set: prompts/<name>.{md,txt,j2,jinja2}."
+        default=None, description="The system prompt, used as it is. Not set: prompts/<name>.{md,txt,j2,jinja2}."
     )
     model: Line | None = Field(
-        default=None, description="provider:model, script:FILE or replay:RUN; null: the caller's."
+        default=None, description="provider:model, script:FILE or replay:RUN; null: the model of the caller."
     )
     runtime: RuntimeName = Field(
-        default="pydantic", description="What executes it. `backend` is another name for this field."
+        default="pydantic", description="The program that executes runs. `backend` is another name for this field."
     )
-    tools: tuple[Name, ...] = Field(default=(), description="Built-in tools that it may use.")
-    toolboxes: tuple[ToolboxName, ...] = Field(default=(), description="Toolboxes that it may use.")
-    members: Annotated[tuple[MemberName, ...], _EVERYONE] = Field(
-        default=(), description="Guild members that it may dispatch to; `*`: all that take work."
+    tools: tuple[Name, ...] = Field(default=(), description="Built-in tools of the worker.")
+    toolboxes: tuple[ToolboxName, ...] = Field(default=(), description="Toolboxes of the worker.")
+    members: Annotated[tuple[MemberName, ...], _ALLOW_STAR] = Field(
+        default=(), description="Members that the worker may dispatch jobs to; `*`: all that accept jobs."
     )
-    mcp_servers: dict[Name, McpServer] = Field(default_factory=dict, description="Further servers of tools, by name.")
-    sandboxes: dict[Name, Sandbox] = Field(default_factory=dict, description="Folders that it may see, by name.")
+    mcp_servers: dict[Name, McpServer] = Field(default_factory=dict, description="MCP servers, by name.")
+    sandboxes: dict[Name, Sandbox] = Field(
+        default_factory=dict, description="Folders that the worker can access, by name."
+    )
     attachment_policy: AttachmentPolicy = Field(
-        default=AttachmentPolicy(), description="What may be attached to a request."
+        default=AttachmentPolicy(), description="Limits of the attachments of a request."
     )
-    allow_workers: Annotated[tuple[WorkerName, ...], _EVERYONE] = Field(
-        default=(), description="Workers that it may call; `*`: all active ones."
+    allow_workers: Annotated[tuple[WorkerName, ...], _ALLOW_STAR] = Field(
+        default=(), description="Workers that the worker may call; `*`: all active workers."
     )
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(rules_by_name)] = Field(
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )
     output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")
     completion: Completion = Field(
-        default=Completion(), description="What a job of the worker must give besides its result."
+        default=Completion(), description="Files that a job of the worker must produce besides its result."
     )
     limits: Limits = Field(default=Limits(), description="Turns, dollars and time of one run.")
     checkout: Literal["sparse", "full"] = Field(
-        default="sparse", description="How much of a project it gets as its worktree."
+        default="sparse", description="How much of a project is in the worktree of the worker."
     )
     status: Status = Field(default="active", description="draft, active or retired.")
-    locked: StrictBool = Field(default=False, description="true asks for a lock: the file is pinned as it is.")
-    base: StrictBool = Field(
-        default=True, description="false: without the base toolbox (memory, artifacts, decisions)."
-    )
+    locked: StrictBool = Field(default=False, description="true: lock the worker. The hall pins the text of the file.")
+    base: StrictBool = Field(default=True, description="false: no base toolbox (memory, artifacts, decisions).")
     accepts_risk: StrictBool = Field(
-        default=False, description="true: private files, untrusted text and outward acts together need no approval."
+        default=False, description="true: private files, untrusted text and network calls together need no approval."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _backend(cls, value: object) -> object:
+    def _rename_backend(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
         fields = dict(cast("dict[str, Any]", value))
@@ -255,8 +254,8 @@ class Definition(Part):
         return fields
 
     @model_validator(mode="after")
-    def _inner_names(self) -> Definition:
+    def _check_sandbox_names(self) -> Definition:
         for name, sandbox in self.sandboxes.items():
             if sandbox.name not in (None, name):
-                raise ValueError(f"the sandbox {name!r} says inside that its name is {sandbox.name!r}")
+                raise ValueError(f"the sandbox {name!r} has another name inside: {sandbox.name!r}")
         return self

@@ -1,6 +1,6 @@
-"""Worker types: define a worker with its origin, folders and rules, its lock, its trusted files, and its package.
+"""Worker types: define a worker, its lock, the trust in its files, and the listings of workers and packages.
 
-Does not read files (see `workers.loader`). Does not import pydantic, because commands import this module.
+Does not read files: `workers.loader` does. Does not import pydantic, because commands import this module.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from guildhall.workers.definition import Definition, Sandbox, Status
 
 Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]
-Standing = Literal["trusted", "new", "changed", "gone"]
+TrustState = Literal["trusted", "new", "changed", "gone"]
 PackageKind = Literal["worker", "toolbox", "both"]
 
 WORKERS = "workers"
-GENERATED = "generated"  # below workers/: what workers wrote
-# What decides what the runs of a project may do: read by all, changed by none of them.
-DECIDING = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
+GENERATED = "generated"  # below workers/: files that workers wrote
+# Paths of a project that define permissions. Runs can read them, but not write them.
+PERMISSION_PATHS = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
 
-ROOM_TOOLS = (  # in the order in which a model sees them
+ROOM_TOOLS = (  # in the order of the prompt
     "channel_send",
     "channel_read",
     "inbox_read",
@@ -51,7 +51,7 @@ ROOM_TOOLS = (  # in the order in which a model sees them
     "resource_read",
     "no_action",
 )
-# Tools that a rule may name although no toolbox of the worker's brings them.
+# Tools that a rule can name even if no toolbox of the worker has them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
 SYSTEM_TOOLS = (
     "sandbox_list",
@@ -75,39 +75,37 @@ SYSTEM_TOOLS = (
     "submit_review",
     *ROOM_TOOLS,
 )
-
-
-_STANDING_TEXTS: Mapping[Standing, str] = {
+_TRUST_TEXTS: Mapping[TrustState, str] = {
     "trusted": "trusted",
     "new": "not trusted yet",
     "changed": "changed since you trusted it",
-    "gone": "gone since you trusted it",
+    "gone": "deleted since you trusted it",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A pin of a worker's text at the time of the lock."""
+    """The digest that the text of a locked worker must have."""
 
     path: Path
     digest: str
     locked_at: str
-    wished: bool = False  # by `locked: true` in the file
+    is_requested: bool = False  # the file has `locked: true`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A definition with its origin."""
+    """A definition with its instructions and its origin."""
 
     definition: Definition
-    instructions: str  # as resolved: inline, from a file, or rendered
+    instructions: str  # inline, or the rendered prompt file
     scope: Scope
-    digest: str  # of the file's text, and of its instructions where these are in a file of their own
-    path: Path | None = None  # None: built in Python; of an agent that a workflow's file defines: that file
+    digest: str  # of the file and the prompt file
+    path: Path | None = None  # the worker file or workflow file; None: built in Python
     lock: Lock | None = None
-    workdir: Path | None = None  # of an agent: where it works and may write; None: as its file alone says
-    keeps: tuple[Path, ...] = ()  # of an agent: what its workflow has on disk, and it does not change
-    activate: str | None = None  # of a package: `module:function`, which says how its runs begin
+    workdir: Path | None = None  # of an agent: a folder that it can write, besides its sandboxes
+    workflow_paths: tuple[Path, ...] = ()  # of an agent: files of the workflow that it must not change
+    activate: str | None = None  # of a package: the `module:function` that returns the prompt of a run
 
     @property
     def name(self) -> str:
@@ -122,22 +120,22 @@ class Worker:
         return self.definition.status
 
     @property
-    def locked(self) -> bool:
+    def is_locked(self) -> bool:
         return self.lock is not None or self.definition.locked
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Return True if the worker is locked and its text differs from the pin."""
         return self.lock is not None and self.lock.digest != self.digest
 
     @property
     def place(self) -> str:
-        """Return the file of the worker, or its name, for errors."""
+        """Return the location of the worker for error messages."""
         return str(self.path) if self.path else f"the worker {self.name!r}"
 
     @property
     def identity(self) -> str:
-        """Return the identity of the worker, which does not depend on its text."""
+        """Return an id of the worker that does not depend on its text."""
         origin = f"{self.scope}:{self.path or self.name}"
         return f"{origin}#{self.name}" if self.scope == "workflow" else origin
 
@@ -149,55 +147,53 @@ class Worker:
         return tuple(Rule(name=ALIASES.get(name, name), **rule.model_dump(include=fields)) for name, rule in rules)
 
     def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
-        """Return the rules. Raise InvalidFile for a rule that names no tool of the run: it would protect nothing."""
+        """Return the rules. Raise InvalidFile for a rule that matches no tool of the run: it would protect nothing."""
         known = {*rule_names(), *tools}
         for rule in self.rules:
             if rule.name not in known:
-                message = f"tool_rules.{rule.name}: there is no such capability or tool"
+                message = f"tool_rules.{rule.name}: unknown capability or tool"
                 raise InvalidFile(message, where=self.place, hint=did_you_mean(rule.name, known))
         return self.rules
 
-    def folder(self, frame: Frame) -> Path:
-        """Return the folder of its sandboxes: its project, or the caller's if it has none."""
-        return project_of(self.path) if self.path and self.scope == "project" else frame.root
+    def project_root(self, frame: Frame) -> Path:
+        """Return the project that sandbox paths are relative to: the worker's own, else that of the caller."""
+        return project_folder(self.path) if self.path and self.scope == "project" else frame.root
 
-    def frame(self, frame: Frame) -> Frame:
-        """Return the frame in which it finds other workers: that of its own project."""
-        return replace(frame, root=self.folder(frame))
+    def project_frame(self, frame: Frame) -> Frame:
+        """Return the frame with the worker's own project, in which it finds other workers."""
+        return replace(frame, root=self.project_root(frame))
 
-    def beside(self, frame: Frame) -> Path:
-        """Return the folder of its prompts, schemas and scripts."""
-        return project_of(self.path) if self.path else frame.root
+    def resource_folder(self, frame: Frame) -> Path:
+        """Return the folder of the worker's prompts, schemas and scripts."""
+        return project_folder(self.path) if self.path else frame.root
 
-    def deciding(self, frame: Frame) -> tuple[Path, ...]:
-        """Return the paths that define permissions, such as worker files and settings. Runs must not write them."""
-        projects = dict.fromkeys((frame.root, self.folder(frame), self.beside(frame)))
-        found = [project / name for project in projects for name in DECIDING]
-        # Its own file beside no `workers/`; one in there is kept with that folder, unless the folder is a sandbox.
-        loose = self.path is not None and not any(one in self.path.parents for one in found)
-        return (*found, self.path, *self.keeps) if self.path and loose else (*found, *self.keeps)
+    def protected_paths(self, frame: Frame) -> tuple[Path, ...]:
+        """Return the paths that define permissions, such as worker files and settings. Runs cannot write them."""
+        projects = dict.fromkeys((frame.root, self.project_root(frame), self.resource_folder(frame)))
+        found = [project / name for project in projects for name in PERMISSION_PATHS]
+        if self.path is not None and not any(path in self.path.parents for path in found):
+            found.append(self.path)  # a worker file outside of `workers/`
+        return (*found, *self.workflow_paths)
 
-    def folders(self, frame: Frame) -> tuple[Folder, ...]:
-        """Return its sandboxes. A read-only folder must exist; a writable folder may be created by the run."""
-        return tuple(self._folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
+    def sandbox_folders(self, frame: Frame) -> tuple[Folder, ...]:
+        """Return the sandboxes. A read-only folder must exist. A run can create a writable folder."""
+        return tuple(self._sandbox_folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
 
-    def _folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
+    def _sandbox_folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
         field = f"sandboxes.{name}.path"
         try:
-            path = self._seen((self.folder(frame) / Path(sandbox.path).expanduser()).resolve(), sandbox, frame, field)
+            path = (self.project_root(frame) / Path(sandbox.path).expanduser()).resolve()
+            path = self._move_to_worktree(path, sandbox, frame, field)
             exists, is_folder = path.exists(), path.is_dir()
-        except (OSError, RuntimeError) as error:  # a loop of links, a name too long, ~nobody
-            raise ToolUnavailable(f"{field}: {sandbox.path} cannot be used: {error}", where=self.place) from None
+        except (OSError, RuntimeError) as error:  # a loop of links, a name too long, ~unknown_user
+            raise ToolUnavailable(f"{field}: cannot use {sandbox.path}: {error}", where=self.place) from None
         if exists and not is_folder:
             raise ToolUnavailable(f"{field}: {path} is not a folder", where=self.place)
         if not exists and sandbox.mode == "ro":
-            raise ToolUnavailable(
-                f"{field}: the folder {path} does not exist",
-                where=self.place,
-                hint="Make it, correct the path, or use `mode: rw` for a folder that the run may make."
-                if frame.worktree is None
-                else "The worktree does not have it: `checkout: full` gives the worker all of the project.",
-            )
+            hint = "Create it, correct the path, or use `mode: rw` for a folder that the run can create."
+            if frame.worktree is not None:
+                hint = "Set `checkout: full` in the worker file: the worktree contains only a part of the project."
+            raise ToolUnavailable(f"{field}: the folder {path} does not exist", where=self.place, hint=hint)
         return Folder(
             path=path,
             name=name,
@@ -208,8 +204,8 @@ class Worker:
             max_bytes=sandbox.max_bytes,
         )
 
-    def _seen(self, path: Path, sandbox: Sandbox, frame: Frame, field: str) -> Path:
-        """Return the path of a sandbox, moved from the project to the worktree if the frame has one."""
+    def _move_to_worktree(self, path: Path, sandbox: Sandbox, frame: Frame, field: str) -> Path:
+        """Return the path, or its counterpart in the worktree of the frame if there is one."""
         if frame.worktree is None:
             return path
         root, worktree = frame.root.resolve(), frame.worktree.resolve()
@@ -217,29 +213,29 @@ class Worker:
             path = (worktree / path.relative_to(root)).resolve()
             if path.is_relative_to(worktree):
                 return path
-            message = f"{field}: {sandbox.path} leads out of the worktree by a link"
-            raise ToolUnavailable(message, where=self.place, hint="Name a folder of the project itself.")
+            message = f"{field}: {sandbox.path} is a link out of the worktree"
+            raise ToolUnavailable(message, where=self.place, hint="Use a folder of the project.")
         if sandbox.mode == "rw":
-            message = f"{field}: {path} lies outside the project, and there nothing is written in a worktree"
+            message = f"{field}: {path} is outside of the project: work in a worktree cannot write there"
             raise ToolUnavailable(message, where=self.place, hint="Use `mode: ro`, or a folder of the project.")
         return path
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the worker for `--json` and the record."""
+        """Return the worker for `--json` and the journal."""
         return {
             **self.definition.model_dump(mode="json"),
             "instructions": self.instructions,
             "scope": self.scope,
             "path": str(self.path) if self.path else None,
             "digest": self.digest,
-            "locked": self.locked,
+            "locked": self.is_locked,
             **({"activate": self.activate} if self.activate else {}),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
-    """A worker in a listing. An invalid file is listed too, with its error."""
+class WorkerListing:
+    """A worker in a listing. An invalid file is listed with its error."""
 
     name: str
     scope: Scope
@@ -255,7 +251,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A file that the user trusts, with the digest that it had then."""
+    """A file that the user trusts, with its digest at that time."""
 
     path: Path
     digest: str
@@ -263,37 +259,37 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A file of some code and its trust, with its current size and digest."""
+class FileTrust:
+    """The trust in a file, with its current size and digest."""
 
     path: Path
-    shown: str
+    display_path: str
     size: int
     digest: str
-    standing: Standing
+    state: TrustState
     trusted_at: str | None = None
 
     @property
-    def said(self) -> str:
-        return _STANDING_TEXTS[self.standing]
+    def state_text(self) -> str:
+        return _TRUST_TEXTS[self.state]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "path": str(self.path),
-            "file": self.shown,
+            "file": self.display_path,
             "size": self.size,
             "sha256": self.digest,
-            "standing": self.standing,
+            "standing": self.state,
             "trusted_at": self.trusted_at,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageListed:
-    """A package in a listing. An invalid package is listed too, with its error."""
+class PackageListing:
+    """A package in a listing. An invalid package is listed with its error."""
 
     name: str
-    path: Path  # its folder
+    path: Path  # the folder
     types: tuple[str, ...] = ()
     description: str | None = None
     version: str | None = None
@@ -307,9 +303,9 @@ class PackageListed:
 class PackageFile:
     """A file of a package."""
 
-    path: str  # from the package
+    path: str  # relative to the package
     size: int
-    runs: bool = False  # it is code that may be executed
+    runs: bool = False  # the file is code that can be executed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,18 +318,18 @@ class PackageTool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageShown:
-    """A package with everything that it contains."""
+class PackageDetails:
+    """A package with its files, its worker and its tools."""
 
-    package: PackageListed
+    package: PackageListing
     files: tuple[PackageFile, ...]
     digest: str  # of all files
     posture: str | None = None  # of a worker
-    rights: Mapping[str, Any] | None = None  # of a worker: the fields of its definition that are not defaults
+    rights: Mapping[str, Any] | None = None  # of a worker: the fields of its definition that differ from the defaults
     activate: str | None = None
     export: str | None = None
     tools: tuple[PackageTool, ...] = ()  # of a toolbox
-    problems: tuple[str, ...] = ()  # why its worker or its tools cannot be used here
+    problems: tuple[str, ...] = ()  # why the worker or the tools cannot be used
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -350,15 +346,15 @@ class PackageShown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Added:
+class AddedPackage:
     """A package that was added to the home."""
 
     name: str
     path: Path
-    kept: Path | None = None  # the files of the package that it replaced
+    backup: Path | None = None  # the folder with the replaced package
 
 
-def project_of(path: Path) -> Path:
+def project_folder(path: Path) -> Path:
     """Return the folder that holds the `workers/` of a file, else the file's own folder."""
     folder = path.parent
     if folder.name == GENERATED and folder.parent.name == WORKERS:
@@ -367,5 +363,5 @@ def project_of(path: Path) -> Path:
 
 
 def rule_names() -> frozenset[str]:
-    """Return the names that a rule of any worker may have."""
+    """Return the names that are valid for a rule of any worker."""
     return frozenset({*CAPABILITIES, *ALIASES, *BUILT_IN_TOOLS, *SYSTEM_TOOLS})

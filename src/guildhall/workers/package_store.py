@@ -1,6 +1,6 @@
 """Package store: lists, creates, adds and removes the packages of a home, and loads the worker of a package.
 
-Invalid packages are listed with their error. Does not parse a package (see `workers.package`).
+Does not parse a package: `workers.package` does.
 
 Invariant: a package is added as a whole or not at all, and the files of a removed or replaced package are kept.
 """
@@ -21,7 +21,7 @@ from guildhall.core.ids import is_name, new_id
 from guildhall.core.text import did_you_mean
 from guildhall.workers.code import Code, package_code
 from guildhall.workers.definition import Definition
-from guildhall.workers.model import Added, Lock, PackageFile, PackageKind, PackageListed, PackageTool, Worker
+from guildhall.workers.model import AddedPackage, Lock, PackageFile, PackageKind, PackageListing, PackageTool, Worker
 from guildhall.workers.package import PROJECT_FILE, Package, is_toolbox_only, read_package
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 MAX_FILES = 2_000
 MAX_BYTES = 50_000_000
 SHIPPED = Path(__file__).parent / "shipped_packages"
-ASIDE = ".aside"  # below packages/: what was replaced or removed
-# Folders of other tools beside the files of a package.
+BACKUPS = ".aside"  # below packages/: replaced and removed packages
+# Folders that other tools create in a package.
 _IGNORED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv", "build", "dist"})
 _NAME_LINE = re.compile(r'^name = ".*"$', re.MULTILINE)
 
@@ -46,14 +46,12 @@ class Packages:
 
     def folders(self) -> Iterator[Path]:
         """Yield the folder of each package, valid or not. Names that begin with a dot are not packages."""
-        try:
-            found = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-        except OSError as error:
-            raise InvalidFile(f"the folder cannot be read: {error.strerror}", where=str(self._folder)) from None
-        yield from (path for path in found if not path.name.startswith(".") and (path.is_dir() or path.is_symlink()))
+        for path in sorted_entries(self._folder) if self._folder.is_dir() else ():
+            if not path.name.startswith(".") and (path.is_dir() or path.is_symlink()):
+                yield path
 
-    def workers(self) -> Iterator[Path]:
-        """Yield the folder of each worker package. An invalid package counts, unless it declares only a toolbox."""
+    def worker_folders(self) -> Iterator[Path]:
+        """Yield the folder of each package with a worker, and of invalid packages that may have one."""
         for folder in self.folders():
             try:
                 if "worker" in read_package(folder).types:
@@ -62,23 +60,35 @@ class Packages:
                 if not is_toolbox_only(folder):
                     yield folder
 
-    def listed(self) -> list[PackageListed]:
-        """Return every package, the invalid ones with their error."""
-        return [_listed(folder) for folder in self.folders()]
+    def listings(self) -> list[PackageListing]:
+        """Return all packages. Invalid packages have an error."""
+        return [_listing(folder) for folder in self.folders()]
 
     def find(self, name: str) -> Package:
-        """Return the package of a name. Raise NotFound if there is none, and InvalidFile if it is not valid."""
-        folder = self._folder / name
-        if not is_name(name) or not (folder.exists() or folder.is_symlink()):
-            hint = did_you_mean(name, [one.name for one in self.folders()]) or "Which there are: guild package ls."
-            raise NotFound(f"there is no package {name!r}", hint=hint)
-        package = read_package(folder)
-        code_in(package)
+        """Return a package. Raise NotFound if it does not exist, and InvalidFile if it is not valid."""
+        package = read_package(self.folder(name))
+        load_code(package)
         return package
 
+    def folder(self, name: str) -> Path:
+        """Return the folder of a package, valid or not. Raise NotFound if it does not exist."""
+        folder = self._folder / name
+        if not is_name(name) or not os.path.lexists(folder):
+            hint = did_you_mean(name, [known.name for known in self.folders()]) or "List them: guild package ls"
+            raise NotFound(f"unknown package {name!r}", hint=hint)
+        return folder
 
-def code_in(package: Package) -> list[Code]:
-    """Return all code that a package names. Raise an error if a part is missing or is not text."""
+
+def sorted_entries(folder: Path) -> list[Path]:
+    """Return the entries of a folder by name. Raise InvalidFile if the folder cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise InvalidFile(f"cannot read the folder: {error.strerror}", where=str(folder)) from None
+
+
+def load_code(package: Package) -> list[Code]:
+    """Return the code of a package. Raise an error if a module is missing or is not text."""
     found = [package_code(package, "toolbox")] if "toolbox" in package.types else []
     found += [package_code(package, "activation")] if package.table.activate is not None else []
     for code in found:
@@ -86,13 +96,13 @@ def code_in(package: Package) -> list[Code]:
     return found
 
 
-def worker_in(package: Package, lock: Lock | None = None) -> Worker:
-    """Return the worker of a package."""
+def package_worker(package: Package, lock: Lock | None = None) -> Worker:
+    """Return the worker of a package. Raise InvalidFile if it is only a toolbox."""
     if package.posture is None:
-        hint = "A toolbox is named by workers: toolboxes = [...]."
-        raise package.error(f"the package {package.name!r} is a toolbox and no worker", "type", hint)
+        hint = "To use its tools, add it to `toolboxes` of a worker."
+        raise package.error(f"the package {package.name!r} is a toolbox, not a worker", "type", hint)
     fields = package.table.model_dump(mode="json", include=set(Definition.model_fields), exclude_unset=True)
-    files = {file.shown: file.digest for code in code_in(package) for file in code.files}
+    files = {file.display_path: file.digest for code in load_code(package) for file in code.files}
     text = f"{package.source.text}\0{package.posture}\0{ids.canonical(files)}"
     return Worker(
         definition=Definition.model_validate(fields),
@@ -105,8 +115,8 @@ def worker_in(package: Package, lock: Lock | None = None) -> Worker:
     )
 
 
-def listed_as(package: Package) -> PackageListed:
-    return PackageListed(
+def package_listing(package: Package) -> PackageListing:
+    return PackageListing(
         name=package.name,
         path=package.folder,
         types=package.types,
@@ -115,61 +125,61 @@ def listed_as(package: Package) -> PackageListed:
     )
 
 
-def _listed(folder: Path) -> PackageListed:
+def _listing(folder: Path) -> PackageListing:
     try:
         package = read_package(folder)
-        code_in(package)
+        load_code(package)
+        return package_listing(package)
     except GuildError as error:
-        return PackageListed(name=folder.name, path=folder, error=str(error))
-    return listed_as(package)
+        return PackageListing(name=folder.name, path=folder, error=str(error))
 
 
 _PROJECT = """\
-# What each field means: docs/packages.md
+# The fields are described in docs/packages.md
 [project]
 name = "{name}"
 version = "0.1.0"
-description = "Say in a line what it is for"
+description = "Describe the purpose of this package on one line"
 
 [tool.guildhall]
 {table}"""
 
 _WORKER = '''\
 posture = """
-You are {name}. Say here how to work, what to care about, and what a good answer looks like.
+You are {name}. Describe here how to work, what to watch for, and what a good answer looks like.
 """
-activate = "activation:activate"    # may be left out: then the posture and all tools it is
+activate = "activation:activate"    # optional; default: the posture and all tools
 {toolboxes}# tools = ["Read", "Grep"]           # built-in tools
-# checkout = "full"                  # of a project that it is commissioned in; sparse: .lore/ only
+# checkout = "full"                  # in a commission: the whole project; default: .lore/ only
 limits = {{max_turns = 50}}
 '''
 
 _ACTIVATION = '''\
-"""How a run of this worker begins. Called once for each run, where neither files nor network can be reached."""
+"""Activation of this worker. Guildhall calls it once for each run, without access to files or the network."""
 
 
 def activate(context):
-    """Gives the system prompt, and if wanted fewer tools or tighter limits. What is remembered is added after it."""
+    """Return the system prompt, and optionally fewer tools or lower limits. Guildhall appends the memory."""
     prompt = context["posture"]
     if context["context"] == "meeting":
-        prompt += "\\nYou are in a meeting: be brief, and ask when you need to know more."
+        prompt += "\\nYou are in a meeting: be brief, and ask if information is missing."
     return {"system_prompt": prompt}
 '''
 
 _TOOLS = '''\
-"""The tools of this package. Each runs in a confined process; `capabilities` say what it needs beside its arguments."""
+"""Tools of this package. Each call runs in a confined process; `capabilities` declare its effects."""
 
 from guildhall import tool
 
 
 @tool
-def greet(who: str) -> str:
-    """Greets somebody by name.
+def greet(name: str) -> str:
+    """Greet a person by name.
 
     Args:
-        who: The name.
+        name: The name of the person.
     """
-    return f"Good day, {who}!"
+    return f"Good day, {name}!"
 '''
 
 
@@ -179,16 +189,16 @@ def templates() -> list[str]:
 
 
 def new_package(home: Home, name: str, kind: PackageKind = "worker", template: str | None = None) -> Path:
-    """Create a package that works without changes. An existing package is never changed."""
+    """Create a package that works without changes. Raise Conflict if it exists."""
     if not is_name(name):
-        raise UsageError(f"{name!r} cannot name a package", hint="Use letters, digits, '_', '-' and '.', at most 64.")
+        raise UsageError(f"invalid package name {name!r}", hint="Use up to 64 letters, digits, '_', '-' and '.'.")
     if template is not None and template not in templates():
-        raise NotFound(f"no package {template!r} comes with Guildhall", hint=did_you_mean(template, templates()))
-    files = _starter(name, kind) if template is None else _copied(name, template)
+        raise NotFound(f"unknown template {template!r}", hint=did_you_mean(template, templates()))
+    files = _starter_files(name, kind) if template is None else _template_files(name, template)
     folder = home.packages / name
-    if folder.exists() or folder.is_symlink():
-        raise Conflict(f"there is already a package {name!r}", where=str(folder), hint="Choose another name.")
-    incoming = _incoming(home)
+    if os.path.lexists(folder):
+        raise Conflict(f"the package {name!r} already exists", where=str(folder), hint="Use another name.")
+    incoming = _create_incoming(home)
     try:
         for path, text in files.items():
             target = incoming / path
@@ -200,141 +210,138 @@ def new_package(home: Home, name: str, kind: PackageKind = "worker", template: s
     return folder
 
 
-def _copied(name: str, template: str) -> Mapping[str, str]:
+def _template_files(name: str, template: str) -> Mapping[str, str]:
     source = SHIPPED / template
-    files = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in files_below(source)}
+    files = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in package_files(source)}
     project = _NAME_LINE.sub(f'name = "{name}"', files[PROJECT_FILE], count=1)
-    own = project.replace(f'toolboxes = ["{template}"]', f'toolboxes = ["{name}"]')  # of one that uses its own tools
-    return {**files, PROJECT_FILE: own}
+    # A worker that uses the tools of its own package names the package.
+    return {**files, PROJECT_FILE: project.replace(f'toolboxes = ["{template}"]', f'toolboxes = ["{name}"]')}
 
 
-def _starter(name: str, kind: PackageKind) -> Mapping[str, str]:
-    types = '["worker", "toolbox"]' if kind == "both" else f'"{kind}"'
-    table = f"type = {types}\n"
+def _starter_files(name: str, kind: PackageKind) -> Mapping[str, str]:
+    table = 'type = ["worker", "toolbox"]\n' if kind == "both" else f'type = "{kind}"\n'
     files: dict[str, str] = {}
     if kind != "toolbox":
-        toolboxes = '# toolboxes = ["mail"]               # toolboxes, of packages or files\n'
+        toolboxes = '# toolboxes = ["mail"]               # packages or files\n'
         if kind == "both":
-            toolboxes = f'toolboxes = ["{name}"]             # its own tools, as every other worker names them\n'
+            toolboxes = f'toolboxes = ["{name}"]             # the tools of this package\n'
         table += _WORKER.format(name=name, toolboxes=toolboxes)
         files["activation.py"] = _ACTIVATION
     if kind != "worker":
-        table += 'export = "tools"                     # the module that has the tools\n'
+        table += 'export = "tools"                     # the module with the tools\n'
         files["tools.py"] = _TOOLS
     return {PROJECT_FILE: _PROJECT.format(name=name, table=table), **files}
 
 
 def add_package(
-    home: Home, source: Path, at: str, *, seen: str | None, force: bool, unused: Callable[[str], None]
-) -> Added:
-    """Copy a folder into the home.
+    home: Home, source: Path, at: str, *, confirmed_digest: str | None, force: bool, check_unused: Callable[[str], None]
+) -> AddedPackage:
+    """Copy a folder into the home. `force`: replace an existing package.
 
-    `at` is the time, for the name of the files that are kept of a replaced package. `unused` raises if the package
-    cannot be replaced now. `seen` is the digest that the user has confirmed: no other content is added.
+    `at`: the time, for the name of the backup. `check_unused` raises an error if the package cannot be replaced now.
+    `confirmed_digest`: the digest that the user confirmed. Raise Conflict if the content has another one.
     """
-    incoming = _incoming(home)
+    incoming = _create_incoming(home)
     try:
-        for path in files_below(source):
+        for path in package_files(source):
             target = incoming / path.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target, follow_symlinks=False)
-        package = read_package(incoming, named=False)
-        _, digest = described_files(incoming, code_in(package))
-        if seen not in (None, digest):
-            hint = "Look at it again, then add it again."
-            raise Conflict("the folder has changed since it was looked at", where=str(source), hint=hint)
+        package = read_package(incoming, check_name=False)
+        _, digest = describe_files(incoming, load_code(package))
+        if confirmed_digest not in (None, digest):
+            hint = "Review it again, then add it again."
+            raise Conflict("the folder was changed during the review", where=str(source), hint=hint)
         folder = home.packages / package.name
-        there = folder.exists() or folder.is_symlink()
-        if there and not force:
-            hint = "Use --force to put it in its place; the old one is kept aside."
-            raise Conflict(f"there is already a package {package.name!r}", where=str(folder), hint=hint)
-        if there:
-            unused(package.name)
-        kept = _put_aside(home, folder, at) if there else None
+        exists = os.path.lexists(folder)
+        if exists and not force:
+            hint = "Replace it with --force. A backup of the old package is kept."
+            raise Conflict(f"the package {package.name!r} already exists", where=str(folder), hint=hint)
+        if exists:
+            check_unused(package.name)
+        backup = _back_up(home, folder, at) if exists else None
         incoming.rename(folder)
     except InvalidFile as error:
         where = (error.where or "").replace(str(incoming), str(source)) or None
         raise InvalidFile(error.message, others=error.others, where=where, hint=error.hint) from None
     except OSError as error:
-        raise Conflict(f"the package cannot be copied: {error.strerror or error}", where=str(source)) from None
+        raise Conflict(f"cannot copy the package: {error.strerror or error}", where=str(source)) from None
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
-    return Added(name=package.name, path=folder, kept=kept)
+    return AddedPackage(name=package.name, path=folder, backup=backup)
 
 
 def remove_package(home: Home, name: str, at: str) -> Path:
-    """Remove a package, valid or not. Return the folder that keeps its files."""
-    folder = home.packages / name
-    if not is_name(name) or not (folder.exists() or folder.is_symlink()):
-        raise NotFound(f"there is no package {name!r}", hint="Which there are: guild package ls.")
-    return _put_aside(home, folder, at)
+    """Remove a package, valid or not. Return the folder with its backup."""
+    return _back_up(home, Packages(home).folder(name), at)
 
 
-def _incoming(home: Home) -> Path:
-    """Create a hidden folder beside the packages. Renaming it adds the package as a whole."""
+def _create_incoming(home: Home) -> Path:
+    """Create a hidden folder next to the packages. Renaming it adds the package as a whole."""
     folder = home.packages / f".{new_id('p')}"
     folder.mkdir(parents=True, mode=0o700)
     return folder
 
 
-def _put_aside(home: Home, folder: Path, at: str) -> Path:
-    aside = home.packages / ASIDE
-    aside.mkdir(exist_ok=True)
+def _back_up(home: Home, folder: Path, at: str) -> Path:
+    """Move a package to a new folder below the backups. Return that folder."""
+    backups = home.packages / BACKUPS
+    backups.mkdir(exist_ok=True)
     stem = f"{folder.name}-{re.sub('[^0-9T]', '', at)[:15]}"
     names = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
-    target = next(aside / name for name in names if not os.path.lexists(aside / name))
+    target = next(backups / name for name in names if not os.path.lexists(backups / name))
     folder.rename(target)
     return target
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield every file of a package. Raise InvalidFile for a link or another special file."""
+def package_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a package. Raise InvalidFile for a link or another special file."""
     count = size = 0
-    for place, folders, files in os.walk(folder, onerror=_unreadable):
+    for parent, folders, files in os.walk(folder, onerror=_raise_invalid):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _IGNORED_FOLDERS)
         for name in (*folders, *sorted(files)):
-            path = folder / place / name
+            path = folder / parent / name
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
                 continue
             if not stat.S_ISREG(status.st_mode):
-                kind = "a link" if stat.S_ISLNK(status.st_mode) else "no plain file"
-                raise InvalidFile(f"this is {kind}", where=str(path), hint="Put a copy into the package.")
+                kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+                raise InvalidFile(kind, where=str(path), hint="Replace it by a copy.")
             count, size = count + 1, size + status.st_size
             if count > MAX_FILES or size > MAX_BYTES:
                 message = f"the package is too large: over {MAX_FILES:,} files or {MAX_BYTES // 1_000_000} MB"
-                raise Conflict(message, where=str(folder), hint="Is it the folder of the package itself?")
+                raise Conflict(message, where=str(folder), hint="Use the folder of the package itself.")
             yield path
 
 
-def _unreadable(error: OSError) -> None:
-    raise InvalidFile(f"the folder cannot be read: {error.strerror or error}", where=str(error.filename))
+def _raise_invalid(error: OSError) -> None:
+    raise InvalidFile(f"cannot read the folder: {error.strerror or error}", where=str(error.filename))
 
 
-def described_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
-    """Return the files of a package, and a digest of all of them."""
-    runs = {file.path for one in code for file in one.files}
+def describe_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
+    """Return the files of a package, and their common digest."""
+    executed = {file.path for part in code for file in part.files}
     found: list[PackageFile] = []
     digests: dict[str, str] = {}
     try:
-        for path in files_below(folder):
-            shown, data = path.relative_to(folder).as_posix(), path.read_bytes()
-            found.append(PackageFile(path=shown, size=len(data), runs=path.resolve() in runs))
-            digests[shown] = ids.digest(data)
+        for path in package_files(folder):
+            name, data = path.relative_to(folder).as_posix(), path.read_bytes()
+            found.append(PackageFile(path=name, size=len(data), runs=path.resolve() in executed))
+            digests[name] = ids.digest(data)
     except OSError as error:
-        raise InvalidFile(f"the package cannot be read: {error.strerror or error}", where=str(folder)) from None
+        raise InvalidFile(f"cannot read the package: {error.strerror or error}", where=str(folder)) from None
     return tuple(found), ids.fingerprint(digests)
 
 
-def tools_said(code: Code) -> tuple[PackageTool, ...]:
-    """Return the functions that are decorated with `tool`. Tools that are built in another way are not found."""
-    return tuple(tool for text in code.sources().values() for tool in _tools(text))
+def find_tools(code: Code) -> tuple[PackageTool, ...]:
+    """Return the functions that are decorated with `tool`. Does not find tools that are created in another way."""
+    return tuple(tool for text in code.sources().values() for tool in _decorated_tools(text))
 
 
-def _tools(text: str) -> Iterator[PackageTool]:
+def _decorated_tools(text: str) -> Iterator[PackageTool]:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # loading it will say so
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # reported when the module is loaded
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -342,17 +349,17 @@ def _tools(text: str) -> Iterator[PackageTool]:
                 call = decorator if isinstance(decorator, ast.Call) else None
                 target = call.func if call else decorator
                 if getattr(target, "id", getattr(target, "attr", None)) == "tool":
-                    given = {one.arg: _literal(one.value) for one in call.keywords} if call else {}
-                    yield _tool(node, given)
+                    arguments = {one.arg: _literal(one.value) for one in call.keywords} if call else {}
+                    yield _describe_tool(node, arguments)
 
 
-def _tool(node: ast.FunctionDef | ast.AsyncFunctionDef, given: Mapping[str | None, Any]) -> PackageTool:
-    name, can = given.get("name"), given.get("capabilities") or ()
-    known = cast("list[Any]", can) if isinstance(can, set | list | tuple) else ["?"]
-    said = (ast.get_docstring(node) or "").partition("\n\n")[0]
+def _describe_tool(node: ast.FunctionDef | ast.AsyncFunctionDef, arguments: Mapping[str | None, Any]) -> PackageTool:
+    name, capabilities = arguments.get("name"), arguments.get("capabilities") or ()
+    known = cast("list[Any]", capabilities) if isinstance(capabilities, set | list | tuple) else ["?"]
+    summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
     return PackageTool(
         name=name if isinstance(name, str) else node.name,
-        description=" ".join(said.split()),
+        description=" ".join(summary.split()),
         capabilities=tuple(sorted(map(str, known))),
     )
 

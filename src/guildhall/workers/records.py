@@ -1,6 +1,6 @@
-"""Worker records: read and write locks and trusted files, and query the unfinished work of workers.
+"""SQL of workers: reads and writes locks and trusted files, and finds the unfinished work of workers.
 
-Does not decide about trust (see `workers.code`) or locks (see `workers.lifecycle`).
+Does not decide about trust (`workers.code`) or locks (`workers.lifecycle`).
 """
 
 from __future__ import annotations
@@ -18,45 +18,40 @@ from guildhall.workers.model import Lock, Pin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
-_OVER = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
+_ENDED = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 
 
 def all_locks(connection: Connection) -> dict[Path, Lock]:
-    """Return all locks by path."""
     rows = connection.execute(select(table.c.path, table.c.digest, table.c.locked_at, table.c.wished))
-    found = (Lock(path=Path(path), digest=pin, locked_at=at, wished=wished) for path, pin, at, wished in rows)
+    found = (Lock(path=Path(path), digest=pin, locked_at=at, is_requested=wished) for path, pin, at, wished in rows)
     return {lock.path: lock for lock in found}
 
 
 def put_lock(connection: Connection, lock: Lock) -> None:
-    """Add or replace the lock of a file."""
-    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.wished}
+    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.is_requested}
     statement = insert(table).values(path=str(lock.path), **values)
     connection.execute(statement.on_conflict_do_update(index_elements=["path"], set_=values))
 
 
-def pin_wish(connection: Connection, lock: Lock) -> Lock:
-    """Add the lock that a file asks for, unless it is locked. Return the current lock."""
+def add_requested_lock(connection: Connection, lock: Lock) -> Lock:
+    """Add a lock that the worker file requests, unless the file is locked. Return the current lock."""
     values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": True}
     connection.execute(insert(table).values(path=str(lock.path), **values).on_conflict_do_nothing())
     return all_locks(connection)[lock.path]
 
 
 def drop_lock(connection: Connection, path: Path) -> bool:
-    """Remove the lock of a file. Return False if there was none."""
+    """Remove the lock of a file. Return False if it was not locked."""
     return connection.execute(delete(table).where(table.c.path == str(path))).rowcount > 0
 
 
 def all_pins(connection: Connection) -> dict[Path, Pin]:
-    """Return all trusted files by path."""
     rows = connection.execute(select(trust.c.path, trust.c.digest, trust.c.trusted_at))
     found = (Pin(path=Path(path), digest=pin, trusted_at=at) for path, pin, at in rows)
     return {pin.path: pin for pin in found}
 
 
 def put_pins(connection: Connection, pins: Iterable[Pin]) -> None:
-    """Add or replace the pins of trusted files."""
     for pin in pins:
         values = {"digest": pin.digest, "trusted_at": pin.trusted_at}
         statement = insert(trust).values(path=str(pin.path), **values)
@@ -64,15 +59,14 @@ def put_pins(connection: Connection, pins: Iterable[Pin]) -> None:
 
 
 def drop_pins(connection: Connection, paths: Iterable[Path]) -> None:
-    """Remove the pins of files."""
     for path in paths:
         connection.execute(delete(trust).where(trust.c.path == str(path)))
 
 
-def work_for(connection: Connection, workers: Iterable[str]) -> list[str]:
-    """Return the unfinished commissions and meetings of workers."""
+def unfinished_work(connection: Connection, workers: Iterable[str]) -> list[str]:
+    """Return the ids of the unfinished commissions and meetings of workers."""
     found: list[str] = []
     for work in (commissions, meetings):
-        wanted = work.c.worker.in_(tuple(workers)) & work.c.status.not_in(_OVER)
-        found += connection.execute(select(work.c.id).where(wanted).order_by(work.c.id)).scalars()
+        unfinished = work.c.worker.in_(tuple(workers)) & work.c.status.not_in(_ENDED)
+        found += connection.execute(select(work.c.id).where(unfinished).order_by(work.c.id)).scalars()
     return found

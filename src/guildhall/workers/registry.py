@@ -1,7 +1,9 @@
 """Worker registry: finds and lists workers, and chooses the model of a run.
 
 It searches the project's `workers/`, the home's `workers/`, the home's packages, and the workers that come with
-Guildhall. A name that matches several files is an error. Does not parse worker files (see `workers.loader`).
+Guildhall. Does not parse worker files: `workers.loader` does.
+
+Invariant: a name that matches several files is an error, never a silent choice.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, NotFound
 from guildhall.core.text import did_you_mean
-from guildhall.workers.loader import WORKER_SUFFIXES, check_file, load
-from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
+from guildhall.workers.loader import WORKER_SUFFIXES, load, load_definition
+from guildhall.workers.model import GENERATED, WORKERS, Lock, Scope, Worker, WorkerListing
 from guildhall.workers.package import PROJECT_FILE, is_toolbox_only, read_package
-from guildhall.workers.package_store import Packages, worker_in
+from guildhall.workers.package_store import Packages, package_worker, sorted_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SHIPPED = Path(__file__).parent / "shipped"
-FILES = (*WORKER_SUFFIXES, PROJECT_FILE)  # how the name of a worker ends that is a file
+FILE_SUFFIXES = (*WORKER_SUFFIXES, PROJECT_FILE)
 
 
 class Registry:
@@ -45,114 +47,107 @@ class Registry:
         self._locks = locks or {}
 
     def find(self, name: str, cwd: Path) -> Worker:
-        """Return the worker of a name, of a scope and a name such as `project/name`, or in a file relative to `cwd`."""
-        if name.endswith(FILES):
-            return self._in_file(cwd / name)
+        """Return a worker by name, by scope and name (`project/name`), or by the path of its file from `cwd`."""
+        if name.endswith(FILE_SUFFIXES):
+            return self._load_file(cwd / name)
         scope, _, rest = name.rpartition("/")
         if scope and scope not in self._folders:
             places = ", ".join(f"{place}/{rest}" for place in self._folders)
-            endings = ", ".join(WORKER_SUFFIXES)
-            hint = f"Write the name alone, one of {places}, or the path of a file that ends in {endings}."
-            raise NotFound(f"there is no worker {name!r}", hint=hint)
-        everything = [found for found in self._files() if not scope or found.scope == scope]
-        matching = [found for found in everything if found.name == rest]
+            suffixes = ", ".join(WORKER_SUFFIXES)
+            hint = f"Use the name alone, one of {places}, or the path of a file that ends in {suffixes}."
+            raise NotFound(f"unknown worker {name!r}", hint=hint)
+        workers = [found for found in self._files() if not scope or found.scope == scope]
+        matching = [found for found in workers if found.name == rest]
         if not matching and scope in ("", "package") and is_toolbox_only(self._folders["package"] / rest):
-            hint = f"A worker has its tools when its file says so: toolboxes: [{rest}]."
-            raise NotFound(f"the package {rest!r} is a toolbox and no worker", hint=hint)
+            hint = f"To use its tools, add them to a worker file: toolboxes: [{rest}]"
+            raise NotFound(f"the package {rest!r} is a toolbox, not a worker", hint=hint)
         if not matching:
-            hint = did_you_mean(rest, {found.name for found in everything}) or "Make one: guild worker new NAME."
-            raise NotFound(f"there is no worker {name!r}", hint=hint)
+            hint = did_you_mean(rest, {found.name for found in workers}) or "Create one: guild worker new NAME"
+            raise NotFound(f"unknown worker {name!r}", hint=hint)
         if len(matching) > 1:
             raise _ambiguous(name, matching)
         return self._load(matching[0].path, matching[0].scope)
 
-    def listed(self) -> list[Listed]:
-        """Return every worker, the invalid ones with their error."""
-        return [self._listed(found) for found in self._files()]
+    def listings(self) -> list[WorkerListing]:
+        """Return all workers. Invalid workers have an error."""
+        return [self._complete(found) for found in self._files()]
 
-    def _in_file(self, path: Path) -> Worker:
+    def _load_file(self, path: Path) -> Worker:
         if not path.exists():
             neighbours = {other.name for other in path.parent.glob("*") if other.name.endswith(WORKER_SUFFIXES)}
-            raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, neighbours))
+            raise NotFound("no such file", where=str(path), hint=did_you_mean(path.name, neighbours))
         path = path.parent.resolve() / path.name
         if path.name == PROJECT_FILE:
-            return self._in_package(path)
+            return self._load_package(path)
         for scope in ("home", "shipped"):
             if path.is_relative_to(self._folders[scope].resolve()):
                 return self._load(path, scope)
         return self._load(path, "project")
 
-    def _in_package(self, path: Path) -> Worker:
+    def _load_package(self, path: Path) -> Worker:
         if path.parent.parent != self._folders["package"].resolve():
-            hint = f"Look at it, then: guild package add {path.parent}"
-            raise NotFound("this package is not among those of the home", where=str(path), hint=hint)
+            hint = f"Review it, then add it: guild package add {path.parent}"
+            raise NotFound("the package is not in your home", where=str(path), hint=hint)
         return self._load(self._folders["package"] / path.parent.name / path.name, "package")
 
     def _load(self, path: Path, scope: Scope) -> Worker:
         if scope == "package":
-            return worker_in(read_package(path.parent), self._lock(path))
+            return package_worker(read_package(path.parent), self._lock(path))
         return load(path, scope=scope, lock=self._lock(path))
 
     def _lock(self, path: Path) -> Lock | None:
         return self._locks.get(path) or self._locks.get(path.resolve())
 
-    def _listed(self, found: Listed) -> Listed:
-        pinned = self._lock(found.path) is not None
+    def _complete(self, found: WorkerListing) -> WorkerListing:
+        """Return the listing with the fields of the worker file, or with its error."""
+        is_locked = self._lock(found.path) is not None
         try:
             in_package = found.scope == "package"
-            definition = self._load(found.path, found.scope).definition if in_package else check_file(found.path)
+            definition = self._load(found.path, found.scope).definition if in_package else load_definition(found.path)
         except GuildError as error:
-            return replace(found, locked=pinned, error=str(error))
-        locked = pinned or definition.locked
-        return replace(found, status=definition.status, locked=locked, description=definition.description)
+            return replace(found, locked=is_locked, error=str(error))
+        is_locked |= definition.locked
+        return replace(found, status=definition.status, locked=is_locked, description=definition.description)
 
-    def _files(self) -> Iterator[Listed]:
-        """Yield every worker file in the order of look-up. A folder that has two roles is listed once."""
-        seen: set[Path] = set()
+    def _files(self) -> Iterator[WorkerListing]:
+        """Yield all worker files in the order of look-up. A folder that is in two scopes is listed once."""
+        known: set[Path] = set()
         for scope, top in self._folders.items():
             if scope == "package":
-                for folder in self._packages.workers():
-                    yield Listed(name=folder.name, scope=scope, path=folder / PROJECT_FILE)
+                for folder in self._packages.worker_folders():
+                    yield WorkerListing(name=folder.name, scope=scope, path=folder / PROJECT_FILE)
                 continue
             for folder in (top, top / GENERATED):
-                if not folder.is_dir() or (real := folder.resolve()) in seen:
+                if not folder.is_dir() or (real := folder.resolve()) in known:
                     continue
-                seen.add(real)
-                for path in _entries(real):
+                known.add(real)
+                for path in sorted_entries(real):
                     if path.name.endswith(WORKER_SUFFIXES) and not path.name.startswith(".") and path.is_file():
-                        yield Listed(name=path.stem, scope=scope, path=path)
+                        yield WorkerListing(name=path.stem, scope=scope, path=path)
 
 
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError as error:
-        raise InvalidFile(f"the folder cannot be read: {error.strerror}", where=str(folder)) from None
+def _ambiguous(name: str, found: list[WorkerListing]) -> GuildError:
+    lines = "\n".join(f"  {worker.scope}/{worker.name}  {worker.path}" for worker in found)
+    if len({worker.scope for worker in found}) == len(found):
+        hint = f"Use {' or '.join(f'{worker.scope}/{worker.name}' for worker in found)}."
+        return Conflict(f"{len(found)} workers have the name {name!r}:\n{lines}", hint=hint)
+    hint = "Keep one of the files, or use the path of a file."
+    return InvalidFile(f"{len(found)} files define the worker {name!r}:\n{lines}", hint=hint)
 
 
-def _ambiguous(name: str, found: list[Listed]) -> GuildError:
-    places = "\n".join(f"  {one.scope}/{one.name}  {one.path}" for one in found)
-    if len({one.scope for one in found}) == len(found):
-        hint = f"Say which one: {' or '.join(f'{one.scope}/{one.name}' for one in found)}."
-        return Conflict(f"there are {len(found)} workers named {name!r}:\n{places}", hint=hint)
-    hint = "Keep one of the files, or give the path of the one that you mean."
-    return InvalidFile(f"there are {len(found)} files for the worker {name!r}:\n{places}", hint=hint)
-
-
-Chooser = Literal["override", "worker", "caller", "frame", "settings"]
-BY_OPTION = "--model provider:model"  # how a person gives a run a model
-BY_CONFIG = """--config '{"model": "provider:model"}'"""  # and a job
-_ANYWHERE = "GUILDHALL_MODEL, `model:` in the worker, or in your settings."
-# Neither an option nor a variable of whoever dispatches reaches it.
-_FOR_DISPATCHED = f"Dispatch with {BY_CONFIG}, or give one with `model:` in the worker, or in your settings."
+ModelSource = Literal["override", "worker", "caller", "frame", "settings"]
+MODEL_OPTION = "--model provider:model"
+MODEL_CONFIG = """--config '{"model": "provider:model"}'"""
+# The options and variables of a caller do not reach a member.
+_MEMBER_HINT = f"Dispatch with {MODEL_CONFIG}, or set `model:` in the worker file or in your settings."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A model, and who chose it."""
+class ModelChoice:
+    """A model, and the setting that it comes from."""
 
     model: str
-    by: Chooser
+    by: ModelSource
 
 
 def choose_model(
@@ -162,13 +157,13 @@ def choose_model(
     *,
     caller: str | None = None,
     override: str | None = None,
-    given_by: str = BY_OPTION,
-) -> Choice:
-    """Return the model of a run and who chose it. A script is relative to the place that names it.
+    model_option: str = MODEL_OPTION,
+) -> ModelChoice:
+    """Return the model of a run. The path of a script is relative to the worker file or the current folder.
 
-    `given_by`: how the user can name a model, for the error.
+    `model_option`: the option of the command, for the error.
     """
-    candidates: tuple[tuple[Chooser, str | None], ...] = (
+    candidates: tuple[tuple[ModelSource, str | None], ...] = (
         ("override", override),
         ("worker", worker.definition.model),
         ("caller", caller),
@@ -177,16 +172,14 @@ def choose_model(
     )
     for by, model in candidates:
         if model:
-            folder = worker.beside(frame) if by == "worker" else frame.cwd
-            return Choice(model=resolve_script_path(normal(model), folder), by=by)
-    raise NoModel(
-        f"the worker {worker.name!r} names no model, and neither does anyone else",
-        where=worker.place,
-        hint=_FOR_DISPATCHED if frame.caller == "member" else f"Give one with {given_by}, {_ANYWHERE}",
-    )
+            folder = worker.resource_folder(frame) if by == "worker" else frame.cwd
+            return ModelChoice(model=resolve_script_path(normalize_model(model), folder), by=by)
+    hint = f"Add `model:` to the worker file or your settings, set GUILDHALL_MODEL, or use {model_option}"
+    hint = _MEMBER_HINT if frame.caller == "member" else hint
+    raise NoModel(f"no model set for worker {worker.name!r}", where=worker.place, hint=hint)
 
 
-def normal(model: str) -> str:
-    """Return `provider/model` as `provider:model`. A name with a colon before the first slash is unchanged."""
+def normalize_model(model: str) -> str:
+    """Return `provider/model` as `provider:model`. A name with a colon before the first slash stays unchanged."""
     provider, slash, rest = model.partition("/")
     return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider else model

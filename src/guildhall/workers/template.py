@@ -1,10 +1,10 @@
-"""Template renderer: a program that renders a jinja2 template of a prompt in a process of its own.
+"""Template renderer: a program that renders a jinja2 template of a prompt.
 
-`workers.loader` starts it as a script. It reads the request as JSON from standard input and writes the answer as JSON
-to standard output. Templates that loop forever, exhaust memory or escape the jinja2 sandbox find an empty environment,
-no secrets and little time.
+`workers.loader` starts it as a script, with a request as JSON on standard input, and reads the answer as JSON from
+standard output. A template that loops forever, exhausts memory or escapes the jinja2 sandbox harms only this process,
+which has an empty environment and strict limits.
 
-Invariant: it imports nothing of Guildhall, and files are read only below the prompts folder.
+Invariant: it imports nothing of Guildhall, and reads files only below the prompts folder.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 400_000
 MAX_FILE_BYTES = 1_000_000
-_MEMORY = 512 * 1024 * 1024
+_MAX_MEMORY_BYTES = 512 * 1024 * 1024
 
 
-class Outside(Exception):
-    """A name that leads out of the prompts folder, or to something that is not a plain file."""
+class UnreadableFile(Exception):
+    """A file outside of the prompts folder, or a file that is not plain text."""
 
 
 def read_inside(folder: str, name: str, label: str = "the prompts folder") -> str:
-    """Return the text of a regular file below the folder. Raise Outside for `..`, absolute paths and symbolic links.
+    """Return the text of a regular file below the folder. Raise UnreadableFile for `..`, absolute paths and links.
 
     `label`: the name of the folder in error messages.
     """
     parts = [part for part in name.split("/") if part != "."]
     if not parts or any(part in {"", ".."} for part in parts) or "\\" in name or "\0" in name:
-        raise Outside(f"{name!r} leads out of {label}")
+        raise UnreadableFile(f"{name!r} is outside of {label}")
     with contextlib.ExitStack() as opened:
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         opened.callback(os.close, here)
@@ -48,36 +48,35 @@ def read_inside(folder: str, name: str, label: str = "the prompts folder") -> st
                 opened.callback(os.close, here)
             file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
         except FileNotFoundError:
-            raise Outside(f"there is no {name!r} in {label}") from None
+            raise UnreadableFile(f"{name!r} is missing in {label}") from None
         except OSError as error:
-            raise Outside(f"{name!r} cannot be read: a link, or {error.strerror}") from None
+            raise UnreadableFile(f"cannot read {name!r}: a link, or {error.strerror}") from None
         opened.callback(os.close, file)
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Outside(f"{name!r} is not a regular file")
+            raise UnreadableFile(f"{name!r} is not a regular file")
         data = bytearray()
-        while len(data) <= MAX_FILE_BYTES and (piece := os.read(file, MAX_FILE_BYTES + 1)):
-            data += piece
+        while len(data) <= MAX_FILE_BYTES and (chunk := os.read(file, MAX_FILE_BYTES + 1)):
+            data += chunk
     if len(data) > MAX_FILE_BYTES:
-        raise Outside(f"{name!r} is larger than {MAX_FILE_BYTES:,} bytes")
+        raise UnreadableFile(f"{name!r} is larger than {MAX_FILE_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Outside(f"{name!r} is not UTF-8 text") from None
+        raise UnreadableFile(f"{name!r} is not UTF-8 text") from None
 
 
 def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rendered text as `text`, or the problem as `error`, with `file` and `line` if known."""
+    """Return the rendered text as `text`, or an `error` with its `file` and `line` if known."""
     from jinja2 import FunctionLoader, StrictUndefined, TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def load(wanted: str) -> tuple[str, str, None]:
-        return _part(folder, wanted), f"{folder}/{wanted}", None
+    def load(part: str) -> tuple[str, str, None]:
+        return _read_part(folder, part), f"{folder}/{part}", None
 
     environment = ImmutableSandboxedEnvironment(
         loader=FunctionLoader(load), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    known = cast("dict[str, Any]", environment.globals)
-    known["file"] = partial(_part, folder)
+    cast("dict[str, Any]", environment.globals)["file"] = partial(_read_part, folder)
     pieces: list[str] = []
     length = 0
     try:
@@ -88,19 +87,19 @@ def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             pieces.append(piece)
     except (MemoryError, RecursionError):
         return {"error": "the template needs too much memory"}
-    except (TemplateError, Outside) as error:
-        return {"error": str(error.args[0]) if error.args else str(error), **_place(error, folder)}
+    except (TemplateError, UnreadableFile) as error:
+        return {"error": str(error.args[0]) if error.args else str(error), **_error_location(error, folder)}
     except Exception as error:  # noqa: BLE001 - a template can raise anything: it is a program
-        return {"error": f"{type(error).__name__}: {error}", **_place(error, folder)}
+        return {"error": f"{type(error).__name__}: {error}", **_error_location(error, folder)}
     return {"text": "".join(pieces)}
 
 
-def _part(folder: str, name: str) -> str:
-    """Return a file that a template names, relative to the prompts folder or to the project."""
+def _read_part(folder: str, name: str) -> str:
+    """Return the text of a file that a template includes, relative to the prompts folder or to the project."""
     return read_inside(folder, name.removeprefix("prompts/"))
 
 
-def _place(error: Exception, folder: str) -> dict[str, Any]:
+def _error_location(error: Exception, folder: str) -> dict[str, Any]:
     """Return the template and line of an error. jinja2 puts the lines of the template into the traceback."""
     line: int | None = getattr(error, "lineno", None)
     if line is not None:
@@ -114,9 +113,9 @@ def main() -> None:
     request = json.load(sys.stdin.buffer)
     sys.path[:] = request["path"]
     seconds = int(request["seconds"])
-    for what, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, _MEMORY)):
-        with contextlib.suppress(OSError, ValueError):  # some systems do not know all of them
-            resource.setrlimit(what, (limit, limit))
+    for kind, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, _MAX_MEMORY_BYTES)):
+        with contextlib.suppress(OSError, ValueError):  # not supported by every system
+            resource.setrlimit(kind, (limit, limit))
     answer = render(request["folder"], request["name"], request["values"])
     sys.stdout.buffer.write(json.dumps(answer).encode())
 

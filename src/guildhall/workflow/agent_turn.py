@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Instance
 
-
 MAX_ATTEMPTS = 3  # runs on the same mail, if the failure is not transient
 MAX_RETRIES = 5  # resumes after transient failures
 FIRST_PAUSE_S = 1.0
@@ -138,26 +137,21 @@ class AgentTurn:
     def record_start_failure(self, connection: Connection, error: ErrorInfo) -> None:
         """Record that the run could not be started or resumed. It is not tried again."""
         batch = self.step.batch
-        until = (
-            batch[-1].message.id
-            if batch
-            else room_records.shown_inbox(connection, self.room, self.step.run or "").until
-        )
+        shown = room_records.shown_inbox(connection, self.room, self.step.run or "")
+        until = batch[-1].message.id if batch else shown.until
         self._give_up(connection, until, self.step.run, error, stamp(self.clock.now()))
 
     def _record_failure(self, connection: Connection, run: str, end: SegmentEnd, at: str) -> None:
         attempts = self._attempts(connection) + 1
-        disturbed = _is_transient(connection, run, end)
+        transient = _is_transient(connection, run, end)
         if end.is_at_limit:
             self._set_state(connection, "failed", run=run, attempts=attempts - 1)  # a grant resumes it
-        elif disturbed and attempts <= MAX_RETRIES:
+        elif transient and attempts <= MAX_RETRIES:
             pause = min(_MAX_PAUSE_S, self.first_pause_s * 2 ** (attempts - 1))
             due = stamp(self.clock.now() + timedelta(seconds=pause))
             self._set_state(connection, "backoff", run=run, attempts=attempts, due=due)
-        elif not disturbed and attempts < MAX_ATTEMPTS:
-            self._set_state(
-                connection, "idle", attempts=attempts
-            )  # a new run, whose first message lists the effects of this one
+        elif not transient and attempts < MAX_ATTEMPTS:
+            self._set_state(connection, "idle", attempts=attempts)  # a new run lists the effects of this one
         else:
             until = room_records.shown_inbox(connection, self.room, run).until
             error = end.error or ErrorInfo(code="error", message=end.reason or "no reason given")
@@ -294,8 +288,8 @@ def _new_run_step(connection: Connection, instance: Instance, workflow: Workflow
         batch = [mail for mail in batch if mail.message.id <= until] or batch
     if not batch:
         return Step()
-    last = batch[-1].message.id
-    more = 0 if until is not None else room_records.count_unread_after(connection, instance.room, name, last)
+    unread = room_records.count_unread(connection, instance.room).get(name, 0)
+    more = 0 if until is not None else unread - len(batch)
     number = records.count_runs(connection, instance.id, name) + 1
     before = earlier_effects(connection, instance.id, name, number)
     text = run_input(connection, workflow, instance.room, name, batch, more=more, before=before)

@@ -18,7 +18,7 @@ from guildhall.core.config import Dollars, Duration, VariableName, parse_duratio
 from guildhall.core.errors import UsageError
 from guildhall.core.yaml import format_value
 from guildhall.room.model import RESERVED as RESERVED_IN_ROOM
-from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, named_rules
+from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, rules_by_name
 
 MIN_INTERVAL_S = 1.0
 _WAKEUP_SYNTAX = 'Write 30s, 5m, 1h, or a cron line with five fields such as "0 9 * * 1-5".'
@@ -157,7 +157,7 @@ class AgentDefinition(Part):
     tools: tuple[Name, ...] | None = Field(
         default=None, description="Built-in tools. With `worker`: the only tools of the worker that stay available."
     )
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(rules_by_name)] = Field(
         default_factory=dict, description="Rules by capability or tool, in addition to those of the worker."
     )
     workdir: Line | None = Field(
@@ -171,7 +171,7 @@ class AgentDefinition(Part):
     timeout: Duration | None = Field(default=None, description="Running time of one run, such as 30m.")
     wakeup: Annotated[Wakeup | None, BeforeValidator(_wakeup, json_schema_input_type=StrictStr | float | None)] = Field(
         default=None,
-        description="When it runs without being mentioned: an interval such as 30s, 5m, 1h, or a cron line.",
+        description="The schedule: an interval such as 30s, 5m, 1h, or a cron line.",
     )
     wakeup_prompt: Text | None = Field(default=None, description="The message of the wake-up.")
 
@@ -311,19 +311,19 @@ class Step(Part):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    shell: Text = Field(description="The command. Values of others are variables in it, never part of its text.")
-    name: ValueName | None = Field(default=None, alias="as", description="Keeps what it prints under this name.")
-    timeout: Duration = Field(default=600.0, description="How long it may take; 10m where it does not say.")
+    shell: Text = Field(description="The command. A placeholder in it becomes an environment variable.")
+    name: ValueName | None = Field(default=None, alias="as", description="The name of its output, for placeholders.")
+    timeout: Duration = Field(default=600.0, description="The maximum duration. Default: 10m.")
 
 
 class TeamLimits(Part):
-    """When agents that only talk to each other are stopped."""
+    """Limits of conversations between agents without progress."""
 
     max_hops: Annotated[StrictInt, Field(gt=0, le=10_000)] = Field(
-        default=20, description="How many messages may follow from one another without a person."
+        default=20, description="The maximum length of a chain of replies between agents."
     )
     max_repeats: Annotated[StrictInt, Field(gt=0, le=10_000)] = Field(
-        default=3, description="How often an agent may repeat a message."
+        default=3, description="The maximum number of repetitions of a message by an agent."
     )
     max_rounds_without_progress: Annotated[StrictInt, Field(gt=0, le=10_000)] = Field(
         default=5, description="The maximum number of rounds without progress."

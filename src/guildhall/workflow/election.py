@@ -2,7 +2,7 @@
 
 The document owner is the only agent that writes the documents. Each agent votes in a separate run whose only tool is
 `proposal_vote`. An agent that cannot be asked, or does not answer within 300 seconds, has no vote.
-Does not count votes (`room/voting.py`).
+Does not count votes (`room/ballots.py`).
 
 Invariant: the room records each vote under the call that cast it. A killed team neither repeats nor loses a vote.
 """
@@ -15,10 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, parse_stamp, stamp
-from guildhall.models.model import VOTER
+from guildhall.models.model import VOTER_PREFIX
 from guildhall.room.model import Actor, Proposal, RoomRecord
+from guildhall.room.text import announcement_text
 from guildhall.room.tools import RoomTools, room_tools
-from guildhall.room.voting import announcement
 from guildhall.runs.execution.segment import StopSegment
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED, Run, RunRequest, SegmentEnd
@@ -75,18 +75,18 @@ class Election:
         voters = self.workflow.agents if is_open else self.interrupted_voters()
         if not voters:
             return
-        voting = [asyncio.create_task(self._vote(agent, proposal)) for agent in voters]
+        votes = [asyncio.create_task(self._vote(agent, proposal)) for agent in voters]
         try:
-            await asyncio.wait(voting, timeout=self._seconds_left(proposal) if is_open else _TIMEOUT_S)
-            in_time = all(task.done() for task in voting)
+            await asyncio.wait(votes, timeout=self._seconds_left(proposal) if is_open else _TIMEOUT_S)
+            in_time = all(task.done() for task in votes)
         finally:
-            for task in voting:
+            for task in votes:
                 task.cancel()
-            asked = await asyncio.gather(*voting, return_exceptions=True)
-        stood = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
-        if "paused" in stood:  # the whole workflow is about to be paused, too
+            asked = await asyncio.gather(*votes, return_exceptions=True)
+        statuses = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
+        if "paused" in statuses:  # the whole workflow is about to be paused, too
             await asyncio.get_running_loop().create_future()
-        if is_open and in_time and "waiting" in stood:
+        if is_open and in_time and "waiting" in statuses:
             raise StopSegment(SegmentEnd.waiting("ask"))
         await self._close(proposal)
 
@@ -134,7 +134,7 @@ class Election:
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call
-        return call if self.order is None else self.order.delay_calls(run_label(f"{VOTER}{agent}", 1), call)
+        return call if self.order is None else self.order.delay_calls(run_label(f"{VOTER_PREFIX}{agent}", 1), call)
 
     def _seconds_left(self, proposal: Proposal) -> float:
         ends = parse_stamp(proposal.expires_at) if proposal.expires_at else self.clock.now()
@@ -149,7 +149,7 @@ def voter_worker(agent: Agent) -> Worker:
     """Return the worker for an agent's vote: it can only vote. Its name keeps the run out of the agent's run count."""
     own = agent.worker.definition
     definition = WorkerDefinition(
-        name=f"{VOTER}{agent.name}"[:_MAX_NAME_CHARS],
+        name=f"{VOTER_PREFIX}{agent.name}"[:_MAX_NAME_CHARS],
         description=own.description,
         model=own.model,
         runtime=own.runtime,
@@ -165,4 +165,4 @@ def ballot_text(workflow: Workflow, proposal: Proposal) -> str:
     """Return the input of a voter: the candidates with their descriptions, and the proposal."""
     named = ((agent.name, agent.worker.description) for agent in workflow.agents)
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in named]
-    return "\n".join(["Who should own the documents?", *lines, "", announcement(proposal)])
+    return "\n".join(["Who should own the documents?", *lines, "", announcement_text(proposal)])

@@ -25,9 +25,9 @@ from guildhall.runs.plan.model import ExecutedCode
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
-from guildhall.workers.loader import in_todays_words
+from guildhall.workers.loader import normalize_fields
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import FIELD_ALIASES, AgentDefinition, Definition
 from guildhall.workflow.model import Agent, Names, Workflow, quote_placeholders, shell_command
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     Find = Callable[[str], Worker]  # a worker by its name or file, as the workflow's project sees it
 
-
 PROMPT_SUFFIXES = (".md", ".txt")
 
 
@@ -50,7 +49,7 @@ def load(path: Path, find: Find) -> Workflow:
     definition = parse_definition(source)
     _check_kickoff(source, definition)
     reader = _AgentLoader(source, definition, find)
-    agents = tuple(reader.agent(name, ordinal) for ordinal, name in enumerate(definition.agents))
+    agents = tuple(map(reader.agent, definition.agents))
     return Workflow(definition=definition, path=path, text=source.text, agents=agents)
 
 
@@ -110,7 +109,6 @@ def from_record(text: str, data: Mapping[str, Any]) -> Workflow:
     agents = tuple(
         Agent(
             name=kept["name"],
-            ordinal=ordinal,
             worker=from_snapshot(kept["worker"]),
             prompt=kept["prompt"],
             is_inline=kept["inline"],
@@ -118,7 +116,7 @@ def from_record(text: str, data: Mapping[str, Any]) -> Workflow:
             wakeup_prompt=definition.agents[kept["name"]].wakeup_prompt,
             cwd=Path(kept["place"]) if kept["place"] else None,
         )
-        for ordinal, kept in enumerate(data["agents"])
+        for kept in data["agents"]
     )
     return Workflow(definition=definition, path=path, text=text, agents=agents)
 
@@ -157,19 +155,14 @@ def placeholder_texts(definition: Definition) -> Iterator[PlaceholderText]:
         if (text := getattr(definition.context.config, field)) is not None:
             yield PlaceholderText(location=("context", "config", field), text=text, names=replace(known, later=outputs))
     known = names_after_setup(definition)
-    if definition.kickoff is not None:
-        yield PlaceholderText(location=("kickoff",), text=definition.kickoff, names=known)
+    texts: list[tuple[Location, str | None, str | None]] = [(("kickoff",), definition.kickoff, None)]
     for name, agent in definition.agents.items():
-        place: Location = ("agents", name)
-        if agent.system_prompt is not None:
-            yield PlaceholderText(
-                location=(*place, "system_prompt"), text=agent.system_prompt, names=known, prompt_of=name
-            )
-        if agent.prompt is not None:
-            added = agent.prompt.append
-            yield PlaceholderText(location=(*place, "prompt", "append"), text=added, names=known, prompt_of=name)
-        if agent.wakeup_prompt is not None:
-            yield PlaceholderText(location=(*place, "wakeup_prompt"), text=agent.wakeup_prompt, names=known)
+        texts.append((("agents", name, "system_prompt"), agent.system_prompt, name))
+        texts.append((("agents", name, "prompt", "append"), agent.prompt.append if agent.prompt else None, name))
+        texts.append((("agents", name, "wakeup_prompt"), agent.wakeup_prompt, None))
+    for location, text, prompt_of in texts:
+        if text is not None:
+            yield PlaceholderText(location=location, text=text, names=known, prompt_of=prompt_of)
 
 
 def names_after_setup(definition: Definition) -> Names:
@@ -196,7 +189,7 @@ def _resolve_aliases(source: Source) -> Source:
         return source
     for name, fields in cast("dict[str, Any]", agents).items():
         if isinstance(fields, dict):
-            source = in_todays_words(source, ("agents", name), FIELD_ALIASES)
+            source = normalize_fields(source, ("agents", name), FIELD_ALIASES)
     return source
 
 
@@ -209,7 +202,7 @@ class _AgentLoader:
         self._find = find
         self._folder = source.path.parent
 
-    def agent(self, name: str, ordinal: int) -> Agent:
+    def agent(self, name: str) -> Agent:
         fields = self._definition.agents[name]
         inline = fields.worker is None
         if fields.system_prompt is not None:
@@ -219,7 +212,6 @@ class _AgentLoader:
         worker = self._inline(name, fields, prompt) if inline else self._from_worker_file(name, fields)
         return Agent(
             name=name,
-            ordinal=ordinal,
             worker=worker,
             prompt=prompt,
             is_inline=inline,
@@ -273,7 +265,7 @@ class _AgentLoader:
 
     def _model(self, fields: AgentDefinition) -> str | None:
         """Return the model of an agent. The path of a script starts at the folder of this file."""
-        return resolve_script_path(normal(fields.model), self._folder) if fields.model else None
+        return resolve_script_path(normalize_model(fields.model), self._folder) if fields.model else None
 
     def _workdir(self, name: str, fields: AgentDefinition) -> Path | None:
         if fields.workdir is None:
@@ -297,11 +289,8 @@ class _AgentLoader:
             return text
         if not path.exists():
             near = {other.name for other in path.parent.glob("*") if other.suffix in PROMPT_SUFFIXES}
-            hint = (
-                did_you_mean(path.name, near)
-                or "Create it, or correct the path, which starts at the folder of this file."
-            )
-            raise self._source.error(f"file not found: {path}", location, hint)
+            otherwise = "Create it, or correct the path, which starts at the folder of this file."
+            raise self._source.error(f"file not found: {path}", location, did_you_mean(path.name, near) or otherwise)
         try:
             inside = path.resolve().is_relative_to(project_root(self._folder).resolve())
         except (OSError, RuntimeError) as error:
@@ -312,9 +301,8 @@ class _AgentLoader:
         said = yaml.read_text(path)
         if not said.strip() or "\0" in said:
             raise InvalidFile("invalid prompt: empty or not text", where=str(path))
-        PlaceholderText(location=location, text=said, names=names_after_setup(self._definition)).check(
-            self._source, str(path)
-        )
+        placeholders = PlaceholderText(location=location, text=said, names=names_after_setup(self._definition))
+        placeholders.check(self._source, str(path))
         return said
 
     def _file(self, text: str) -> Path | None:
@@ -330,7 +318,7 @@ class _AgentLoader:
 
 
 def _merge_limits(fields: AgentDefinition, own: Limits) -> Limits:
-    """Return the limits of a worker with those that the workflow file sets."""
+    """Return the limits of a worker. Limits in the workflow file replace them."""
     named = ("max_turns", "max_budget_usd", "timeout")
     return own.model_copy(update={name: getattr(fields, name) for name in named if getattr(fields, name) is not None})
 
@@ -362,8 +350,8 @@ def setup_code(workflow: Workflow, home: Home) -> Code | None:
         return None
     root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=workflow.text.encode())
-    return Code(kind="workflow", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+    file = CodeFile(path=path, display_path=shown, content=workflow.text.encode())
+    return Code(kind="workflow", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
 def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode | None:
@@ -373,9 +361,9 @@ def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode |
     return ExecutedCode(
         kind=code.kind,
         name=code.name,
-        own=code.own,
-        trusted=trust.holds(code),
-        files=trust.seen(code),
+        own=code.is_own,
+        trusted=trust.is_trusted(code),
+        files=trust.files(code),
         commands=setup_commands(workflow.definition),
     )
 
@@ -383,13 +371,13 @@ def setup_status(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode |
 def check_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
     """Raise NotTrusted if the file has setup commands and is not trusted in its current version."""
     code = setup_code(workflow, home)
-    if code is None or trust.holds(code):
+    if code is None or trust.is_trusted(code):
         return
     first_lines = [one.strip().partition("\n")[0] for one in setup_commands(workflow.definition)]
     more = f" and {len(first_lines) - 5} more" if len(first_lines) > 5 else ""
     lines = "".join(f"\n  {line[:100]!r}" for line in first_lines[:5])
     raise NotTrusted(
-        f"setup has commands that you have not trusted ({trust.seen(code)[0].said}):{lines}{more}",
+        f"setup has commands that you have not trusted ({trust.files(code)[0].state_text}):{lines}{more}",
         where=workflow.place,
         hint=f"Review them: guild trust {shlex.quote(workflow.place)}",
     )

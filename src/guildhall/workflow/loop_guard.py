@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from guildhall.room import ballots
 from guildhall.room import records as room_records
-from guildhall.room import voting
 from guildhall.room.model import Actor, Mail, Message
 from guildhall.room.service import perform_in
 from guildhall.runs.model import Question
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from guildhall.room.operation import Turn
     from guildhall.workflow.definition import TeamLimits
     from guildhall.workflow.target import Instance
-
 
 _MAX_MESSAGES = 1_000
 _MAX_SHOWN = 10  # pairs of agents, and held messages
@@ -63,7 +62,7 @@ def count_turn(connection: Connection, instance: str, room: str, agent: str, run
 def _has_progress(connection: Connection, room: str, run: str) -> bool:
     """Return True if a run did more than talk: it used another tool, or a proposal was decided meanwhile."""
     began = run_records.find_run(connection, run)
-    if began is not None and voting.has_decision_since(connection, room, began.created_at):
+    if began is not None and ballots.has_decision_since(connection, room, began.created_at):
         return True
     calls = entries_with(run_records.list_entries(connection, run), ToolStarted)
     return any(call.data.tool not in TALK_TOOLS for call in calls)

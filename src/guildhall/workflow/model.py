@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
     from guildhall.workflow.definition import Definition, Wakeup
 
-
 Kind = Literal["output", "env", "params", "workflow"]
 WORKFLOW_FIELDS = ("name", "tag")
 
@@ -54,7 +53,7 @@ class Reference:
 
     @property
     def variable(self) -> str:
-        """The environment variable that has the value in a command."""
+        """Return the name of the environment variable for the value in a command."""
         return self.name if self.kind == "env" else _VARIABLE_PREFIX + str(self).replace(".", "_").replace("-", "_")
 
 
@@ -127,11 +126,6 @@ def fill(text: str, values: Values) -> MessageText:
 def quote_placeholders(text: str) -> MessageText:
     """Return the text with its placeholders as quoted parts, before they have values."""
     return MessageText(tuple(TextPart(str(part), is_quoted=isinstance(part, Reference)) for part in _parts(text)))
-
-
-def fill_text(text: str, values: Values) -> str:
-    """Return the filled text as a string."""
-    return fill(text, values).text
 
 
 def shell_command(text: str) -> str:
@@ -207,7 +201,6 @@ class Agent:
     """An agent of the team and its worker. Placeholders in its prompts are not filled in."""
 
     name: str
-    ordinal: int  # in the order of the file
     worker: Worker  # has the name of the agent
     prompt: str  # with placeholders; of an inline agent all instructions, else text to append
     is_inline: bool  # defined in the workflow file, not in a worker file
@@ -231,7 +224,7 @@ class Workflow:
 
     @property
     def folder(self) -> Path:
-        """The folder in which relative paths start and commands run."""
+        """Return the folder of the file. Relative paths and commands start there."""
         return self.path.parent
 
     @property
@@ -244,7 +237,7 @@ class Workflow:
 
     @property
     def budget(self) -> float | None:
-        """The budget in dollars that the file sets, or None."""
+        """Return the budget of the file in dollars, or None if it sets no limit."""
         return None if self.definition.budget is None or math.isinf(self.definition.budget) else self.definition.budget
 
     def agent(self, name: str) -> Agent:
@@ -261,24 +254,19 @@ class Workflow:
 
     def worker_of(self, agent: Agent, values: Values) -> Worker:
         """Return the worker of an agent with its filled instructions."""
-        said = fill_text(agent.prompt, values)
+        said = fill(agent.prompt, values).text
         if not agent.is_inline:
             own = agent.worker.instructions
             said = f"{own.rstrip()}\n\n{said}" if said else own
-        return replace(agent.worker, instructions=said, keeps=self.protected_paths(values))
+        return replace(agent.worker, instructions=said, workflow_paths=self.protected_paths(values))
 
     def protected_paths(self, values: Values) -> tuple[Path, ...]:
         """Return the paths that agents must not write: the file, the room's data and the database."""
         room, database = self.room_folder(values), self.database_path(values)
-        beside = (
-            [database.with_name(database.name + ending) for ending in ("", *_DATABASE_SUFFIXES)] if database else []
-        )
-        return (
-            self.path,
-            self.folder / ROOMS_FOLDER,
-            *(room / name for name in (DOCUMENTS_FOLDER, *EXPORTED_FILES)),
-            *beside,
-        )
+        paths = [self.path, self.folder / ROOMS_FOLDER, *(room / name for name in (DOCUMENTS_FOLDER, *EXPORTED_FILES))]
+        if database is not None:
+            paths += [database.with_name(database.name + suffix) for suffix in ("", *_DATABASE_SUFFIXES)]
+        return tuple(paths)
 
     def other_capabilities(self, agent: Agent) -> frozenset[str]:
         """Return the capabilities of the other agents. Data that an agent reads can reach them through the room."""
@@ -293,7 +281,7 @@ class Workflow:
         named = config.dir or config.bind
         if named is None:
             return self.folder / ROOMS_FOLDER / values.workflow / values.tag
-        return self.folder / fill_text(named, values)
+        return self.folder / fill(named, values).text
 
     def documents_folder(self, values: Values) -> Path | None:
         """Return the folder of the documents, or None if they are in the database or the workflow has no room."""
@@ -302,4 +290,4 @@ class Workflow:
     def database_path(self, values: Values) -> Path | None:
         """Return the path of the workflow's own database, or None."""
         db = self.definition.context.config.db
-        return self.folder / fill_text(db, values) if db is not None else None
+        return self.folder / fill(db, values).text if db is not None else None

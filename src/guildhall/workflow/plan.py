@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared_capabilities
 from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
 from guildhall.workflow.loader import setup_status
@@ -21,7 +21,7 @@ from guildhall.workflow.setup import command_environment
 from guildhall.workflow.start import check_paths, no_agent_warning, start_values, team_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code import Trust
-    from guildhall.workers.model import Seen
-
+    from guildhall.workers.model import FileTrust
 
 _INDENT = "  "
 _CAPABILITY_TEXTS = {
@@ -41,7 +40,7 @@ _CAPABILITY_TEXTS = {
 }
 
 
-def agent_title(agent: str, runtime: Row) -> str:
+def agent_title(agent: str, runtime: RuntimeInfo) -> str:
     """Return the name of an agent with the title of the external program that executes it, if any."""
     return agent if runtime.program is None else f"{agent} ({runtime.title})"
 
@@ -73,10 +72,13 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.untrusted_files:
         yield (
             "not trusted",
-            [f"{escape(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted_files],
+            [
+                f"{escape(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+                for s in plan.untrusted_files
+            ],
         )
     if plan.warnings:
-        yield "warning", [escape(doubt) for doubt in plan.warnings]
+        yield "warning", [escape(warning) for warning in plan.warnings]
     if plan.problems:
         yield "cannot start", [escape(problem) for problem in plan.problems]
 
@@ -130,30 +132,29 @@ class WorkflowPlan:
     workflow: str
     tag: str
     place: str
-    folder: str  # where its commands run
+    folder: str  # of its commands
     setup: tuple[PlannedStep, ...]
-    code: ExecutedCode | None  # the file, as far as it is executed
-    env: tuple[str, ...]  # names that the commands see
-    params: Mapping[str, str | None]  # None: it has to be given
+    code: ExecutedCode | None  # the setup commands, with the trust of the file
+    env: tuple[str, ...]  # names of the variables of its commands
+    params: Mapping[str, str | None]  # None: a required param without a value
     agents: tuple[PlannedAgent, ...]
-    room: str | None  # who keeps what the agents share; None: they share nothing
-    documents: str | None  # the folder of documents; None: no files
-    owner: str | None  # who alone writes documents; None: everyone may
+    room: str | None  # the provider; None: the agents have no room
+    documents: str | None  # their folder; None: no files
+    owner: str | None  # the only agent that writes documents; None: all agents write
     database: str | None  # of its own
     kickoff: str | None  # with placeholders
-    budget: float | None  # dollars that can be spent before the user is asked; None: no limit
+    budget: float | None  # dollars before the user is asked; None: no limit
     limits: Mapping[str, int]
-    problems: tuple[str, ...] = ()  # why it cannot start as it is
-    warnings: tuple[str, ...] = ()  # what may not be meant
+    problems: tuple[str, ...] = ()  # reasons that prevent the start
+    warnings: tuple[str, ...] = ()
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
-        """The files that would be executed and are not trusted in their current version."""
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
+        """Return the files that a start would execute and that are not trusted in their current version."""
         own = self.code.files if self.code and not self.code.trusted else ()
-        files = {
-            seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted_files))
-        }
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        of_agents = (seen for agent in self.agents for seen in agent.plan.untrusted_files)
+        files = {seen.path: seen for seen in (*own, *of_agents)}
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def line(self) -> str:
         """Return the plan in one line."""
@@ -197,27 +198,20 @@ class WorkflowPlan:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedStart:
-    """The values of a planned start, and the problems that prevent it."""
-
-    values: Values
-    given: Mapping[str, str]  # the params
-    problems: tuple[str, ...] = ()  # why it cannot be started with them
-
-
 def make_plan(
     workflow: Workflow,
     agents: Mapping[str, Plan],
-    starting: PlannedStart,
+    values: Values,
     *,
+    params: Mapping[str, str],
+    problems: Sequence[str],
     frame: Frame,
     home: Home,
     trust: Trust,
     budget: float | None,
 ) -> WorkflowPlan:
     """Return the plan of a workflow. `agents` has the plan of each agent."""
-    definition, values = workflow.definition, starting.values
+    definition = workflow.definition
     documents, database = workflow.documents_folder(values), workflow.database_path(values)
     of_agents = (f"{name}: {problem.text}" for name, plan in agents.items() for problem in plan.problems)
     return WorkflowPlan(
@@ -231,7 +225,7 @@ def make_plan(
         ),
         code=setup_status(workflow, trust, home),
         env=tuple(sorted(command_environment(workflow, frame))) if definition.setup else (),
-        params={name: starting.given.get(name, param.default) for name, param in definition.params.items()},
+        params={name: params.get(name, param.default) for name, param in definition.params.items()},
         agents=tuple(
             PlannedAgent(name=one.name, wakeup=str(one.wakeup) if one.wakeup else None, plan=agents[one.name])
             for one in workflow.agents
@@ -243,8 +237,8 @@ def make_plan(
         kickoff=definition.kickoff,
         budget=budget,
         limits=definition.limits.model_dump(),
-        problems=(*starting.problems, *of_agents),
-        warnings=(doubt,) if (doubt := no_agent_warning(workflow)) else (),
+        problems=(*problems, *of_agents),
+        warnings=(warning,) if (warning := no_agent_warning(workflow)) else (),
     )
 
 
@@ -252,7 +246,7 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
     """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
-        name = agent_title(agent.name, ROWS[agent.worker.definition.runtime])
+        name = agent_title(agent.name, RUNTIMES[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             models[name] = choice.model
@@ -265,8 +259,8 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
 
 def planned_start(
     workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, home: Home, settings: Settings
-) -> PlannedStart:
-    """Return the values that a start would have. Missing values become placeholders and are reported as problems."""
+) -> tuple[Values, list[str]]:
+    """Return the values of a start, and the problems that prevent it. A missing value is its own name."""
     problems: list[str] = []
     try:
         values = start_values(workflow, tag=tag, params=params, frame=frame, allowed=settings.env)
@@ -280,7 +274,7 @@ def planned_start(
         check_paths(workflow, values, home, frame)
     except GuildError as error:
         problems.append(error.message)
-    return PlannedStart(values=values, given=params, problems=tuple(problems))
+    return values, problems
 
 
 def _owner(workflow: Workflow) -> str | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from guildhall.room.model import Message
 
-
 _MAX_MESSAGES = 10_000  # messages that are shown
 _COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 
@@ -63,10 +62,7 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
     return tuple(
         AgentSummary(
             target=replace(instance.target, agent=agent.name),
-            status=agent.status,
-            run=agent.run,
-            attempts=agent.attempts,
-            due_at=agent.due_at,
+            **{name: getattr(agent, name) for name in ("status", "run", "attempts", "due_at")},
             task=statuses[agent.name].task if agent.name in statuses else None,
             state=statuses[agent.name].state if agent.name in statuses else None,
             unread=unread.get(agent.name, 0),

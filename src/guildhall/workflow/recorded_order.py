@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from guildhall.models.scripted.test_case import Spoken
+    from guildhall.models.scripted.test_case import UserMessage
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workflow.agent_turn import Step
@@ -28,8 +28,8 @@ _SHORT_TIMEOUT_S = 0.1  # after the first skipped place: the test differs alread
 class RecordedOrder:
     """Delays the agents of a team until it is their turn in the recording. A place that is not in it is not delayed."""
 
-    def __init__(self, order: Sequence[str | Spoken]) -> None:
-        self.post: Callable[[Spoken], Awaitable[object]] | None = None
+    def __init__(self, order: Sequence[str | UserMessage]) -> None:
+        self.post: Callable[[UserMessage], Awaitable[object]] | None = None
         self.active_calls: set[str] = set()  # calls that are being executed
         self.loop_answers = 0  # recorded answers about loops that are not given yet
         self.leaves_loop = False  # True if the recorded team ended while a question about a loop was open
@@ -93,7 +93,7 @@ class RecordedOrder:
         return self.leaves_loop and self.loop_answers <= 0
 
     async def wait_for(self, place: str) -> None:
-        """Return when it is the turn of a place. `done` ends it."""
+        """Return when it is the turn of a place. `finish` ends it."""
         number = self._numbers.get(place)
         if number is None:
             return
@@ -101,7 +101,7 @@ class RecordedOrder:
         try:
             self._advance()
             while self._next < number:
-                await self._a_move()
+                await self._wait_for_move()
         finally:
             self._waiting.remove(number)
 
@@ -112,7 +112,7 @@ class RecordedOrder:
             self._over.add(number)
             self._advance()
 
-    async def _a_move(self) -> None:
+    async def _wait_for_move(self) -> None:
         """Return when an agent has moved, or when a place was skipped because none did."""
         moved = self._moved
         try:
@@ -122,7 +122,7 @@ class RecordedOrder:
             if moved is self._moved and not self.active_calls and not self._speaking:
                 self._timeout_s = _SHORT_TIMEOUT_S
                 self._next = min(self._waiting)
-                self._tell()
+                self._notify()
 
     def _advance(self) -> None:
         before = self._next
@@ -130,13 +130,13 @@ class RecordedOrder:
             self._next += 1
         if (spoken := self._spoken.get(self._next)) is not None:
             del self._spoken[self._next]
-            task = asyncio.ensure_future(self._say(self._next, spoken))
+            task = asyncio.ensure_future(self._post(self._next, spoken))
             self._speaking.add(task)
             task.add_done_callback(self._speaking.discard)
         if self._next != before:
-            self._tell()
+            self._notify()
 
-    async def _say(self, number: int, spoken: Spoken) -> None:
+    async def _post(self, number: int, spoken: UserMessage) -> None:
         try:
             if self.post is not None:
                 await self.post(spoken)
@@ -144,7 +144,7 @@ class RecordedOrder:
             self._over.add(number)
             self._advance()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotFound, ReplayDiffers
-from guildhall.models.model import VOTER
+from guildhall.models.model import VOTER_PREFIX
 from guildhall.room import records as room_records
 from guildhall.room.model import PERSON, LogEntry
 from guildhall.room.replay import RepeatedOperation, RoomReplay, shown_mail
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     Tree = Sequence[tuple[Run, Journal]]
 
-
 KICKOFF_KEY = "kickoff"
 
 
@@ -86,7 +85,7 @@ class ReplayedTeam:
         self._tree = {run.id: run for run in self.history.tree(self.instance.id)}
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         await self._play_room()
         end = self._journal(self.instance.id).entries[-1].data
@@ -99,11 +98,11 @@ class ReplayedTeam:
 
     def worker_and_hooks(self, run: Run) -> tuple[Worker, RunHooks] | None:
         """Return the current worker and the hooks of an agent's run, or None if the workflow has no such agent."""
-        name = run.worker.removeprefix(VOTER)
+        name = run.worker.removeprefix(VOTER_PREFIX)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
             return None
-        if run.worker.startswith(VOTER):
+        if run.worker.startswith(VOTER_PREFIX):
             return election.voter_worker(agent), replay_hooks(room_tools(election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
         return self.workflow.worker_of(agent, self.values), replay_hooks(tools)
@@ -185,7 +184,7 @@ class ReplayedTeam:
         room = self.room.room
         proposal = next(one for one in room.list_proposals() if one.id == made.result["id"])
         for run in self._tree.values():
-            if run.worker.startswith(VOTER):
+            if run.worker.startswith(VOTER_PREFIX):
                 self._check_equal(then, "the ballot", run.request.input, election.ballot_text(self.workflow, proposal))
 
     def _check_equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
@@ -281,7 +280,7 @@ class WorkflowReplays:
         return FoundDifference(at=entries[step].at, run=played.run, difference=played.difference)
 
     def _current_workflow(self, instance: Instance, frame: Frame) -> tuple[Workflow, bool]:
-        """Return the workflow from its current file. Recorded workers replace those that no longer exist."""
+        """Load the workflow from its current file. A recorded worker replaces a missing one."""
         then = from_record(instance.source, instance.definition)
         path = Path(instance.path)
         if not path.exists():

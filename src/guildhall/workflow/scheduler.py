@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.events import TroubleData, WorkflowData
-from guildhall.room import mentions, voting
+from guildhall.room import ballots, mentions
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, RoomEventType
 from guildhall.room.tools import RoomTools, room_tools
@@ -100,7 +100,7 @@ class Team:
             await self.room.recover()
         if not self._is_resumed():
             await self._enter_phase("setup")
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         elected = election.Election(
             instance=self.instance.id,
@@ -124,8 +124,8 @@ class Team:
         await self._enter_phase("live")
         for agent in self.workflow.agents:
             self._start_agent(agent)
-        minding = (self._watch_loops(), self._watch_proposals(), self._repeat_wakeups(), self.wakeups.run_forever())
-        beside = [asyncio.create_task(one) for one in minding]
+        watching = (self._watch_loops(), self._watch_proposals(), self._repeat_wakeups(), self.wakeups.run_forever())
+        beside = [asyncio.create_task(one) for one in watching]
         try:
             await self._wait_idle(beside)
         finally:
@@ -230,7 +230,7 @@ class Team:
                     await wake.wait()
 
     def _step(self, name: str, until: int | None = None) -> Step:
-        at, attended = stamp(self.clock.now()), self._attended
+        at, attended = stamp(self.clock.now()), self._is_attended
         return self.store.read(
             lambda connection: next_step(
                 connection, self.instance, self.workflow, name, at=at, attended=attended, until=until
@@ -286,7 +286,7 @@ class Team:
     def _closed_reason(self, call: ToolCall) -> str | None:
         """Return why a proposal keeps a tool closed, or None."""
         guard = self.room.find_guard(call.tool)
-        return None if guard is None else str(voting.closed_error(guard, call.tool))
+        return None if guard is None else str(ballots.closed_error(guard, call.tool))
 
     @property
     def shares_nothing(self) -> bool:
@@ -294,7 +294,7 @@ class Team:
         return not self.workflow.definition.context.enabled
 
     @property
-    def _attended(self) -> bool:
+    def _is_attended(self) -> bool:
         if self.order is not None and self.order.is_unattended:
             return False
         return self.runs.is_attended(self.instance.id)
@@ -337,7 +337,7 @@ class Team:
         """End proposals when their time is up."""
         while True:
             self._proposals_changed.clear()
-            due = self.store.read(lambda connection: voting.next_expiry(connection, self.room.id))
+            due = self.store.read(lambda connection: ballots.next_expiry(connection, self.room.id))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_until(due)):
                     await self._proposals_changed.wait()
@@ -347,14 +347,14 @@ class Team:
                 self._check_idle.set()
 
     def _seconds_until(self, due: str | None) -> float | None:
-        """Return the time to wait for a moment, at most `POLL`, or None if there is no such moment."""
+        """Return the time to wait for a moment, at most `POLL_S`, or None if there is no such moment."""
         return None if due is None else max(0.0, min(POLL_S, (parse_stamp(due) - self.clock.now()).total_seconds()))
 
     async def _repeat_wakeups(self) -> None:
         """Repeat lost wake-ups. One query for all agents: many agents cost no more."""
         while True:
             await self.clock.sleep(POLL_S)
-            at, attended = stamp(self.clock.now()), self._attended
+            at, attended = stamp(self.clock.now()), self._is_attended
             can_move = partial(agents_with_work, instance=self.instance, at=at, attended=attended)
             self.wake(self.store.read(can_move))
             self._check_idle.set()
@@ -362,7 +362,7 @@ class Team:
     # The end
 
     async def _wait_idle(self, beside: Sequence[asyncio.Task[None]]) -> None:
-        """Return when no agent can move. Raise Stops if the team is not completed.
+        """Return when no agent can move. Raise StopSegment if the team is not completed.
 
         In mode `start`, a team never completes. It is idle until a message arrives.
         """
@@ -379,15 +379,15 @@ class Team:
             if self._state().busy:
                 continue
             await self.clock.sleep(self.debounce_s)
-            standing = await self.store.write(self._end_if_idle)
-            if standing.turn is not None:
+            state = await self.store.write(self._end_if_idle)
+            if state.turn is not None:
                 self._check_idle.set()  # the turn may have woken no agent
-                await self.room.announce(standing.turn)
-            if not standing.busy and self.instance.mode == "start":
+                await self.room.announce(state.turn)
+            if not state.busy and self.instance.mode == "start":
                 await self._enter_idle()
-            elif not standing.busy:
-                if standing.end_of_segment is not None:
-                    raise StopSegment(standing.end_of_segment)
+            elif not state.busy:
+                if state.end_of_segment is not None:
+                    raise StopSegment(state.end_of_segment)
                 return
 
     async def _enter_idle(self) -> None:
@@ -398,13 +398,13 @@ class Team:
                 await self._enter_phase("live")
 
     def _state(self) -> TeamState:
-        at, attended = stamp(self.clock.now()), self._attended
+        at, attended = stamp(self.clock.now()), self._is_attended
         return self.store.read(lambda connection: team_state(connection, self.instance, at, attended=attended))
 
     def _end_if_idle(self, connection: Connection) -> TeamState:
         at = stamp(self.clock.now())
-        standing = team_state(connection, self.instance, at, attended=self._attended, settle=True)
-        if not standing.busy and self.instance.mode == "run":
-            ended = at if standing.phase in FINAL_PHASES else None
-            records.change_instance(connection, self.instance.id, status=standing.phase, ended_at=ended)
-        return standing
+        state = team_state(connection, self.instance, at, attended=self._is_attended, settle=True)
+        if not state.busy and self.instance.mode == "run":
+            ended = at if state.phase in FINAL_PHASES else None
+            records.change_instance(connection, self.instance.id, status=state.phase, ended_at=ended)
+        return state

@@ -48,17 +48,7 @@ from guildhall.workflow.start import (
     team_budget,
     workflow_worker,
 )
-from guildhall.workflow.target import (
-    FINAL_PHASES,
-    GLOBAL,
-    MAIN,
-    AgentState,
-    Instance,
-    Schedule,
-    SendResult,
-    Start,
-    Target,
-)
+from guildhall.workflow.target import FINAL_PHASES, GLOBAL, MAIN, Instance, Schedule, SendResult, Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +68,12 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import Wakeup
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.recorded_order import RecordedOrder
+    from guildhall.workflow.target import AgentState
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPolicy:
-    """The timing and order of agents, and what executes setup commands."""
+    """The timing and order of agents, and the executor of setup commands."""
 
     first_pause_s: float = FIRST_PAUSE_S  # before the first retry after a transient failure; doubled each time
     debounce_s: float = DEBOUNCE_S  # without activity before a team counts as idle
@@ -128,8 +119,8 @@ class Workflows:
         if start.fresh and (room := self.rooms.find(workflow.name, start.tag)) is not None:
             own = before is not None and before.path == str(workflow.path)
             await self.rooms.close(room.id, documents=move_documents_aside(room.read_record()) if own else None)
-        seats = [agent.name for agent in workflow.agents]
-        room = await self.rooms.open(workflow.name, start.tag, seats, room_settings(workflow, values))
+        names = [agent.name for agent in workflow.agents]
+        room = await self.rooms.open(workflow.name, start.tag, names, room_settings(workflow, values))
         at = self.clock.now()
 
         def began(connection: Connection, run: str) -> None:
@@ -148,7 +139,7 @@ class Workflows:
                 created_at=stamp(at),
                 ended_at=None,
             )
-            records.add_instance(connection, instance, seats)
+            records.add_instance(connection, instance, names)
             # The user was asked about the held messages of the last generation, which is over.
             perform_in(connection, room.id, "drop_held", Actor.person(), stamp(at))
             self._set_schedules(connection, room.id, workflow)
@@ -175,8 +166,8 @@ class Workflows:
             if there.get(agent.name, "stopped") != "stopped":
                 hint = f"Send it a message: guild send {agent.name} ... Stop it: guild stop {agent.name}"
                 raise Conflict(f"{agent.name} is already running: {there[agent.name]}", hint=hint)
-            seated = [one for one in from_record(before.source, before.definition).agents if one.name != agent.name]
-            workflow = standalone_workflow(self.home, [*seated, agent])
+            others = [one for one in from_record(before.source, before.definition).agents if one.name != agent.name]
+            workflow = standalone_workflow(self.home, [*others, agent])
             await self._set_agents(before, workflow)
             if (team := self.team(before.room)) is None:
                 return await self.prepare_resume(before.id, frame)
@@ -184,7 +175,7 @@ class Workflows:
             return before
 
     async def _set_agents(self, instance: Instance, workflow: Workflow) -> None:
-        """Set the agents of a running workflow to those of `workflow`."""
+        """Replace the agents of a running workflow."""
 
         def write(connection: Connection) -> None:
             records.change_instance(connection, instance.id, source=workflow.text, definition=to_record(workflow))
@@ -196,8 +187,8 @@ class Workflows:
                     records.change_agent(connection, instance.id, agent.name, status="idle", attempts=0)
 
         await self.store.write(write)
-        furnishing = RoomSettings(max_hops=workflow.definition.limits.max_hops)
-        await self.rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
+        settings = RoomSettings(max_hops=workflow.definition.limits.max_hops)
+        await self.rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], settings)
 
     def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
         """Raise ModelUnusable if a model has no known price, because the budget of the team could not be enforced."""
@@ -205,11 +196,9 @@ class Workflows:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             source = self.runs.source_of(choice.model, frame, False)
             if not has_price(source):
-                raise ModelUnusable(
-                    f"agent {agent.name}: the model {source.name} has no known price, so the budget cannot be enforced",
-                    where=workflow.place,
-                    hint="Use a model with a price, or remove the budget and set max_turns.",
-                )
+                why = f"the model {source.name} has no known price, so the budget cannot be enforced"
+                hint = "Use a model with a price, or remove the budget and set max_turns."
+                raise ModelUnusable(f"agent {agent.name}: {why}", where=workflow.place, hint=hint)
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Return a stopped workflow, ready to be launched."""
@@ -227,7 +216,7 @@ class Workflows:
         return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     def _check_grant(self, run: str, grant: Grant) -> None:
-        """Raise if a grant does not exceed what a stopped agent has used already."""
+        """Raise if a grant does not exceed the usage of a stopped agent."""
         for agent in self.list_agents(run):
             if agent.status == "failed" and agent.run is not None:
                 below = (self.history.journal(one.id) for one in self.history.descendants(agent.run))
@@ -306,17 +295,17 @@ class Workflows:
         """Remove a stopped agent from `global:main`. Stop the workflow if it was the last agent."""
         async with self._start_lock:
             now = self.instance(instance.id)
-            seated = [agent for agent in from_record(now.source, now.definition).agents if agent.name != name]
-            if not seated:
+            others = [agent for agent in from_record(now.source, now.definition).agents if agent.name != name]
+            if not others:
                 return await self.stop(instance.id)
-            workflow = standalone_workflow(self.home, seated)
+            workflow = standalone_workflow(self.home, others)
             await self._set_agents(instance, workflow)
             if (team := self.team(instance.room)) is not None:
                 team.workflow = workflow
             return []
 
     def _set_schedules(self, connection: Connection, room: str, workflow: Workflow) -> None:
-        """Set the schedules of the file at the start of a generation, and restart those that the user has set."""
+        """Set the schedules of the file at the start of a generation, and restart the schedules of the user."""
         now = self.clock.now()
         kept = {schedule.agent: schedule for schedule in records.list_schedules(connection, room)}
         for agent in workflow.agents:
@@ -435,9 +424,8 @@ class Workflows:
         if (team := self._teams.get(happened.room)) is not None:
             team.on_room_event(happened.type)
             root = team.instance.id
-            fields = (
-                {"proposal": happened.data} if happened.type == "proposal" else happened.data
-            )  # its own `type` would hide the type of the event
+            # The `type` of a proposal would hide the type of the event.
+            fields = {"proposal": happened.data} if happened.type == "proposal" else happened.data
             data = {"actor": happened.actor, **fields}
             self.bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 

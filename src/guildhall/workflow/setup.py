@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     Call = Callable[[ToolCall], Awaitable[ToolResult]]
     OnOutput = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
 
-
 TIMED_OUT = None  # instead of an exit code
 
 # A watchdog in the process group reads a pipe from the hall. When the hall exits, the watchdog kills the group.
@@ -187,7 +186,7 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
 
 def _step_output(number: int, step: Step, result: ToolResult, workflow: Workflow) -> str:
     """Return the output of a setup step. Raise RuntimeFailed if the step failed."""
-    what = f"setup step {number} ({_shorten(step.shell)})"
+    what = f"setup step {number} ({_first_line(step.shell)})"
     if result.is_error:
         raise RuntimeFailed(
             f"{what} failed:\n{result.text}",
@@ -232,7 +231,7 @@ class Commands:
 
 
 def command_environment(workflow: Workflow, frame: Frame) -> dict[str, str]:
-    """Return the environment of setup commands: the basic variables of the user, and those in `env:`."""
+    """Return the environment of setup commands: basic variables of the user, and variables in `env:`."""
     named = frame.harmless_env() | {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
     # GIT_DIR and its like would send every git of the setup to another repository.
     return {name: value for name, value in {**frame.user_env, **named}.items() if not name.startswith("GIT_")}
@@ -252,6 +251,6 @@ def _result(code: int | None, program: Program, seconds: float, *, keep: bool) -
     return ToolResult.error(f"{shown}\n{how}" if shown else how)
 
 
-def _shorten(text: str) -> str:
+def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
     return shlex.join([line])[1:-1] if len(line) <= 60 and line.isprintable() else f"{line[:60]!r}..."

@@ -22,8 +22,8 @@ from guildhall.room.mentions import find
 from guildhall.room.model import MessageText, RoomRecord
 from guildhall.room.service import RoomSettings
 from guildhall.workers.definition import Definition as WorkerDefinition
-from guildhall.workers.model import DECIDING, Worker
-from guildhall.workers.registry import normal
+from guildhall.workers.model import PERMISSION_PATHS, Worker
+from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import NO_OWNER
 from guildhall.workflow.loader import from_record, placeholder_texts, to_record
 from guildhall.workflow.model import (
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
-
 
 _REMINDER = "Scheduled wake-up: check if there is work for you."
 
@@ -102,12 +101,10 @@ def kickoff_message(workflow: Workflow, values: Values) -> MessageText:
 def no_agent_warning(workflow: Workflow) -> str | None:
     """Return a warning if no agent would start working, else None."""
     said, names = workflow.definition.kickoff or "", [agent.name for agent in workflow.agents]
-    told = said.strip() and not workflow.definition.context.enabled
-    if (
-        told
-        or any(agent.wakeup for agent in workflow.agents)
-        or {*find(quote_placeholders(said), names).reached} & {*names}
-    ):
+    if said.strip() and not workflow.definition.context.enabled:
+        return None  # without a room, every agent works on the kickoff
+    mentioned = {*find(quote_placeholders(said), names).reached}
+    if any(agent.name in mentioned or agent.wakeup for agent in workflow.agents):
         return None
     why = "the kickoff mentions no agent" if said.strip() else "the file has no kickoff"
     return f"no agent starts: {why}, and no agent has a wakeup"
@@ -134,16 +131,14 @@ def anchor_models(request: RunRequest, frame: Frame) -> RunRequest:
 
 
 def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:
-    """Raise if agents could write the database, or files that decide what agents may do, as documents."""
+    """Raise if agents could write the database, or files that set permissions, as documents."""
     documents, database = workflow.documents_folder(values), workflow.database_path(values)
     if documents and database and documents.resolve() in database.resolve().parents:
-        error = InvalidFile(
-            f"the database {database} is in the folder of the documents, which agents write",
-            hint="Choose another path.",
-        )
+        message = f"the database {database} is in the folder of the documents, which agents write"
+        error = InvalidFile(message, hint="Choose another path.")
         raise _locate(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
-    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
+    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
     for folder in filter(None, (documents, database)):
         try:
             real = folder.resolve()
@@ -152,13 +147,9 @@ def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) ->
             raise _locate(workflow, InvalidFile(f"invalid path {folder}: {error}"), "context", "config") from None
         for path in kept:
             if real == path or path in real.parents or real in path.parents:
-                hint = "Choose a separate folder, or leave it out."
-                raise _locate(
-                    workflow,
-                    InvalidFile(f"agents must not write {path}: {folder} overlaps it", hint=hint),
-                    "context",
-                    "config",
-                )
+                message = f"agents must not write {path}: {folder} overlaps it"
+                error = InvalidFile(message, hint="Choose a separate folder, or leave it out.")
+                raise _locate(workflow, error, "context", "config")
 
 
 def _check_texts(workflow: Workflow, values: Values, *, outputs: bool) -> None:
@@ -208,10 +199,8 @@ def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) 
         hint = f"Continue: guild resume {before.id}. {see}" if before.status == "paused" else see
         raise Conflict(f"{before.target} has not ended: {before.status} (run {before.id})", hint=hint)
     if before.path != str(workflow.path) and not fresh:
-        raise Conflict(
-            f"{before.target} belongs to {before.path}",
-            hint="Use another --tag, another name, or --fresh for a new room.",
-        )
+        hint = "Use another --tag, another name, or --fresh for a new room."
+        raise Conflict(f"{before.target} belongs to {before.path}", hint=hint)
 
 
 def check_not_replaced(instance: Instance, newest: Instance | None) -> None:
@@ -267,9 +256,9 @@ def standalone_agent(worker: Worker, request: RunRequest, frame: Frame) -> Agent
     limits = own.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": resolve_script_path(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
-    seated = replace(worker, definition=own.model_copy(update=changes))
-    return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", is_inline=False, cwd=frame.cwd)
+    changes = {"model": resolve_script_path(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
+    own_worker = replace(worker, definition=own.model_copy(update=changes))
+    return Agent(name=worker.name, worker=own_worker, prompt="", is_inline=False, cwd=frame.cwd)
 
 
 def standalone_workflow(home: Home, agents: Sequence[Agent]) -> Workflow:

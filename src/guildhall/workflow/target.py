@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from guildhall.room.model import PostResult
     from guildhall.workflow.definition import Wakeup
 
-
 GLOBAL = "global"
 MAIN = "main"
 _MAX_SHOWN_CHARS = 80
@@ -44,7 +43,7 @@ class Target:
 
     @property
     def workflow_target(self) -> Target:
-        """The target of its workflow."""
+        """Return the target of the workflow itself."""
         return Target(None, self.workflow, self.tag)
 
     def __str__(self) -> str:
@@ -65,13 +64,13 @@ def parse(text: str) -> Target:
         "there is more than one @": text.count("@") > 1,
         "a tag belongs to a workflow": not at and ":" in text,
         "there is more than one colon": colon and text.count(":") > 1,
-        **{f"{_shorten(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
-        "there is no workflow after the @": at and not workflow,
-        "there is no tag after the colon": colon and not tag,
+        **{f"{_excerpt(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
+        "no workflow after the @": at and not workflow,
+        "no tag after the colon": colon and not tag,
         "it is empty": not at and not agent,
     }
     if found := [problem for problem, applies in problems.items() if applies]:
-        raise UsageError(f"invalid target {_shorten(text)!r}: {found[0]}", hint=_target_hint(text))
+        raise UsageError(f"invalid target {_excerpt(text)!r}: {found[0]}", hint=_target_hint(text))
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
@@ -79,7 +78,7 @@ def check_names(target: Target) -> None:
     """Raise UsageError if a name in a target is invalid. `parse` has checked the targets that it returned."""
     for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
         if not is_name(name):
-            raise UsageError(f"invalid name in a target: {_shorten(name)!r}", hint=_target_hint(""))
+            raise UsageError(f"invalid name in a target: {_excerpt(name)!r}", hint=_target_hint(""))
 
 
 def unknown_target(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
@@ -92,7 +91,7 @@ def check_tag(tag: str) -> str:
     """Return the tag. Raise UsageError if it is not valid."""
     if not is_name(tag):
         hint = "Use letters, digits, '_', '-' and '.', a letter or digit first, at most 64."
-        raise UsageError(f"invalid tag: {_shorten(tag)!r}", hint=hint)
+        raise UsageError(f"invalid tag: {_excerpt(tag)!r}", hint=hint)
     return tag
 
 
@@ -117,7 +116,7 @@ def _target_hint(text: str) -> str:
     return "Write agent, agent@workflow, agent@workflow:tag, @workflow or @workflow:tag."
 
 
-def _shorten(text: str) -> str:
+def _excerpt(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
@@ -134,10 +133,8 @@ def parse_params(pairs: Sequence[str]) -> dict[str, str]:
         if name in found:
             raise UsageError(f"duplicate --param {yaml.format_value(name)}", hint="Pass it once.")
         if "\0" in value or len(value) > _MAX_VALUE_CHARS:
-            raise UsageError(
-                f"invalid --param {yaml.format_value(name)}: the value is too long, or not text",
-                hint="Pass a file name instead.",
-            )
+            message = f"invalid --param {yaml.format_value(name)}: the value is too long, or not text"
+            raise UsageError(message, hint="Pass a file name instead.")
         found[name] = value
     return found
 
@@ -269,13 +266,8 @@ class AgentSummary:
         return self.target.agent or ""
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("status", "run", "attempts", "due_at", "task", "state", "unread", "runs", "cost_usd")
-        return {
-            "agent": self.name,
-            "target": str(self.target),
-            **{name: getattr(self, name) for name in names},
-            "schedule": self.schedule.as_dict() if self.schedule else None,
-        }
+        schedule = self.schedule.as_dict() if self.schedule else None
+        return {"agent": self.name, **vars(self), "target": str(self.target), "schedule": schedule}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a new hall does with what an earlier one has left behind."""
+"""Recovery: a new hall resumes the runs that an earlier hall left unfinished."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guildhall.hall.composition.recovery import MAX_CRASHES
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ToolEnded
-from tests.hall.served import Served, served
+from tests.hall.hall_server import ServedHall, serve_hall
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -33,28 +33,28 @@ def frame(project: Path) -> Frame:
     return Frame.here(project, {})
 
 
-def inside(home: Home, work: Callable[[Served], Awaitable[Any]]) -> Any:
+def run_in_hall(home: Home, work: Callable[[ServedHall], Awaitable[Any]]) -> Any:
     async def go() -> Any:
-        async with served(home) as hall:
+        async with serve_hall(home) as hall:
             return await work(hall)
 
     return asyncio.run(go())
 
 
-def begun(home: Home, frame: Frame) -> str:
-    """A run that a hall has begun and paused when it left."""
+def start_run_and_stop_hall(home: Home, frame: Frame) -> str:
+    """Start a run in a hall, stop the hall, and return the id of the paused run."""
 
-    async def work(hall: Served) -> str:
+    async def work(hall: ServedHall) -> str:
         stream = EmbeddedHall(hall.hall).runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         await stream.aclose()
         return run
 
-    return inside(home, work)
+    return run_in_hall(home, work)
 
 
 def crash(home: Home, run: str) -> None:
-    """The record as a hall leaves it that dies while the run is running."""
+    """Change the database as if the hall had crashed during the run."""
     with closing(sqlite3.connect(home.database)) as connection:
         connection.execute(
             "UPDATE runs SET status='running', pause=NULL, reason=NULL, owner='b-dead' WHERE id=?", [run]
@@ -66,24 +66,24 @@ def crash(home: Home, run: str) -> None:
         connection.commit()
 
 
-def row(home: Home, run: str) -> tuple[str, str | None, int]:
+def read_row(home: Home, run: str) -> tuple[str, str | None, int]:
     with closing(sqlite3.connect(home.database)) as connection:
         return connection.execute("SELECT status, reason, crashes FROM runs WHERE id=?", [run]).fetchone()
 
 
-async def settled(hall: Served, run: str) -> str:
-    """How the run stands once it is not running any more, or goes on."""
+async def wait_recovered(hall: ServedHall, run: str) -> str:
+    """Wait for the end of the recovery, and return the status of the run."""
     async with asyncio.timeout(10):
-        while hall.process._recovery.is_active:  # noqa: ASYNC110 - nobody tells when
+        while hall.process._recovery.is_active:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
     return hall.hall.history.get(run).status
 
 
-def test_what_was_paused_by_a_hall_that_left_goes_on_and_counts_as_no_crash(home: Home, frame: Frame) -> None:
-    run = begun(home, frame)
-    assert row(home, run) == ("paused", "shutdown", 0)
-    assert inside(home, lambda hall: settled(hall, run)) == "running"
-    assert row(home, run) == ("paused", "shutdown", 0)
+def test_a_run_paused_by_shutdown_is_resumed_and_is_not_a_crash(home: Home, frame: Frame) -> None:
+    run = start_run_and_stop_hall(home, frame)
+    assert read_row(home, run) == ("paused", "shutdown", 0)
+    assert run_in_hall(home, lambda hall: wait_recovered(hall, run)) == "running"
+    assert read_row(home, run) == ("paused", "shutdown", 0)
 
 
 @pytest.mark.parametrize(
@@ -92,68 +92,66 @@ def test_what_was_paused_by_a_hall_that_left_goes_on_and_counts_as_no_crash(home
 def test_the_cause_of_a_pause_decides_and_not_its_reason(
     home: Home, frame: Frame, pause: str, reason: str, status: str
 ) -> None:
-    run = begun(home, frame)
+    run = start_run_and_stop_hall(home, frame)
     with closing(sqlite3.connect(home.database)) as connection, connection:
         connection.execute("UPDATE runs SET pause=?, reason=? WHERE id=?", [pause, reason, run])
-    assert inside(home, lambda hall: settled(hall, run)) == status
+    assert run_in_hall(home, lambda hall: wait_recovered(hall, run)) == status
 
 
-def test_what_was_lost_again_and_again_without_getting_further_is_given_up(
-    home: Home, frame: Frame, project: Path
-) -> None:
-    run = begun(home, frame)
+def test_a_run_that_crashes_repeatedly_without_progress_fails(home: Home, frame: Frame, project: Path) -> None:
+    run = start_run_and_stop_hall(home, frame)
     for number in range(1, MAX_CRASHES):
         crash(home, run)
-        assert inside(home, lambda hall: settled(hall, run)) == "running"
-        assert row(home, run)[2] == number
+        assert run_in_hall(home, lambda hall: wait_recovered(hall, run)) == "running"
+        assert read_row(home, run)[2] == number
     crash(home, run)
 
-    async def given_up(hall: Served) -> None:
-        assert await settled(hall, run) == "failed"
+    async def check_failed(hall: ServedHall) -> None:
+        assert await wait_recovered(hall, run) == "failed"
         found = hall.hall.history.get(run)
         assert found.error is not None
         assert found.error["code"] == "runtime_failed"
         assert f"guild resume {run}" in found.error["hint"]
         assert hall.hall.history.journal(run).entries[-1].kind == "ended"
 
-    inside(home, given_up)
-    assert inside(home, lambda hall: settled(hall, run)) == "failed", "and stays so"
+    run_in_hall(home, check_failed)
+    assert run_in_hall(home, lambda hall: wait_recovered(hall, run)) == "failed", "it stays failed"
     put_script(project, DONE)
 
-    async def resumed(hall: Served) -> None:
+    async def check_resumable(hall: ServedHall) -> None:
         events = [event async for event in EmbeddedHall(hall.hall).runs.resume(run, frame)]
         assert events[-1].data["status"] == "completed"
 
-    inside(home, resumed)
+    run_in_hall(home, check_resumable)
 
 
-def test_progress_between_two_crashes_makes_it_count_anew(home: Home, frame: Frame, project: Path) -> None:
+def test_progress_between_two_crashes_resets_the_crash_count(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, LATE)
-    run = begun(home, frame)
+    run = start_run_and_stop_hall(home, frame)
     for _ in range(2):
         crash(home, run)
-        inside(home, lambda hall: settled(hall, run))
-    assert row(home, run)[2] == 2
+        run_in_hall(home, lambda hall: wait_recovered(hall, run))
+    assert read_row(home, run)[2] == 2
     put_script(project, WRITE, LATE)
 
-    async def further(hall: Served) -> None:
-        await settled(hall, run)
+    async def wait_for_progress(hall: ServedHall) -> None:
+        await wait_recovered(hall, run)
         async with asyncio.timeout(10):
-            while not hall.hall.history.journal(run).all(ToolEnded):  # noqa: ASYNC110 - nobody tells when
+            while not hall.hall.history.journal(run).all(ToolEnded):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 
-    inside(home, further)
+    run_in_hall(home, wait_for_progress)
     crash(home, run)
-    assert inside(home, lambda hall: settled(hall, run)) == "running"
-    assert row(home, run)[2] == 1
+    assert run_in_hall(home, lambda hall: wait_recovered(hall, run)) == "running"
+    assert read_row(home, run)[2] == 1
 
 
-def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
+def test_a_run_that_cannot_resume_is_interrupted_and_does_not_block_others(
     home: Home, frame: Frame, project: Path
 ) -> None:
     put_worker(project, "other", tool_rules=None)
 
-    async def both(hall: Served) -> list[str]:
+    async def start_both(hall: ServedHall) -> list[str]:
         client, runs = EmbeddedHall(hall.hall), list[str]()
         for worker in ("scribe", "other"):
             stream = client.runs.run(
@@ -165,24 +163,24 @@ def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
 
     for worker in ("scribe", "other"):
         (project / f"{worker}.yaml").write_text((project / "answers.yaml").read_text())
-    runs = inside(home, both)
+    runs = run_in_hall(home, start_both)
     for run in runs:
         crash(home, run)
     (project / "scribe.yaml").unlink()
 
-    async def after(hall: Served) -> list[str]:
-        return [await settled(hall, run) for run in runs]
+    async def read_statuses(hall: ServedHall) -> list[str]:
+        return [await wait_recovered(hall, run) for run in runs]
 
-    assert inside(home, after) == ["interrupted", "running"]
+    assert run_in_hall(home, read_statuses) == ["interrupted", "running"]
 
 
-def test_what_a_person_paused_stays_paused(home: Home, frame: Frame) -> None:
-    run = begun(home, frame)
+def test_a_run_paused_by_the_user_stays_paused(home: Home, frame: Frame) -> None:
+    run = start_run_and_stop_hall(home, frame)
 
-    async def pause(hall: Served) -> None:
-        await settled(hall, run)
+    async def pause(hall: ServedHall) -> None:
+        await wait_recovered(hall, run)
         await EmbeddedHall(hall.hall).runs.pause(run)
 
-    inside(home, pause)
-    assert row(home, run)[:2] == ("paused", "by the user")
-    assert inside(home, lambda hall: settled(hall, run)) == "paused"
+    run_in_hall(home, pause)
+    assert read_row(home, run)[:2] == ("paused", "by the user")
+    assert run_in_hall(home, lambda hall: wait_recovered(hall, run)) == "paused"

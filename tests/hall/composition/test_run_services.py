@@ -1,4 +1,4 @@
-"""What a database of a workflow offers, and what only the hall has."""
+"""Run services: what a workflow database offers, and what only the hall has."""
 
 from __future__ import annotations
 

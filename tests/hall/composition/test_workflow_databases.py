@@ -1,4 +1,4 @@
-"""Workflows whose state is in a database of their own: everything works on them as on any other."""
+"""Workflow databases: every command works with a workflow that has its own database."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TABLES = ("runs", "journal", "asks", "rooms", "messages", "deliveries", "room_l
 
 @pytest.fixture
 def team(project: Path) -> Path:
-    """A team of two with a database for each tag; one writes a file, of which the person is asked."""
-    return put_team(project, "state/${{ workflow.tag }}.db")
+    """Write a workflow of two agents with a database for each tag. One agent needs approval to write a file."""
+    return write_team(project, "state/${{ workflow.tag }}.db")
 
 
-def put_team(project: Path, db: str | None, **context: Any) -> Path:
+def write_team(project: Path, db: str | None, **context: Any) -> Path:
     usual: dict[str, Any] = {"system_prompt": "You are at work.", "model": "script:script.yaml"}
     asked = {**usual, "tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}}
     text = {
@@ -56,43 +56,43 @@ def put_team(project: Path, db: str | None, **context: Any) -> Path:
     return project / "team.yaml"
 
 
-def rows(database: Path) -> dict[str, int]:
+def count_rows(database: Path) -> dict[str, int]:
     with closing(sqlite3.connect(database)) as connection:
         return {one: connection.execute(f"SELECT count(*) FROM {one}").fetchone()[0] for one in _TABLES}  # noqa: S608
 
 
-def asks(guild: Guild) -> list[dict[str, Any]]:
+def list_asks(guild: Guild) -> list[dict[str, Any]]:
     return guild("ls", "--json").json["needs_you"]["asks"]
 
 
-def good(ran: Ran) -> Ran:
+def assert_ok(ran: Ran) -> Ran:
     assert ran.code == 0, ran.err
     return ran
 
 
-def test_all_of_its_state_is_there_and_every_verb_finds_it(guild: Guild, team: Path, home: Home) -> None:
+def test_all_state_is_in_the_database_and_every_command_finds_it(guild: Guild, team: Path, home: Home) -> None:
     waiting = guild("run", "team.yaml")
     assert waiting.code == 4
-    assert not any(rows(home.database).values())
+    assert not any(count_rows(home.database).values())
     own = team.parent / "state" / "main.db"
     assert own.stat().st_mode & 0o777 == 0o600
-    assert {name for name, count in rows(own).items() if not count} == {"schedules"}
+    assert {name for name, count in count_rows(own).items() if not count} == {"schedules"}
 
-    (ask,) = asks(guild)
+    (ask,) = list_asks(guild)
     assert ask["run"] in guild("ls").out
     assert guild("show", ask["ask"]).code == 0
-    good(guild("answer", ask["ask"], "yes"))
+    assert_ok(guild("answer", ask["ask"], "yes"))
     run = guild("ls", "@team", "--json").json["run"]
     assert guild("show", run, "--json").json["status"] == "completed"
     assert guild("doc", "read", "@team").out == "# Notes\n"
     assert "@bob your turn" in guild("log", "@team").out
     assert {line["worker"] for line in guild("cost", "--json").json["lines"]} >= {"ann", "bob"}
     assert guild("proposals", "@team", "--json").json["proposals"] == []
-    good(guild("replay", run))
-    assert "ann" in good(guild("script", run)).out
-    assert guild("send", "@team", "anybody?").code == 1  # it is over
+    assert_ok(guild("replay", run))
+    assert "ann" in assert_ok(guild("script", run)).out
+    assert guild("send", "@team", "anybody?").code == 1  # the workflow is completed
     assert guild("stop", run).code in (0, 1)
-    assert not any(rows(home.database).values())
+    assert not any(count_rows(home.database).values())
 
     assert guild("run", "team.yaml", "--tag", "b").code == 4
     assert (team.parent / "state" / "b.db").exists()
@@ -103,39 +103,41 @@ def test_all_of_its_state_is_there_and_every_verb_finds_it(guild: Guild, team: P
 
 
 @pytest.mark.req("X-1")
-def test_it_survives_the_hall_and_goes_on_by_itself(guild_hall: GuildWithHall, team: Path, home: Home) -> None:
-    run = good(guild_hall("start", "team.yaml", "--background", "--json")).json["run"]
+def test_a_workflow_survives_a_crash_of_the_hall_and_is_resumed(
+    guild_hall: GuildWithHall, team: Path, home: Home
+) -> None:
+    run = assert_ok(guild_hall("start", "team.yaml", "--background", "--json")).json["run"]
     assert guild_hall("wait", "@team", "--timeout", "20s").code == 4
     guild_hall.kill_hall()
-    (ask,) = asks(guild_hall)  # no hall: looked up in the file
-    good(guild_hall("send", "ann@team", "once more"))  # a new hall goes on with it
-    good(guild_hall("answer", ask["ask"], "no"))
+    (ask,) = list_asks(guild_hall)  # no hall runs, so the command reads the file
+    assert_ok(guild_hall("send", "ann@team", "once more"))  # a new hall resumes the workflow
+    assert_ok(guild_hall("answer", ask["ask"], "no"))
     assert guild_hall("wait", "@team", "--timeout", "20s").code in (0, 4)
-    good(guild_hall("schedule", "@team", "set", "1h"))
+    assert_ok(guild_hall("schedule", "@team", "set", "1h"))
     assert guild_hall("schedule", "@team", "show", "--json").json["schedules"]
     assert guild_hall("hall", "status", "--json").json["runs"] == 1
-    said = [json.loads(line) for line in guild_hall("log", run, "--json").out.splitlines()]
-    assert [one["content"] for one in said if one.get("type") == "message"].count("once more") == 1
-    good(guild_hall("hall", "stop"))
+    lines = [json.loads(line) for line in guild_hall("log", run, "--json").out.splitlines()]
+    assert [one["content"] for one in lines if one.get("type") == "message"].count("once more") == 1
+    assert_ok(guild_hall("hall", "stop"))
     assert guild_hall("ls", "@team", "--json").json["status"] == "paused"
-    good(guild_hall("stop", "@team"))
+    assert_ok(guild_hall("stop", "@team"))
     assert guild_hall("ls", "@team", "--json").json["status"] == "stopped"
-    assert not any(rows(home.database).values())
+    assert not any(count_rows(home.database).values())
 
 
-def test_one_name_and_tag_lives_in_one_database(guild_hall: GuildWithHall, team: Path) -> None:
-    put_team(team.parent, None)
-    good(guild_hall("start", "team.yaml", "--background"))
-    put_team(team.parent, "own.db")
+def test_a_workflow_tag_cannot_run_in_two_databases(guild_hall: GuildWithHall, team: Path) -> None:
+    write_team(team.parent, None)
+    assert_ok(guild_hall("start", "team.yaml", "--background"))
+    write_team(team.parent, "own.db")
     refused = guild_hall("run", "team.yaml")
     assert (refused.code, "another database" in refused.err) == (1, True)
-    assert not (team.parent / "own.db").exists() or not any(rows(team.parent / "own.db").values())
-    good(guild_hall("stop", "@team"))
+    assert not (team.parent / "own.db").exists() or not any(count_rows(team.parent / "own.db").values())
+    assert_ok(guild_hall("stop", "@team"))
     assert guild_hall("run", "team.yaml").code == 4
-    assert guild_hall("ls", "@team", "--json").json["status"] == "paused"  # the one that began last
+    assert guild_hall("ls", "@team", "--json").json["status"] == "paused"  # the instance that started last
 
 
-def test_agents_cannot_change_it(guild: Guild, project: Path) -> None:
+def test_agents_cannot_change_the_database(guild: Guild, project: Path) -> None:
     usual: dict[str, Any] = {"system_prompt": "x", "model": "script:script.yaml", "tools": ["Write", "Bash"]}
     files = ("own.db", "own.db-wal", "own.db-shm", "own.db.lock")
     text = {"agents": {"ann": usual}, "context": {"config": {"db": "own.db"}}, "kickoff": "@ann go"}
@@ -143,7 +145,7 @@ def test_agents_cannot_change_it(guild: Guild, project: Path) -> None:
     shell = [{"call": "Bash", "with": {"command": f"echo x > {name}"}} for name in files]
     (project / "script.yaml").write_text(json.dumps({"workers": {"ann": [[*writes, *shell, {"say": "done"}]]}}))
     (project / "team.yaml").write_text(json.dumps(text))
-    good(guild("run", "team.yaml"))
+    assert_ok(guild("run", "team.yaml"))
     with closing(sqlite3.connect(project / "own.db")) as connection:
         ended = connection.execute("SELECT data FROM journal WHERE kind='tool_ended'").fetchall()
     assert len(ended) == len(files) * 2
@@ -151,7 +153,7 @@ def test_agents_cannot_change_it(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "folder", "foreign", "pipe", "linked lock", "among documents", "in the home"])
-def test_a_file_that_cannot_be_it_is_refused_and_stays(guild: Guild, project: Path, kind: str, home: Home) -> None:
+def test_an_unusable_database_file_is_refused_and_kept(guild: Guild, project: Path, kind: str, home: Home) -> None:
     file, db = project / "own.db", "own.db"
     victim = project / "victim"
     victim.write_text("precious")
@@ -171,19 +173,19 @@ def test_a_file_that_cannot_be_it_is_refused_and_stays(guild: Guild, project: Pa
     else:
         db = str(home.path / "own.db")
     before = file.read_bytes() if file.is_file() else None
-    put_team(project, db)
+    write_team(project, db)
     refused = guild("run", "team.yaml")
     assert refused.code in (2, 7), refused.err
     assert "Traceback" not in refused.err
     assert "GUILDHALL_HOME" not in refused.err
     assert (file.read_bytes() if file.is_file() else None) == before
     assert victim.read_text() == "precious"
-    assert not any(good(guild("ls", "--json")).json[group] for group in ("working", "done", "workflows"))
-    told = guild("doctor")
-    assert "Traceback" not in told.err
+    assert not any(assert_ok(guild("ls", "--json")).json[group] for group in ("working", "done", "workflows"))
+    checked = guild("doctor")
+    assert "Traceback" not in checked.err
 
 
-def test_two_homes_do_not_share_one(guild: Guild, team: Path, tmp_path: Path) -> None:
+def test_two_homes_cannot_share_a_database(guild: Guild, team: Path, tmp_path: Path) -> None:
     assert guild("run", "team.yaml").code == 4
     own = team.parent / "state" / "main.db"
     with lock_database(own, SystemClock()):
@@ -193,12 +195,12 @@ def test_two_homes_do_not_share_one(guild: Guild, team: Path, tmp_path: Path) ->
         assert (other.code, "another home" in other.err) == (7, True)
 
 
-def test_one_that_is_gone_is_named_by_the_doctor_and_comes_back(guild: Guild, team: Path) -> None:
+def test_a_missing_database_is_reported_by_doctor_and_found_again(guild: Guild, team: Path) -> None:
     assert guild("run", "team.yaml").code == 4
     own = team.parent / "state"
     shutil.move(own, team.parent / "away")
-    assert good(guild("ls", "--json")).json["workflows"] == []
-    told = guild("doctor")
-    assert str(own / "main.db") in told.out + told.err
+    assert assert_ok(guild("ls", "--json")).json["workflows"] == []
+    checked = guild("doctor")
+    assert str(own / "main.db") in checked.out + checked.err
     shutil.move(team.parent / "away", own)
-    assert len(asks(guild)) == 1
+    assert len(list_asks(guild)) == 1

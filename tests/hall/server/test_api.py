@@ -1,4 +1,4 @@
-"""The HTTP face of a hall: who is let in, and what becomes of requests that are odd, wrong, too large or too slow."""
+"""HTTP API: authentication, routes, and invalid, oversized or slow requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guildhall.hall.client.codec import encode
 from guildhall.hall.client.interface import VERBS
 from guildhall.hall.server.api import MAX_BODY_BYTES
 from guildhall.runs.model import RunRequest
-from tests.hall.served import Answered, Served, asked, sent, served
+from tests.hall.hall_server import HttpResponse, ServedHall, send_bytes, send_request, serve_hall
 from tests.rpc.hostile import UNREADABLE
 from tests.runs.places import DONE, put_script, put_worker
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
 
 
-def inside(home: Home, work: Callable[[Served], Awaitable[Any]]) -> Any:
+def run_in_hall(home: Home, work: Callable[[ServedHall], Awaitable[Any]]) -> Any:
     async def go() -> Any:
-        async with served(home) as hall:
+        async with serve_hall(home) as hall:
             return await work(hall)
 
     return asyncio.run(go())
 
 
-def requests(home: Home, *wanted: tuple[str, Mapping[str, Any]]) -> list[Answered]:
-    """What comes back for each, from one hall."""
+def send_all(home: Home, *wanted: tuple[str, Mapping[str, Any]]) -> list[HttpResponse]:
+    """Send requests to one hall, and return the responses."""
 
-    async def work(hall: Served) -> list[Answered]:
-        return [await asked(hall.address, path, **options) for path, options in wanted]
+    async def work(hall: ServedHall) -> list[HttpResponse]:
+        return [await send_request(hall.address, path, **options) for path, options in wanted]
 
-    return inside(home, work)
+    return run_in_hall(home, work)
 
 
-def test_health_needs_no_token_and_tells_no_secret(home: Home) -> None:
-    async def work(hall: Served) -> None:
-        answer = await asked(hall.address, "/healthz", method="GET", headers={"Authorization": None})
+def test_health_needs_no_token_and_contains_no_secret(home: Home) -> None:
+    async def work(hall: ServedHall) -> None:
+        answer = await send_request(hall.address, "/healthz", method="GET", headers={"Authorization": None})
         assert answer.status == 200
         assert set(answer.json) == {"boot", "version", "state"}
         assert answer.json["boot"] == hall.address.boot
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_only_the_person_s_token_opens_the_verbs(home: Home) -> None:
-    async def work(hall: Served) -> None:
+def test_verbs_need_the_token_of_the_user(home: Home) -> None:
+    async def work(hall: ServedHall) -> None:
         token = hall.address.token
         wrong = [
             None,
@@ -65,41 +65,45 @@ def test_only_the_person_s_token_opens_the_verbs(home: Home) -> None:
             "Bearer \xff",
         ]
         for value in [*wrong, f"Basic {token}", token, f"Bearer {token} {token}"]:
-            answer = await asked(hall.address, "/api/runs/list", headers={"Authorization": value})
+            answer = await send_request(hall.address, "/api/runs/list", headers={"Authorization": value})
             assert answer.status == 401, value
             assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.error["code"] == "refused"
             assert token not in answer.body.decode()
-        assert (await asked(hall.address, "/api/runs/list", headers={"Authorization": f"bearer {token}"})).status == 200
+        assert (
+            await send_request(hall.address, "/api/runs/list", headers={"Authorization": f"bearer {token}"})
+        ).status == 200
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
 @pytest.mark.req("AW-20")
-def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path) -> None:
+def test_the_token_of_a_run_opens_its_own_door_and_no_verb(home: Home, project: Path) -> None:
     put_worker(project, sandboxes=None, tool_rules=None)
     put_script(project, {"sleep": 30, "say": "late"})
     frame = Frame.here(project, {})
 
-    async def work(hall: Served) -> None:
+    async def work(hall: ServedHall) -> None:
         client = await hall.client()
         stream = client.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         token = {"Authorization": f"Bearer {hall.hall.runs.token(run)}"}
         for verb in ("runs/list", "asks/answer", "trust/grant", "hall/hello", "hall/status", "nothing"):
-            answer = await asked(hall.address, f"/api/{verb}", headers=token)
+            answer = await send_request(hall.address, f"/api/{verb}", headers=token)
             assert answer.status == 403, verb
             assert "not of a run" in answer.error["message"]
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         own = {**token, "Content-Type": "application/json"}
-        assert (await asked(hall.address, "/mcp/tools/", ping, headers=own)).json["result"] == {}
+        assert (await send_request(hall.address, "/mcp/tools/", ping, headers=own)).json["result"] == {}
         person = {"Content-Type": "application/json"}
-        assert (await asked(hall.address, "/mcp/tools/", ping, headers=person)).status == 401
+        assert (await send_request(hall.address, "/mcp/tools/", ping, headers=person)).status == 401
         await stream.aclose()
-        assert (await asked(hall.address, "/api/runs/list", headers=token)).status == 401, "it ended with its run"
+        assert (await send_request(hall.address, "/api/runs/list", headers=token)).status == 401, (
+            "the token is invalid after the run"
+        )
         await client.close()
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +119,13 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
         ({"Host": "localhost:7420"}, 200),
     ],
 )
-def test_requests_by_way_of_other_places_are_not_heard(home: Home, headers: dict[str, str], status: int) -> None:
-    (answer,) = requests(home, ("/api/runs/list", {"headers": headers}))
+def test_foreign_hosts_and_origins_are_refused(home: Home, headers: dict[str, str], status: int) -> None:
+    (answer,) = send_all(home, ("/api/runs/list", {"headers": headers}))
     assert answer.status == status
     assert status == 200 or answer.error["code"] == "refused"
 
 
-def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
+def test_unknown_routes_and_invalid_bodies_get_errors(home: Home) -> None:
     cases: list[tuple[int, str, dict[str, Any]]] = [
         (404, "/", {}),
         (404, "/api/", {}),
@@ -168,15 +172,15 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
         ),
         (413, "/api/runs/list", {"raw": b"x", "headers": {"Content-Length": str(MAX_BODY_BYTES + 1)}}),
     ]
-    answers = requests(home, *((path, options) for _, path, options in cases))
+    answers = send_all(home, *((path, options) for _, path, options in cases))
     for (status, path, options), answer in zip(cases, answers, strict=True):
         assert answer.status == status, (path, options, answer)
         assert answer.error["message"], (path, options)
         assert "Traceback" not in answer.body.decode()
 
 
-def test_every_verb_holds_its_arguments_to_their_types(home: Home) -> None:
-    """From the live list of verbs: no argument of any of them is taken with a wrong type."""
+def test_every_verb_checks_the_types_of_its_arguments(home: Home) -> None:
+    """No argument of any verb is accepted with a wrong type."""
     wrong: list[Any] = [{"no": "such"}, [[]], 1e99, {"": None}]
     cases = [
         (f"/api/{name.replace('.', '/')}", {"body": dict.fromkeys(_names(name), value)})
@@ -184,7 +188,7 @@ def test_every_verb_holds_its_arguments_to_their_types(home: Home) -> None:
         for value in wrong
     ]
     cases = [case for case in cases if case[1]["body"]]
-    for case, answer in zip(cases, requests(home, *cases), strict=True):
+    for case, answer in zip(cases, send_all(home, *cases), strict=True):
         assert answer.status == 400, (case, answer)
         assert answer.error["code"] == "usage"
 
@@ -208,18 +212,18 @@ def _names(verb: str) -> list[str]:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n",  # TLS
     ],
 )
-def test_what_is_no_http_is_told_so_and_harms_nobody(home: Home, data: bytes) -> None:
-    async def work(hall: Served) -> None:
-        answer = await sent(hall.address.port, data)
+def test_invalid_http_gets_an_error_and_the_hall_continues(home: Home, data: bytes) -> None:
+    async def work(hall: ServedHall) -> None:
+        answer = await send_bytes(hall.address.port, data)
         assert answer.status in (400, 421)
         assert answer.error["message"]
-        assert (await asked(hall.address, "/api/runs/list")).status == 200
+        assert (await send_request(hall.address, "/api/runs/list")).status == 200
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: Home) -> None:
-    async def work(hall: Served) -> None:
+def test_a_chunked_request_is_cut_off_at_the_size_limit(home: Home) -> None:
+    async def work(hall: ServedHall) -> None:
         head = (
             f"POST /api/runs/list HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {hall.address.token}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n"
@@ -241,30 +245,30 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
         await asyncio.gather(pouring, return_exceptions=True)
         writer.close()
 
-    inside(home, work)
+    run_in_hall(home, work)
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:
-    async def work(hall: Served) -> Answered:
+def test_a_missing_body_times_out(home: Home) -> None:
+    async def work(hall: ServedHall) -> HttpResponse:
         hall.process.api._body_timeout_s = 0.1
-        return await asked(hall.address, "/api/runs/list", raw=b"{", headers={"Content-Length": "100"})
+        return await send_request(hall.address, "/api/runs/list", raw=b"{", headers={"Content-Length": "100"})
 
-    answer = inside(home, work)
+    answer = run_in_hall(home, work)
     assert (answer.status, answer.error["code"]) == (408, "timed_out")
 
 
-def test_a_stream_begins_with_the_first_event_and_ends_with_a_mark(home: Home, project: Path) -> None:
+def test_a_stream_starts_with_run_started_and_ends_with_an_end_mark(home: Home, project: Path) -> None:
     put_worker(project, sandboxes=None, tool_rules=None)
     put_script(project, DONE)
     frame = Frame.here(project, {})
 
-    async def work(hall: Served) -> Answered:
+    async def work(hall: ServedHall) -> HttpResponse:
         request = encode(RunRequest(worker="scribe", input="go"))
-        return await asked(
+        return await send_request(
             hall.address, "/api/runs/run", {"request": request, "frame": encode(frame)}, headers={"Connection": "close"}
         )
 
-    answer = inside(home, work)
+    answer = run_in_hall(home, work)
     assert answer.headers["content-type"] == "application/x-ndjson"
     lines = [json.loads(line) for line in answer.body.splitlines() if line.startswith(b"{")]
     assert lines[0]["item"]["type"] == "run_started"

@@ -1,4 +1,4 @@
-"""Hostile text to every route, from the live list of verbs: each is answered, none breaks the hall."""
+"""Hostile text in every argument of every route: each request is answered, and none breaks the hall."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.client.codec import fields_of, verb
 from guildhall.hall.client.interface import VERBS
-from tests.hall.served import asked, served
+from tests.hall.hall_server import send_request, serve_hall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,18 +36,18 @@ TEXTS = [
 ]
 
 
-def good(kind: Any, folder: Path) -> Any:
-    """Something of a type that a verb takes, as the wire has it."""
+def make_valid(kind: Any, folder: Path) -> Any:
+    """Return a valid value of a type, in its wire form."""
     if kind is Frame:
         return {"cwd": str(folder), "root": str(folder)}
     if dataclasses.is_dataclass(kind):
         needed = {name: part for name, (part, must) in fields_of(typing.cast("type", kind)).items() if must}
-        return {name: good(part, folder) for name, part in needed.items()}
+        return {name: make_valid(part, folder) for name, part in needed.items()}
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return parts[0]
     if origin in (typing.Union, types.UnionType):
-        return good(parts[0], folder)
+        return make_valid(parts[0], folder)
     if origin in (Sequence, list, tuple):
         return []
     if origin in (Mapping, dict):
@@ -57,9 +57,9 @@ def good(kind: Any, folder: Path) -> Any:
 
 
 def bodies(name: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """What the verb takes, with each of its texts in turn replaced by each hostile one."""
+    """Yield valid arguments of a verb, with one text replaced by a hostile text."""
     takes = verb(name).parameters
-    right = {part: good(takes[part], folder) for part in verb(name).required}
+    right = {part: make_valid(takes[part], folder) for part in verb(name).required}
     for part, kind in takes.items():
         for text in TEXTS:
             if _is_text(kind):
@@ -67,7 +67,7 @@ def bodies(name: str, folder: Path) -> Iterator[dict[str, Any]]:
             elif dataclasses.is_dataclass(kind) and kind is not Frame:
                 for inner, (of, _) in fields_of(typing.cast("type", kind)).items():
                     if _is_text(of):
-                        yield {**right, part: {**right.get(part, good(kind, folder)), inner: text}}
+                        yield {**right, part: {**right.get(part, make_valid(kind, folder)), inner: text}}
 
 
 def _is_text(kind: Any) -> bool:
@@ -80,15 +80,15 @@ def test_every_route_answers_hostile_text(home: Home, project: Path, caplog: pyt
 
     async def work() -> int:
         count = 0
-        async with served(home) as hall:
+        async with serve_hall(home) as hall:
             for name in sorted(VERBS):
                 for body in bodies(name, project):
-                    answer = await asked(hall.address, f"/api/{name.replace('.', '/')}", body)
-                    told = answer.body.decode()
-                    if answer.status >= 500 or "Traceback" in told or (answer.status >= 400 and not answer.error):
-                        wrong.append((name, str(body)[:200], told[:300]))
+                    answer = await send_request(hall.address, f"/api/{name.replace('.', '/')}", body)
+                    text_body = answer.body.decode()
+                    if answer.status >= 500 or "Traceback" in text_body or (answer.status >= 400 and not answer.error):
+                        wrong.append((name, str(body)[:200], text_body[:300]))
                     count += 1
-            assert (await asked(hall.address, "/api/runs/list")).status == 200
+            assert (await send_request(hall.address, "/api/runs/list")).status == 200
         return count
 
     assert asyncio.run(work()) > 15 * len(TEXTS)

@@ -1,4 +1,4 @@
-"""The hall as a process, through the real command: started, shared, interrupted, killed, idle, of another version."""
+"""The hall process, through the real command: start, sharing, crashes, idle exit, versions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ import pytest
 from guildhall.hall.client.discovery import find_hall
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.cli.places import Terminal
-from tests.runs.places import DONE, WRITE, put_script, put_worker, until
+from tests.runs.places import DONE, WRITE, put_script, put_worker, wait_until
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
 
     from guildhall.core.paths import Home
     from tests.conftest import GuildWithHall
 
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 TOOLBOX = '''
 import json, os, time
 from pathlib import Path
@@ -53,8 +52,8 @@ def surroundings() -> str:
 '''
 
 
-def lay_out(project: Path, home: Home, *answers: dict[str, Any]) -> Path:
-    """A worker with a toolbox of the home's that leaves traces; its desk."""
+def write_clerk(project: Path, home: Home, *answers: dict[str, Any]) -> Path:
+    """Write a worker with a toolbox of the home that records its calls in a folder, and return the folder."""
     desk = project / "desk"
     desk.mkdir()
     (home.path / "toolboxes").mkdir(parents=True)
@@ -70,46 +69,46 @@ def enter(line: str) -> dict[str, Any]:
     return {"call": "enter", "with": {"line": line}}
 
 
-def settings(home: Home, **fields: Any) -> None:
+def write_settings(home: Home, **fields: Any) -> None:
     home.path.mkdir(exist_ok=True, mode=0o700)
     home.settings.write_text(json.dumps(fields))
 
 
-def line_of(process: subprocess.Popen[str], text: str) -> str:
-    """The next line on standard error with this text in it."""
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    """Return the next line on standard error that contains the text."""
     assert process.stderr is not None
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
         line = process.stderr.readline()
         if text in line:
             return line
-        assert line, f"{text!r} was not said"
-    raise AssertionError(f"{text!r} was not said in time")
+        assert line, f"{text!r} was not printed"
+    raise AssertionError(f"{text!r} was not printed in time")
 
 
-def started(process: subprocess.Popen[str]) -> str:
-    """The run that a command has just started."""
-    return line_of(process, "Run r-").split()[1].rstrip(":")
+def wait_for_run_id(process: subprocess.Popen[str]) -> str:
+    """Return the id of the run that a command has just started."""
+    return wait_for_line(process, "Run r-").split()[1].rstrip(":")
 
 
-def gone(pid: int) -> Callable[[], bool]:
-    return lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
+def has_exited(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
-def everything_in(home: Home) -> bytes:
+def read_all_files(home: Home) -> bytes:
     return b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
 
 
-def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
+def test_the_first_writing_command_starts_the_hall_and_later_commands_use_it(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, DONE)
     assert guild_hall("ls").code == 0
-    assert find_hall(home) is None, "looking needs no hall"
-    first = guild_hall.start("run", "scribe", "go", installed=True)  # as a person has it, and the hall that it starts
-    said = first.communicate(timeout=PATIENCE)
-    assert (first.returncode, said[0]) == (0, "done\n"), said
+    assert find_hall(home) is None, "read commands need no hall"
+    first = guild_hall.start("run", "scribe", "go", installed=True)  # the installed command, as a user starts it
+    printed = first.communicate(timeout=TIMEOUT_S)
+    assert (first.returncode, printed[0]) == (0, "done\n"), printed
     hall = guild_hall.hall()
     assert b"guildhall.hall.server.process" in Path(f"/proc/{hall.pid}/cmdline").read_bytes()
     second = guild_hall("run", "scribe", "go", "--output", "json")
@@ -121,12 +120,12 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     assert stat.S_IMODE(home.address.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.log.stat().st_mode) == 0o600
     assert hall.token not in home.log.read_text()
-    assert hall.token not in "".join(said) + json.dumps(status)
+    assert hall.token not in "".join(printed) + json.dumps(status)
     assert hall.token.encode() not in Path(f"/proc/{hall.pid}/cmdline").read_bytes()
     assert os.getsid(hall.pid) == hall.pid, "a session of its own"
     stopped = guild_hall("hall", "stop")
     assert str(hall.pid) in stopped.out
-    assert gone(hall.pid)()
+    assert has_exited(hall.pid)
     assert not home.address.exists()
     assert guild_hall("hall", "status", "--json").json == {"running": False}
     assert guild_hall("hall", "stop").out == "The hall is not running.\n"
@@ -134,66 +133,66 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     assert find_hall(home) is None
 
 
-def test_two_terminals_at_once_and_one_of_them_is_interrupted(guild_hall: GuildWithHall, project: Path) -> None:
+def test_interrupting_one_of_two_terminals_pauses_only_its_run(guild_hall: GuildWithHall, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 1.5, "say": "slept"})
     one, other = guild_hall.start("run", "scribe", "one"), guild_hall.start("run", "scribe", "other")
-    runs = [started(one), started(other)]
+    runs = [wait_for_run_id(one), wait_for_run_id(other)]
     one.send_signal(signal.SIGINT)
-    out, err = one.communicate(timeout=PATIENCE)
+    out, err = one.communicate(timeout=TIMEOUT_S)
     assert (one.returncode, out) == (130, "")
     assert f"guild resume {runs[0]}" in err
-    out, err = other.communicate(timeout=PATIENCE)
+    out, err = other.communicate(timeout=TIMEOUT_S)
     assert (other.returncode, out) == (0, "slept\n"), err
     shown = [guild_hall("show", run, "--json").json for run in runs]
     assert [(run["status"], run["reason"]) for run in shown] == [("paused", "by the user"), ("completed", None)]
     assert guild_hall("resume", runs[0]).out == "slept\n"
-    _goes_on_without_the_terminal_that_started_it(guild_hall)
-    _at_a_terminal_an_ask_is_answered(guild_hall, project)
+    _check_run_survives_its_terminal(guild_hall)
+    _check_ask_at_a_terminal(guild_hall, project)
 
 
-def _goes_on_without_the_terminal_that_started_it(guild_hall: GuildWithHall) -> None:
+def _check_run_survives_its_terminal(guild_hall: GuildWithHall) -> None:
     process = guild_hall.start("run", "scribe", "go")
-    run = started(process)
+    run = wait_for_run_id(process)
     process.kill()
-    process.wait(PATIENCE)
+    process.wait(TIMEOUT_S)
     log = guild_hall("log", run, "-f")
     assert log.code == 0
     assert "ended" in log.out.splitlines()[-1]
     assert guild_hall("show", run, "--json").json["output"] == "slept"
 
 
-def _at_a_terminal_an_ask_is_answered(guild_hall: GuildWithHall, project: Path) -> None:
+def _check_ask_at_a_terminal(guild_hall: GuildWithHall, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     terminal = Terminal(guild_hall, "run", "scribe", "go")
     try:
-        terminal.until("Allow this call?")
-        terminal.types("yes\n")
-        assert terminal.ends() == (0, "done\n")
+        terminal.wait_for("Allow this call?")
+        terminal.type("yes\n")
+        assert terminal.wait_exit() == (0, "done\n")
     finally:
         terminal.close()
     assert (project / "notes" / "a.md").read_text() == "one"
 
 
 @pytest.mark.req("X-2")
-def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
+def test_a_run_of_a_killed_hall_is_resumed_by_the_next_hall(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
-    desk = lay_out(project, home, enter("one"), {"sleep": 1.0, **enter("two")}, DONE)
+    desk = write_clerk(project, home, enter("one"), {"sleep": 1.0, **enter("two")}, DONE)
     process = guild_hall.start("run", "clerk", "go")
-    run = started(process)
-    until((desk / "book").exists)
-    line_of(process, "← enter")
+    run = wait_for_run_id(process)
+    wait_until((desk / "book").exists)
+    wait_for_line(process, "← enter")
     dead = guild_hall.kill_hall()
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, out) == (7, "")
     assert "exited" in err
-    assert home.address.exists(), "it had no time to tidy up"
+    assert home.address.exists(), "a killed hall cannot delete its file"
     assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "interrupted"
     put_worker(project, "other", sandboxes=None, tool_rules=None)
     begun = guild_hall.start("run", "other", "go")  # anything that needs a hall
-    until(lambda: (desk / "book").read_text().split() == ["one", "two"])
+    wait_until(lambda: (desk / "book").read_text().split() == ["one", "two"])
     log = guild_hall("log", run, "-f", "--json")
     assert guild_hall.hall().pid != dead.pid
     kinds = [json.loads(line)["kind"] for line in log.out.splitlines()]
@@ -206,18 +205,18 @@ def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
 
 
 @pytest.mark.req("X-2")
-def test_an_effect_that_was_cut_off_is_not_repeated_by_the_next_hall(
+def test_an_interrupted_call_is_not_repeated_by_the_next_hall(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
-    desk = lay_out(project, home, enter("one"), DONE)
+    desk = write_clerk(project, home, enter("one"), DONE)
     (desk / "hold-one").touch()
     process = guild_hall.start("run", "clerk", "go")
-    run = started(process)
-    until((desk / "held-one").exists)
+    run = wait_for_run_id(process)
+    wait_until((desk / "held-one").exists)
     guild_hall.kill_hall()
-    process.communicate(timeout=PATIENCE)
+    process.communicate(timeout=TIMEOUT_S)
     (desk / "hold-one").unlink()
-    resumed = guild_hall("resume", run, "--output", "json")  # starts a hall, which goes on with it by itself
+    resumed = guild_hall("resume", run, "--output", "json")  # starts a hall, which resumes the run
     assert resumed.json["status"] == "waiting", resumed
     (ask,) = resumed.json["asks"]
     assert ask["kind"] == "interrupted_call"
@@ -226,62 +225,63 @@ def test_an_effect_that_was_cut_off_is_not_repeated_by_the_next_hall(
     assert (desk / "book").read_text() == "one\n"
 
 
-def test_told_to_leave_it_pauses_and_the_next_one_goes_on_but_not_with_what_a_person_paused(
+def test_a_stopped_hall_pauses_its_runs_and_the_next_hall_resumes_them_unless_the_user_paused_them(
     guild_hall: GuildWithHall, project: Path
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 20, "say": "slept"})
     mine, theirs = guild_hall.start("run", "scribe", "mine"), guild_hall.start("run", "scribe", "theirs")
-    paused, stopped = started(mine), started(theirs)
+    paused, stopped = wait_for_run_id(mine), wait_for_run_id(theirs)
     mine.send_signal(signal.SIGINT)
-    assert mine.wait(PATIENCE) == 130
+    assert mine.wait(TIMEOUT_S) == 130
     pid = guild_hall.hall().pid
     watched = os.pidfd_open(pid)
     os.kill(pid, signal.SIGTERM)
-    _, err = theirs.communicate(timeout=PATIENCE)
+    _, err = theirs.communicate(timeout=TIMEOUT_S)
     assert theirs.returncode == 130
     assert f"{stopped} paused" in err
-    assert select.select([watched], [], [], PATIENCE)[0]
+    assert select.select([watched], [], [], TIMEOUT_S)[0]
     os.close(watched)
     put_script(project, DONE)
     assert guild_hall("run", "scribe", "another").code == 0
-    until(lambda: guild_hall("show", stopped, "--json").json["status"] == "completed")
+    wait_until(lambda: guild_hall("show", stopped, "--json").json["status"] == "completed")
     assert guild_hall("show", paused, "--json").json["status"] == "paused"
 
 
-def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(
+def test_a_command_during_the_shutdown_waits_and_starts_a_new_hall(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
-    desk = lay_out(project, home, enter("one"), DONE)
-    (desk / "hold-one").touch()  # the call is given some time to end: the hall takes a while to leave
+    desk = write_clerk(project, home, enter("one"), DONE)
+    (desk / "hold-one").touch()  # the hall gives the call some time to end, so it exits late
     process = guild_hall.start("run", "clerk", "go")
-    run = started(process)
-    until((desk / "held-one").exists)
+    run = wait_for_run_id(process)
+    wait_until((desk / "held-one").exists)
     old = guild_hall.hall()
     os.kill(old.pid, signal.SIGTERM)
     put_worker(project, "other", sandboxes=None, tool_rules=None)
     put_script(project, DONE)
     assert guild_hall("run", "other", "go").out == "done\n"
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT_S) == 130
     assert guild_hall.hall().pid != old.pid
-    until(lambda: guild_hall("show", run, "--json").json["status"] == "waiting")  # it was cut off: what came of it?
+    # The effect of the interrupted call is unknown, so the run asks.
+    wait_until(lambda: guild_hall("show", run, "--json").json["status"] == "waiting")
     home.address.unlink()
-    assert "Stopped the hall" in guild_hall("hall", "stop").out, "it is known by its lock, too"
+    assert "Stopped the hall" in guild_hall("hall", "stop").out, "the hall is found by its lock as well"
 
 
-def test_it_leaves_when_nothing_lives_in_it(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
-    settings(home, hall={"idle": "0.2s"})
+def test_an_idle_hall_exits(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
+    write_settings(home, hall={"idle": "0.2s"})
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 0.6, "say": "slept"})
-    assert guild_hall("run", "scribe", "go").out == "slept\n", "a run keeps it, though it is longer than that"
+    assert guild_hall("run", "scribe", "go").out == "slept\n", "a run keeps the hall alive beyond the idle time"
     first = find_hall(home)
-    until(lambda: find_hall(home) is None)
+    wait_until(lambda: find_hall(home) is None)
     assert not home.address.exists()
-    until(lambda: first is None or gone(first.pid)())
+    wait_until(lambda: first is None or has_exited(first.pid))
     assert guild_hall("run", "scribe", "go").out == "slept\n"
 
 
-def test_commands_that_come_at_once_start_one_hall(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
+def test_simultaneous_commands_start_one_hall(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, DONE)
     processes = [guild_hall.start("run", "scribe", str(number)) for number in range(8)]
@@ -292,27 +292,33 @@ def test_commands_that_come_at_once_start_one_hall(guild_hall: GuildWithHall, pr
     assert len(guild_hall("ls", "--json").json["done"]) == 8
 
 
-def test_a_hall_s_file_is_believed_only_where_it_is_right_and_of_this_version(
+def test_an_address_file_is_used_only_if_it_is_valid_and_of_this_version(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, DONE)
-    settings(home)
+    write_settings(home)
     left = {"pid": os.getpid(), "boot": "b-2222222222", "version": "0.1.0", "since": "x", "token": "t"}
     home.address.write_text(json.dumps({**left, "url": "http://127.0.0.1:9"}))
     assert guild_hall("ls").code == 0
     assert guild_hall("run", "scribe", "go").code == 0
-    told = json.loads(home.address.read_text())
-    for text in ("", "nonsense", "[]", json.dumps({**told, "url": "http://evil.example:80"}), json.dumps({"pid": 1})):
+    written = json.loads(home.address.read_text())
+    for text in (
+        "",
+        "nonsense",
+        "[]",
+        json.dumps({**written, "url": "http://evil.example:80"}),
+        json.dumps({"pid": 1}),
+    ):
         home.address.write_text(text)
-        assert guild_hall("ls", "--json").code == 0, "looking works without it"
-    home.address.write_text(json.dumps(told))
+        assert guild_hall("ls", "--json").code == 0, "read commands work without the file"
+    home.address.write_text(json.dumps(written))
     home.address.chmod(0o644)
     refused = guild_hall("ls")
     assert refused.code == 7
     assert "other users can read or change it" in refused.err
     home.address.chmod(0o600)
-    home.address.write_text(json.dumps({**told, "version": "0.0.1"}))
+    home.address.write_text(json.dumps({**written, "version": "0.0.1"}))
     for words in (["ls"], ["run", "scribe", "go"]):
         refused = guild_hall(*words)
         assert refused.code == 7
@@ -323,12 +329,12 @@ def test_a_hall_s_file_is_believed_only_where_it_is_right_and_of_this_version(
     assert guild_hall("run", "scribe", "go").code == 0
 
 
-def test_each_terminal_brings_its_own_variables_and_keys(
+def test_each_command_sends_its_own_variables_and_keys(
     guild_hall: GuildWithHall, project: Path, home: Home, tmp_path: Path
 ) -> None:
-    """Nothing of the environment that the hall was started in reaches a tool, and a key is nowhere on record."""
-    settings(home, env=["ALLOWED"])
-    lay_out(project, home, {"call": "surroundings", "with": {}}, DONE)
+    """No variable from the start of the hall reaches a tool, and no key is stored."""
+    write_settings(home, env=["ALLOWED"])
+    write_clerk(project, home, {"call": "surroundings", "with": {}}, DONE)
     first = {"ALLOWED": "of the first", "HALL_ONLY": "of the hall", "TAVILY_API_KEY": "tvly-0123456789abcdef"}
     seen: list[dict[str, str]] = []
     for env in (first, {"ALLOWED": "of the second"}, {}):
@@ -348,36 +354,34 @@ def test_each_terminal_brings_its_own_variables_and_keys(
         key = {"ANTHROPIC_API_KEY": "script-asker", "ANTHROPIC_BASE_URL": server.anthropic_url}
         ran = guild_hall("run", "asker", "go", env=key)
         assert ran.out == "from the provider\n", ran.err
-    assert guild_hall("run", "asker", "go").code == 2, "the key went with the request that brought it"
-    kept = everything_in(home)
+    assert guild_hall("run", "asker", "go").code == 2, "the hall does not keep the key of a request"
+    kept = read_all_files(home)
     assert b"script-asker" not in kept
     assert b"tvly-0123456789abcdef" not in kept
 
 
-def test_a_start_that_fails_says_why(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
+def test_a_failed_start_is_reported_with_its_reason(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, DONE)
-    settings(home)
-    for text, code, said in (
+    write_settings(home)
+    for text, code, message in (
         ('{"hall": {"idle": "soon"}}', 2, "is not a duration"),
         ("projects: [{name: x}]\nrepos: []\n", 7, "belongs to another program"),
     ):
         home.settings.write_text(text)
         failed = guild_hall("run", "scribe", "go")
         assert failed.code == code, failed
-        assert said in failed.err
+        assert message in failed.err
         assert find_hall(home) is None
 
 
-def test_a_home_that_a_command_uses_by_itself_has_no_room_for_a_hall(
-    guild_hall: GuildWithHall, project: Path, home: Home
-) -> None:
+def test_no_hall_starts_while_a_command_uses_the_home(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 30, "say": "slept"})
     process = guild_hall.start("run", "scribe", "go", env={"GUILDHALL_EMBEDDED": "1"})
-    started(process)
+    wait_for_run_id(process)
     refused = guild_hall("worker", "new", "helper")
     assert refused.code == 7
     assert f"another guild command (pid {process.pid}" in refused.err
-    assert guild_hall("ls", "--json").json["working"], "looking works"
+    assert guild_hall("ls", "--json").json["working"], "read commands work"
     process.kill()

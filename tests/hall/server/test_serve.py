@@ -1,4 +1,4 @@
-"""The process of a hall: its log, and what keeps it from leaving."""
+"""The hall process: redaction of its log, and what keeps it alive."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.paths import Home
 from guildhall.hall.server.process import RedactingFormatter, main
-from tests.hall.served import served
+from tests.hall.hall_server import serve_hall
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def line(log: RedactingFormatter, text: str) -> str:
+def format_line(log: RedactingFormatter, text: str) -> str:
     return log.format(logging.LogRecord("guildhall.hall", logging.INFO, "", 1, text, (), None))
 
 
-def test_the_log_holds_no_secret_of_its_own_and_none_that_a_request_brought() -> None:
+def test_the_log_contains_no_secret_of_the_hall_or_of_a_request() -> None:
     log = RedactingFormatter({"OPENAI_API_KEY": "sk-of-the-hall-1", "LANG": "C.UTF-8"})
-    assert "sk-of-the-hall-1" not in line(log, "it said sk-of-the-hall-1")
+    assert "sk-of-the-hall-1" not in format_line(log, "it said sk-of-the-hall-1")
     log.learn({"ANTHROPIC_API_KEY": "sk-of-a-request", "PATH": "/usr/bin"})
-    told = line(log, "sk-of-a-request and sk-of-the-hall-1 in /usr/bin, C.UTF-8")
-    assert "sk-of" not in told
-    assert "/usr/bin, C.UTF-8" in told
-    for number in range(1000):  # what it remembers is bounded
+    logged = format_line(log, "sk-of-a-request and sk-of-the-hall-1 in /usr/bin, C.UTF-8")
+    assert "sk-of" not in logged
+    assert "/usr/bin, C.UTF-8" in logged
+    for number in range(1000):  # the number of remembered secrets is bounded
         log.learn({"MY_TOKEN": f"a-secret-number-{number}"})
-    assert "[MY_TOKEN]" in line(log, "a-secret-number-999")
+    assert "[MY_TOKEN]" in format_line(log, "a-secret-number-999")
 
 
-def test_what_others_add_keeps_it(home: Home) -> None:
+def test_a_keep_alive_check_keeps_the_hall_running(home: Home) -> None:
     async def go() -> None:
-        async with served(home, idle=0.1) as hall:
+        async with serve_hall(home, idle=0.1) as hall:
             schedules = [True]
             hall.hall.keep_alive_checks.append(lambda: bool(schedules))
             await asyncio.sleep(0.2)
@@ -46,9 +46,9 @@ def test_what_others_add_keeps_it(home: Home) -> None:
     asyncio.run(go())
 
 
-def test_a_connection_keeps_it_and_its_end_lets_it_go(home: Home) -> None:
+def test_an_open_connection_keeps_the_hall_running(home: Home) -> None:
     async def go() -> None:
-        async with served(home, idle=0.1) as hall:
+        async with serve_hall(home, idle=0.1) as hall:
             client = await hall.client()
             await client.hall.hello(home.path)
             await asyncio.sleep(0.2)
@@ -59,7 +59,7 @@ def test_a_connection_keeps_it_and_its_end_lets_it_go(home: Home) -> None:
     asyncio.run(go())
 
 
-def test_a_home_that_cannot_be_used_is_told_to_whoever_started_it(tmp_path: Path) -> None:
+def test_an_unusable_home_is_reported_to_the_starting_process(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     reading, writing = os.pipe()
     root = logging.getLogger()
@@ -68,6 +68,6 @@ def test_a_home_that_cannot_be_used_is_told_to_whoever_started_it(tmp_path: Path
         assert main(Home(tmp_path / "file"), writing, {}) == 7
     finally:
         root.handlers = before
-    told = json.loads(os.read(reading, 10_000))
+    report = json.loads(os.read(reading, 10_000))
     os.close(reading)
-    assert told["error"]["code"] == "hall_unavailable"
+    assert report["error"]["code"] == "hall_unavailable"

@@ -1,4 +1,4 @@
-"""The hall's own workers by `worker/*`: at `/workers/NAME/mcp` of the hall's process, and by `guild serve`."""
+"""Workers of the hall over `worker/*` methods: at `/workers/NAME/mcp` of the hall, and by `guild serve`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 
-def put(folder: Path, name: str, **fields: Any) -> None:
+def write_worker(folder: Path, name: str, **fields: Any) -> None:
     (folder / "workers").mkdir(parents=True, exist_ok=True)
     (folder / "workers" / f"{name}.yaml").write_text(json.dumps({"instructions": "Work.", **fields}))
 
@@ -34,13 +34,13 @@ ANSWERS = [
 
 
 @pytest.mark.req("X-8", "WD-22")
-def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
+def test_a_worker_of_the_hall_has_worker_methods_at_its_own_address(
     home: Home, project: Path, guild_hall: Guild
 ) -> None:
     model = write_script(project / "answers.yaml", ANSWERS)
-    put(project, "reviewer", model=model)
-    put(home.path, "clerk", model=model)
-    put(home.path, "other", model=model)
+    write_worker(project, "reviewer", model=model)
+    write_worker(home.path, "clerk", model=model)
+    write_worker(home.path, "other", model=model)
     started = guild_hall("memory", "write", "--scope", "global", "x", "y")  # a command that starts the hall
     assert started.code == 0, started.err
     address = find_hall(home)
@@ -56,7 +56,7 @@ def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
             shown = await clerk.ended(job)
             assert (shown["status"], shown["summary"]) == ("completed", "at it")
             assert (await clerk.worker("result", jobId=job))["output"] == "from the hall"
-            async with speaking(f"{base}/other/mcp", address.token) as other:  # what is another's is not known here
+            async with speaking(f"{base}/other/mcp", address.token) as other:  # jobs of another worker are unknown here
                 assert await other.worker("list") == {"jobs": []}
                 for method in ("status", "result", "cancel", "delete"):
                     assert (await other.refused(method, {"jobId": job}))["code"] == -32602
@@ -89,29 +89,29 @@ def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
                 reply = await http.post(url, content=ping, headers=headers)
                 assert reply.status_code == status, (url, reply.status_code, reply.text)
                 if url in (f"{base}/reviewer/mcp", f"{base}/nobody/mcp") and status == 404:
-                    told = reply.json()
-                    assert (told["id"], told["error"]["code"]) == (1, -32602)
-                    assert "/workers/NAME/mcp?project=" in told["error"]["message"]
+                    body = reply.json()
+                    assert (body["id"], body["error"]["code"]) == (1, -32602)
+                    assert "/workers/NAME/mcp?project=" in body["error"]["message"]
 
     asyncio.run(work())
 
 
 @pytest.mark.req("X-8")
-def test_guild_serve_offers_a_worker_at_a_port_until_it_is_interrupted(home: Home, project: Path, guild: Guild) -> None:
-    put(project, "reviewer", model=write_script(project / "answers.yaml", ANSWERS))
+def test_guild_serve_serves_a_worker_until_it_is_interrupted(home: Home, project: Path, guild: Guild) -> None:
+    write_worker(project, "reviewer", model=write_script(project / "answers.yaml", ANSWERS))
     process = guild.start("serve", "reviewer", "--json", cwd=project)
     assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
-    assert told["worker"] == "reviewer"
+    printed = json.loads(process.stdout.readline())
+    assert printed["worker"] == "reviewer"
 
     async def work() -> str:
-        async with speaking(told["url"], told["secret"]) as reviewer:
+        async with speaking(printed["url"], printed["secret"]) as reviewer:
             job = await reviewer.dispatch("Look.", "A look")
             assert (await reviewer.ended(job))["status"] == "completed"
             assert (await reviewer.worker("result", jobId=job))["output"] == "from the hall"
             assert (await reviewer.refused("status", {"jobId": "j-none"}))["code"] == -32602
             assert (await reviewer.refused("dispatch", {"description": "x"}))["code"] == -32602
-        async with speaking(told["url"], "wrong") as stranger:
+        async with speaking(printed["url"], "wrong") as stranger:
             assert (await stranger.ask("ping")).status_code == 401
         return job
 
@@ -121,8 +121,8 @@ def test_guild_serve_offers_a_worker_at_a_port_until_it_is_interrupted(home: Hom
     assert (home.path / "jobs" / job / "result.md").read_text().strip() == "from the hall"
 
 
-def test_guild_serve_says_what_is_wrong(project: Path, guild: Guild) -> None:
-    put(project, "reviewer")
+def test_guild_serve_reports_invalid_arguments(project: Path, guild: Guild) -> None:
+    write_worker(project, "reviewer")
     assert guild("serve", "revewer").code == 3
     assert "reviewer" in guild("serve", "revewer").err
     assert guild("serve", "reviewer", "--port", "70000").code == 2

@@ -1,4 +1,4 @@
-"""`guild test`: recorded runs done again on copies, with no key and no network, and what is not as it was."""
+"""`guild test`: recorded runs repeated on copies without key or network, and the reported differences."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def double(text: str) -> str:
 '''
 
 
-def put_test(project: Path, *answers: Mapping[str, Any], name: str = "one.yaml", **case: Any) -> Path:
-    """A test of the worker `scribe`."""
+def write_test(project: Path, *answers: Mapping[str, Any], name: str = "one.yaml", **case: Any) -> Path:
+    """Write a test of the worker `scribe`."""
     (project / "tests").mkdir(exist_ok=True)
     path = project / "tests" / name
     test = {"worker": "scribe", "input": "go", **case}
@@ -49,8 +49,8 @@ def put_test(project: Path, *answers: Mapping[str, Any], name: str = "one.yaml",
     return path
 
 
-def recorded(guild: Guild, project: Path, *answers: Mapping[str, Any], **fields: Any) -> Path:
-    """A test made out of a run."""
+def record_test(guild: Guild, project: Path, *answers: Mapping[str, Any], **fields: Any) -> Path:
+    """Run the worker and write a test from its run."""
     put_worker(project, **{"tool_rules": None, **fields})
     put_script(project, *answers)
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
@@ -59,44 +59,44 @@ def recorded(guild: Guild, project: Path, *answers: Mapping[str, Any], **fields:
     return path
 
 
-def failed(ran: Ran, *said: str) -> None:
+def assert_failed(ran: Ran, *messages: str) -> None:
     assert ran.code == 1, ran
     assert "Traceback" not in ran.err
     assert "0 passed, 1 failed" in ran.out
-    for words in said:
-        assert words in ran.out
+    for message in messages:
+        assert message in ran.out
 
 
-def everything(folder: Path) -> dict[str, Any]:
-    """All that is in a folder, with the times at which it was changed."""
+def snapshot(folder: Path) -> dict[str, Any]:
+    """Return the content and modification time of everything in a folder."""
     return {
         str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in folder.rglob("*")
     }
 
 
-# What is found
+# Finding tests
 
 
 @pytest.mark.req("X-17")
 def test_a_fresh_starter_folder_has_a_test_that_passes(guild: Guild, project: Path) -> None:
     guild("init")
-    before = everything(project)
+    before = snapshot(project)
     tested = guild("test")
     assert (tested.code, tested.err) == (0, ""), tested
     assert tested.out.startswith("ok      tests/greeter.yaml\n1 passed, 0 failed in ")
-    assert everything(project) == before
+    assert snapshot(project) == before
 
 
 @pytest.mark.req("X-17")
-def test_a_change_that_the_model_would_see_is_shown_and_can_be_recorded(guild: Guild, project: Path) -> None:
+def test_a_change_of_the_model_input_is_shown_and_can_be_recorded(guild: Guild, project: Path) -> None:
     (project / "notes").mkdir()
     (project / "notes" / "a.md").write_text("first\nsecond\n")
-    path = recorded(guild, project, READ, DONE)
+    path = record_test(guild, project, READ, DONE)
     assert guild("test").code == 0
     (project / "notes" / "a.md").write_text("first\n2nd\n")
     put_worker(project, tool_rules=None, instructions="Write what you are asked for.")
-    failed(
+    assert_failed(
         guild("test"),
         "scribe: system prompt changed\n    -Write what you are told.\n    +Write what you are asked for.",
         "scribe, model call 2: input of the model changed\n     first\n    -second\n    +2nd",
@@ -110,23 +110,23 @@ def test_a_change_that_the_model_would_see_is_shown_and_can_be_recorded(guild: G
     assert (again.code, again.out.splitlines()[0]) == (0, "ok      tests/one.yaml")
 
 
-def test_a_tool_that_is_described_otherwise(guild: Guild, project: Path, home: Home) -> None:
+def test_a_changed_tool_description_is_a_difference(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mine.py").write_text(TOOLBOX)
     call = {"call": "double", "with": {"text": "ab"}}
-    recorded(guild, project, call, DONE, toolboxes=["mine"], sandboxes=None)
+    record_test(guild, project, call, DONE, toolboxes=["mine"], sandboxes=None)
     assert guild("test").code == 0
     (home.toolboxes / "mine.py").write_text(TOOLBOX.replace("twice.", "two times.").replace("text * 2", "text * 3"))
-    failed(guild("test"), "tools of the model changed", "-double ", "    -abab\n    +ababab")
+    assert_failed(guild("test"), "tools of the model changed", "-double ", "    -abab\n    +ababab")
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
 
 
-def test_files_by_name_folder_word_and_what_is_no_test(guild: Guild, project: Path) -> None:
+def test_tests_are_found_by_file_folder_and_word(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     for name in ("one.yaml", "two.yml", "deep/three.yaml"):
         (project / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-        put_test(project, DONE, name=name)
+        write_test(project, DONE, name=name)
     (project / "tests" / "fixture.yaml").write_text("data: 1\n")
     (project / "tests" / "test_code.py").write_text("")
     (project / "tests" / ".hidden.yaml").write_text("test: x\n")
@@ -134,24 +134,24 @@ def test_files_by_name_folder_word_and_what_is_no_test(guild: Guild, project: Pa
     assert "1 passed" in guild("test", "-k", "TWO").out
     assert "2 passed" in guild("test", "tests/one.yaml", "tests/deep", "tests/one.yaml").out
     assert "3 passed" in guild("test", cwd=project / "workers").out
-    told = guild("test", "--json").json
-    assert (told["passed"], told["failed"]) == (3, 0)
-    assert {test["file"] for test in told["tests"]} == {"tests/one.yaml", "tests/two.yml", "tests/deep/three.yaml"}
+    report = guild("test", "--json").json
+    assert (report["passed"], report["failed"]) == (3, 0)
+    assert {test["file"] for test in report["tests"]} == {"tests/one.yaml", "tests/two.yml", "tests/deep/three.yaml"}
     named = guild("test", "tests/fixture.yaml")
-    failed(named, "data: unknown field")
+    assert_failed(named, "data: unknown field")
 
 
 @pytest.mark.parametrize("words", [[], ["-k", "nothing"], ["nowhere.yaml"], ["nowhere"]])
-def test_no_tests(guild: Guild, project: Path, words: list[str]) -> None:
+def test_a_command_that_finds_no_tests_fails(guild: Guild, project: Path, words: list[str]) -> None:
     assert guild("test", *words, "--json").json["error"]["code"] == "not_found"
 
 
-def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
+def test_an_invalid_script_file_is_an_error(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
-    put_test(project, DONE)
+    write_test(project, DONE)
     (project / "notes.txt").write_text("test: x\n")
     os.mkfifo(project / "pipe.yaml")
-    for name, said in (
+    for name, message in (
         ("/dev/null", "not a regular file"),
         ("/proc/self/mem", "not a script"),
         ("pipe.yaml", "not a regular file"),
@@ -159,15 +159,15 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
     ):
         ran = guild("test", "tests/one.yaml", name)
         assert (ran.code, ran.out) == (2, "")
-        assert said in ran.err
+        assert message in ran.err
         assert guild("test", name, "--json").json["error"]["code"] == "invalid_file"
 
 
-# What is wrong with a test
+# Invalid tests
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("test: 3\nworkers: {}\n", "one.yaml:1: test: expected a mapping"),
         ("workers: {}\ntest:\n  worker: scribe\n", "one.yaml:2: test: `input` is missing"),
@@ -179,9 +179,9 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
         ),
         ("workers: {}\ntest: {worker: scribe, input: go, files: {/etc/x: a}}\n", "not a path inside the project"),
         ("workers: {}\ntest: {worker: scribe, input: go, folder: ../..}\n", "not a path inside the project"),
-        ("workers: {}\ntest: {worker: scribe, input: go, answers: [{answer: x}]}\n", "either `tool`"),
+        ("workers: {}\ntest: {worker: scribe, input: go, answers: [{answer: x}]}\n", "set exactly one of `tool`"),
         ("workers: {}\ntest: {worker: scribe, input: go, max_turns: -1}\n", "test.max_turns"),
-        ("workers: {}\ntest: {worker: nobody, input: go}\n", "there is no worker 'nobody'"),
+        ("workers: {}\ntest: {worker: nobody, input: go}\n", "unknown worker 'nobody'"),
         ("workers: {}\ntest: {worker: scribe, input: go}\n", "the script has no answers for the worker 'scribe'"),
         ("workers: {}\ntest: {worker: scribe, input: ' '}\n", "the input is empty"),
         ("workers: {}\ntest: {worker: scribe, input: go, folder: gone}\n", "the script has no answers"),
@@ -189,154 +189,154 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
         ("test: &a [*a]\nworkers: {}\n", "one.yaml"),
     ],
 )
-def test_a_test_that_is_wrong_is_named_with_its_line(guild: Guild, project: Path, text: str, said: str) -> None:
+def test_an_invalid_test_is_reported_with_its_line(guild: Guild, project: Path, text: str, message: str) -> None:
     put_worker(project, tool_rules=None)
-    put_test(project, DONE).write_text(text)
-    failed(guild("test"), said)
-    told = guild("test", "--json")
-    assert (told.code, told.json["failed"]) == (1, 1)
+    write_test(project, DONE).write_text(text)
+    assert_failed(guild("test"), message)
+    report = guild("test", "--json")
+    assert (report.code, report.json["failed"]) == (1, 1)
 
 
-def test_one_that_is_wrong_does_not_keep_the_others_from_being_tested(guild: Guild, project: Path) -> None:
+def test_an_invalid_test_does_not_block_the_others(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
-    put_test(project, DONE, name="b.yaml")
+    write_test(project, DONE, name="b.yaml")
     (project / "tests" / "a.yaml").write_text("test: x\n")
     tested = guild("test")
     assert tested.code == 1
     assert "1 passed, 1 failed" in tested.out
 
 
-# What runs programs
+# Programs
 
 SHELL = {"call": "Bash", "with": {"command": "echo ran > notes/ran; echo ran"}}
-UNSEEN = ("the test executes programs", "is not trusted (not trusted yet)", "guild trust tests/one.yaml")
+UNTRUSTED = ("the test executes programs", "is not trusted (not trusted yet)", "guild trust tests/one.yaml")
 
 
 @pytest.mark.req("X-18")
 @pytest.mark.parametrize("mode", ["ask", "approve_all"])
-def test_the_programs_of_a_test_run_only_once_it_is_trusted(guild: Guild, project: Path, mode: str) -> None:
+def test_a_test_with_programs_runs_only_if_it_is_trusted(guild: Guild, project: Path, mode: str) -> None:
     rules = {"Bash": {"approval_required": True}}
     put_worker(project, tools=["Bash"], tool_rules=rules)
-    said = {"answers": [{"tool": "Bash", "answer": "yes"}]} if mode == "ask" else {}
-    file = put_test(project, SHELL, {"say": "done", "expect": "ran"}, mode=mode, **said)
-    put_test(project, SHELL, {"say": "done", "expect": "ran"}, mode=mode, **said, name="two.yaml")
+    recorded_answers = {"answers": [{"tool": "Bash", "answer": "yes"}]} if mode == "ask" else {}
+    file = write_test(project, SHELL, {"say": "done", "expect": "ran"}, mode=mode, **recorded_answers)
+    write_test(project, SHELL, {"say": "done", "expect": "ran"}, mode=mode, **recorded_answers, name="two.yaml")
     put_worker(project, "quiet", tool_rules=None)
     (project / "tests" / "quiet.yaml").write_text(
         "test: {worker: quiet, input: go}\nworkers: {quiet: [[{say: done}]]}\n"
     )
     first = guild("test")
     assert (first.code, first.out.count("guild trust tests/")) == (1, 2)
-    assert "1 passed, 2 failed" in first.out, "the other one goes on"
-    failed(guild("test", "tests/one.yaml"), *UNSEEN)
+    assert "1 passed, 2 failed" in first.out, "the third test is executed"
+    assert_failed(guild("test", "tests/one.yaml"), *UNTRUSTED)
     shown = guild("trust")
     assert (shown.code, "tests/quiet.yaml" in shown.out) == (4, False)
     assert guild("plan", "scribe").out.rstrip() in shown.out
     assert "test, with the programs that it names, tests/one.yaml" in shown.out
     assert guild("trust", "tests/one.yaml", "--yes").code == 0
     assert guild("test", "tests/one.yaml").code == 0
-    failed(guild("test", "tests/two.yaml"), "not trusted yet")
+    assert_failed(guild("test", "tests/two.yaml"), "not trusted yet")
     file.write_text(file.read_text().replace("echo ran >", "echo other >"))
-    failed(guild("test", "tests/one.yaml"), "changed since you trusted it")
+    assert_failed(guild("test", "tests/one.yaml"), "changed since you trusted it")
     assert guild("trust", "--yes").code == 0
     assert "3 passed" in guild("test").out
     assert guild("trust", "--forget").code == 0
-    failed(guild("test", "tests/one.yaml"), "not trusted yet")
+    assert_failed(guild("test", "tests/one.yaml"), "not trusted yet")
 
 
-def test_a_worker_further_down_that_runs_programs_counts(guild: Guild, project: Path) -> None:
+def test_a_test_with_a_called_worker_that_runs_programs_needs_trust(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None, allow_workers=["hand"])
     put_worker(project, "hand", tools=["Bash"])
-    put_test(project, DONE)
-    failed(guild("test"), *UNSEEN)
+    write_test(project, DONE)
+    assert_failed(guild("test"), *UNTRUSTED)
     put_worker(project, "hand", tools=["Bash"], tool_rules={"proc.exec": {"allowed": False}})
-    assert guild("test").code == 0, "what is forbidden runs nothing"
+    assert guild("test").code == 0, "a forbidden tool runs no programs"
 
 
-def test_a_test_that_brings_a_worker_of_its_own_counts(guild: Guild, project: Path) -> None:
+def test_a_test_with_its_own_worker_file_needs_trust(guild: Guild, project: Path) -> None:
     path = put_worker(project, tools=["Bash"], tool_rules=None)
     brought = path.read_text()
     for there in (True, False):
         put_worker(project, tool_rules=None) if there else path.unlink()
-        put_test(project, SHELL, DONE, files={f"workers/{path.name}": brought})
-        failed(guild("test"), *UNSEEN)
+        write_test(project, SHELL, DONE, files={f"workers/{path.name}": brought})
+        assert_failed(guild("test"), *UNTRUSTED)
         assert [code["kind"] for code in guild("trust", "--json").json["code"]] == ["test"]
     guild("trust", "--yes")
     assert guild("test").code == 0
 
 
 @pytest.mark.req("X-17")
-def test_what_a_person_recorded_is_trusted_and_stays_so_when_it_is_updated(guild: Guild, project: Path) -> None:
-    file = recorded(guild, project, SHELL, DONE, tools=["Bash"])
+def test_a_test_recorded_by_the_user_is_trusted_also_after_an_update(guild: Guild, project: Path) -> None:
+    file = record_test(guild, project, SHELL, DONE, tools=["Bash"])
     assert guild("test").code == 0
     put_worker(project, tools=["Bash"], tool_rules=None, instructions="Otherwise.")
-    failed(guild("test"), "system prompt changed")
+    assert_failed(guild("test"), "system prompt changed")
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
     guild("trust", "--forget")
     put_worker(project, tools=["Bash"], tool_rules=None, instructions="Once more.")
     before = file.read_text()
-    failed(guild("test", "--update"), "not trusted yet")
+    assert_failed(guild("test", "--update"), "not trusted yet")
     assert file.read_text() == before
 
 
-def test_a_file_that_looks_like_a_test_and_is_none_is_told_by_trust(guild: Guild, project: Path) -> None:
+def test_trust_reports_an_invalid_test_file(guild: Guild, project: Path) -> None:
     put_worker(project, tools=["Bash"], tool_rules=None)
-    put_test(project, DONE).write_text("test: [\n")
+    write_test(project, DONE).write_text("test: [\n")
     assert guild("trust").code == 0
     named = guild("trust", "tests/one.yaml")
     assert (named.code, "one.yaml:" in named.err) == (2, True)
 
 
-# What is compared
+# Differences
 
 
 @pytest.mark.parametrize(
-    ("case", "answers", "said"),
+    ("case", "answers", "message"),
     [
         ({"output": "other"}, [DONE], "result changed"),
         ({"output": {"a": 1}}, [DONE], "+output: done"),
         ({"status": "failed"}, [DONE], "-status: failed\n    +status: completed"),
         ({"status": "failed", "error": "limit_reached"}, [{"fail": 401}], "-error: limit_reached"),
-        ({}, [{"fail": 401}], "+because: the scripted provider failed with HTTP 401"),
+        ({}, [{"fail": 401}], "+because: scripted failure: HTTP 401"),
         ({}, [READ, {"expect": "never", "say": "x"}], "expected: never"),
         ({}, [DONE, DONE], "the run ended before answer 2 of 2 of the script"),
-        ({}, [READ], "the script is used up"),
+        ({}, [READ], "script exhausted"),
         ({}, [{"calls": [READ, READ]}, {"sent": "one", "say": "x"}], "    +(2)"),
         ({"shown": {"scribe": {"tools": {}}}}, [DONE], "+sandbox_list "),
         ({"answers": [{"tool": "Bash", "answer": "yes"}]}, [DONE], "no ask about Bash"),
     ],
 )
-def test_what_is_not_as_it_was(
-    guild: Guild, project: Path, case: dict[str, Any], answers: list[Any], said: str
+def test_a_changed_result_is_a_difference(
+    guild: Guild, project: Path, case: dict[str, Any], answers: list[Any], message: str
 ) -> None:
     put_worker(project, tool_rules=None)
-    put_test(project, *answers, **case)
-    failed(guild("test"), said)
+    write_test(project, *answers, **case)
+    assert_failed(guild("test"), message)
 
 
-def test_a_run_that_is_not_made_any_more(guild: Guild, project: Path) -> None:
+def test_a_missing_run_is_a_difference(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
-    path = put_test(project, DONE)
+    path = write_test(project, DONE)
     path.write_text(path.read_text() + "  other:\n    - - say: done\n")
-    failed(guild("test"), "other: number of runs changed: 1 recorded, now 0")
+    assert_failed(guild("test"), "other: number of runs changed: 1 recorded, now 0")
 
 
-def test_an_ask_that_no_answer_is_recorded_for(guild: Guild, project: Path) -> None:
+def test_an_ask_without_a_recorded_answer_fails_the_test(guild: Guild, project: Path) -> None:
     put_worker(project)
-    path = put_test(project, WRITE, DONE)
+    path = write_test(project, WRITE, DONE)
     before = path.read_text()
     for words in ([], ["--update"]):
-        failed(guild("test", *words), "no answer is recorded for this ask", "+path: a.md")
+        assert_failed(guild("test", *words), "no answer is recorded for this ask", "+path: a.md")
     assert path.read_text() == before
-    put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "perhaps"}])
-    failed(guild("test"), "not a valid answer", "yes, no, always")
-    put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes"}])
+    write_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "perhaps"}])
+    assert_failed(guild("test"), "not a valid answer", "yes, no, always")
+    write_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes"}])
     assert guild("test").code == 0
-    put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes", "worker": "other"}])
-    failed(guild("test"), "no answer is recorded for this ask")
+    write_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes", "worker": "other"}])
+    assert_failed(guild("test"), "no answer is recorded for this ask")
 
 
-def test_update_writes_how_it_ends_now_and_keeps_the_rest(guild: Guild, project: Path) -> None:
+def test_update_writes_the_new_result_and_keeps_the_rest(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     path = project / "tests" / "one.yaml"
     path.parent.mkdir()
@@ -355,33 +355,35 @@ def test_update_writes_how_it_ends_now_and_keeps_the_rest(guild: Guild, project:
     assert guild("test").code == 0
 
 
-def test_update_does_not_record_what_was_left_out(guild: Guild, project: Path) -> None:
+def test_update_does_not_record_an_incomplete_run(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
-    path = put_test(project, WRITE, {"sent": "x", "say": "done"}, {"say": "never"}, output="else")
+    path = write_test(project, WRITE, {"sent": "x", "say": "done"}, {"say": "never"}, output="else")
     before = path.read_text()
-    failed(guild("test", "--update"), "the run ended before answer")
+    assert_failed(guild("test", "--update"), "the run ended before answer")
     assert path.read_text() == before
 
 
-def test_update_does_not_come_to_expect_a_script_that_is_used_up(guild: Guild, project: Path) -> None:
+def test_update_does_not_record_an_exhausted_script(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
-    path = put_test(project, WRITE)
+    path = write_test(project, WRITE)
     before = path.read_text()
-    failed(guild("test", "--update"), "the script is used up")
+    assert_failed(guild("test", "--update"), "script exhausted")
     assert path.read_text() == before
 
 
-# What a test cannot reach
+# Isolation
 
 
-def test_nothing_of_the_user_s_is_changed(guild: Guild, project: Path, home: Home) -> None:
-    path = recorded(guild, project, WRITE, OTHER, {"call": "memory_write", "with": {"key": "k", "content": "x"}}, DONE)
+def test_a_test_changes_no_files_of_the_user(guild: Guild, project: Path, home: Home) -> None:
+    path = record_test(
+        guild, project, WRITE, OTHER, {"call": "memory_write", "with": {"key": "k", "content": "x"}}, DONE
+    )
     (project / "notes" / "a.md").write_text("mine")
-    before = everything(project), {name: data for name, data in everything(home.path).items() if "hall." not in name}
+    before = snapshot(project), {name: data for name, data in snapshot(home.path).items() if "hall." not in name}
     runs = guild("ls", "--all", "--json").json["done"]
     tested = guild("test", path)
     assert tested.code == 0, tested.out
-    after = everything(project), {name: data for name, data in everything(home.path).items() if "hall." not in name}
+    after = snapshot(project), {name: data for name, data in snapshot(home.path).items() if "hall." not in name}
     assert after == before
     assert guild("ls", "--all", "--json").json["done"] == runs
 
@@ -390,34 +392,34 @@ def test_a_folder_outside_of_the_project_is_not_written(guild: Guild, project: P
     outside = tmp_path / "outside"
     outside.mkdir()
     put_worker(project, tool_rules=None, sandboxes={"notes": {"path": str(outside), "mode": "rw"}})
-    put_test(project, WRITE, DONE)
-    failed(guild("test"), "is outside of the project, and the worker may write there")
+    write_test(project, WRITE, DONE)
+    assert_failed(guild("test"), "is outside of the project, and the worker may write there")
     put_worker(project, tool_rules=None, sandboxes={"notes": {"path": str(outside), "mode": "ro"}})
     assert guild("test").code == 0
     assert list(outside.iterdir()) == []
 
 
-def test_a_link_that_leads_out_is_not_there(guild: Guild, project: Path, tmp_path: Path) -> None:
+def test_a_link_out_of_the_project_is_not_copied(guild: Guild, project: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (project / "notes").symlink_to(outside)
     put_worker(project, tool_rules=None)
-    put_test(project, WRITE, DONE)
+    write_test(project, WRITE, DONE)
     assert guild("test").code == 0
     assert list(outside.iterdir()) == []
 
 
-def test_files_are_put_in_place_and_taken_away(guild: Guild, project: Path) -> None:
+def test_files_of_a_test_are_written_and_removed(guild: Guild, project: Path) -> None:
     (project / "notes" / "deep").mkdir(parents=True)
     (project / "notes" / "a.md").write_text("not this")
     put_worker(project, tool_rules=None)
     files = {"notes/a.md": "this\r\n", "notes/deep": None, "notes/new/b.md": "b"}
     listing = {"call": "sandbox_list", "with": {"sandbox": "notes"}}
-    put_test(project, READ, {"sent": "this\r\n", **listing}, {"sent": "a.md\nnew/b.md", "say": "x"}, files=files)
+    write_test(project, READ, {"sent": "this\r\n", **listing}, {"sent": "a.md\nnew/b.md", "say": "x"}, files=files)
     assert guild("test").code == 0, guild("test").out
 
 
-def test_the_network_is_not_used(guild: Guild, project: Path, home: Home) -> None:
+def test_a_test_uses_no_network(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mine.py").write_text(TOOLBOX)
     put_worker(project, tool_rules=None, sandboxes=None, toolboxes=["mine"], tools=["WebFetch", "WebSearch"])
@@ -428,33 +430,33 @@ def test_the_network_is_not_used(guild: Guild, project: Path, home: Home) -> Non
         {"call": "ask_afar", "with": {"question": "b"}},
         {"call": "WebSearch", "with": {"query": "x"}, "result": {"text": "no hits", "is_error": True}},
     ]
-    put_test(project, {"calls": calls}, {"sent": ["an answer from afar", "", "", "error: no hits"], "say": "x"})
+    write_test(project, {"calls": calls}, {"sent": ["an answer from afar", "", "", "error: no hits"], "say": "x"})
     tested = guild("test")
-    failed(tested, "A test uses no network, and the script has no `result` for this call.")
+    assert_failed(tested, "A test uses no network, and the script has no `result` for this call.")
     assert "-an answer" not in tested.out
     assert "-error: no hits" not in tested.out
     assert "the network was used" not in tested.out
 
 
-def test_no_key_is_known_and_no_other_model_is_asked(guild: Guild, project: Path) -> None:
+def test_a_test_uses_no_key_and_no_other_model(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None, model="anthropic:claude-sonnet-5-5")
-    put_test(project, DONE)
+    write_test(project, DONE)
     assert guild("test").code == 0
     assert guild("test", env={"ANTHROPIC_API_KEY": "sk-ant-0123456789"}).code == 0
 
 
-def test_a_home_in_use_and_a_home_that_is_new(guild: Guild, project: Path) -> None:
+def test_a_test_works_with_a_used_and_a_new_home(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     guild("run", "scribe", "go")
-    put_test(project, DONE)
+    write_test(project, DONE)
     assert guild("test").code == 0
     assert guild("test", env={"GUILDHALL_HOME": str(project.parent / "new")}).code == 0
 
 
-def test_the_project_is_that_of_the_file(guild: Guild, project: Path) -> None:
+def test_the_project_of_a_test_is_that_of_its_file(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
-    path = put_test(project, DONE)
+    path = write_test(project, DONE)
     deep = project / "some" / "where"
     deep.mkdir(parents=True)
     path.rename(deep / "here.yaml")
@@ -464,7 +466,7 @@ def test_the_project_is_that_of_the_file(guild: Guild, project: Path) -> None:
 
 def test_a_home_inside_the_project_stays_hidden(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None, sandboxes=None, tools=["Glob"])
-    put_test(project, {"call": "Glob", "with": {"pattern": "**/hall.*"}}, {"expect": "nothing matches", "say": "x"})
+    write_test(project, {"call": "Glob", "with": {"pattern": "**/hall.*"}}, {"expect": "nothing matches", "say": "x"})
     env = {"GUILDHALL_HOME": str(project / "home")}
     tested = guild("test", env=env)
     assert (project / "home" / "hall.db").exists()
@@ -474,7 +476,7 @@ def test_a_home_inside_the_project_stays_hidden(guild: Guild, project: Path) -> 
 # The copy
 
 
-def test_the_copy_has_what_the_project_has(tmp_path: Path) -> None:
+def test_the_copy_has_the_files_of_the_project(tmp_path: Path) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
     for folder in (".git", "node_modules", "sub/.venv", "sub/kept"):
         (source / folder).mkdir(parents=True)
@@ -495,7 +497,9 @@ def test_the_copy_has_what_the_project_has(tmp_path: Path) -> None:
     assert (source / "run.sh").read_text() == "x"
 
 
-def test_a_project_that_is_too_large(guild: Guild, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_that_is_too_large_is_not_copied(
+    guild: Guild, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copying, "MAX_FILES", 2)
     (project / "x").mkdir()
     for number in range(3):
@@ -504,7 +508,7 @@ def test_a_project_that_is_too_large(guild: Guild, project: Path, monkeypatch: p
         copy_project(project, project.parent / "copy")
 
 
-def test_no_file_is_put_through_a_link(tmp_path: Path) -> None:
+def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "project" / "link").symlink_to(tmp_path / "outside")

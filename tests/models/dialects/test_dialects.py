@@ -73,7 +73,7 @@ class Fixed:
     def cost(self, usage: RequestUsage) -> float | None:
         return None
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
@@ -152,7 +152,7 @@ def test_thinking_that_can_be_proved_reaches_clients_of_anthropic() -> None:
 
 
 def test_a_claude_conversation_is_read_as_messages() -> None:
-    request = Anthropic().read(
+    request = Anthropic().parse_request(
         {
             "model": "m",
             "max_tokens": 5,
@@ -180,7 +180,7 @@ def test_a_claude_conversation_is_read_as_messages() -> None:
 
 
 def test_a_chat_is_read_as_messages() -> None:
-    request = OpenAIChat().read(
+    request = OpenAIChat().parse_request(
         {
             "model": "m",
             "max_completion_tokens": 9,
@@ -199,7 +199,7 @@ def test_a_chat_is_read_as_messages() -> None:
 
 
 def test_a_custom_tool_of_codex_is_read_as_a_call() -> None:
-    request = OpenAIResponses().read(
+    request = OpenAIResponses().parse_request(
         {
             "model": "m",
             "input": [
@@ -252,7 +252,7 @@ SENT = base64.b64encode(PICTURE).decode()
 )
 def test_files_that_come_with_a_request_are_read(dialect: Dialect, blocks: list[dict[str, Any]]) -> None:
     asked = [{"role": "user", "content": blocks}]
-    request = dialect.read({"model": "m", "max_tokens": 5, "messages": asked, "input": asked})
+    request = dialect.parse_request({"model": "m", "max_tokens": 5, "messages": asked, "input": asked})
     contents = [part.content for message in request.messages for part in message.parts]
     read = [item for content in contents for item in ([content] if isinstance(content, str) else content)]
     assert read[0] == "look"
@@ -433,7 +433,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         MESSAGES,
         with_turns(MESSAGES, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "z"}]}),
-        "no call 'z'",
+        "no open call 'z'",
     ),
     (COUNT, {"messages": [_HELLO]}, "model: expected a string"),
     (CHAT, {"model": "m"}, "at least one message"),
@@ -443,7 +443,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, with_turns(CHAT, {"role": "function", "content": "a"}), "messages[0].role: expected system"),
     (CHAT, with_turns(CHAT, {"content": "a"}), "messages[0].role: expected a string"),
     (CHAT, with_turns(CHAT, {"role": "user", "content": [4]}), "messages[0].content[0]: expected an object"),
-    (CHAT, with_turns(CHAT, {"role": "tool", "tool_call_id": "z", "content": "a"}), "no call 'z'"),
+    (CHAT, with_turns(CHAT, {"role": "tool", "tool_call_id": "z", "content": "a"}), "no open call 'z'"),
     (
         CHAT,
         with_turns(
@@ -466,7 +466,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, with_turns(RESPONSES, {"role": "robot", "content": "a"}), "input[0].role: expected system"),
     (RESPONSES, with_turns(RESPONSES, _HELLO, _FUNCTION_CALL), "no result for the call 'a'"),
     (RESPONSES, with_turns(RESPONSES, _HELLO, {**_FUNCTION_CALL, "arguments": {}}), "arguments: expected a string"),
-    (RESPONSES, with_turns(RESPONSES, {"type": "function_call_output", "call_id": "z", "output": "a"}), "no call 'z'"),
+    (
+        RESPONSES,
+        with_turns(RESPONSES, {"type": "function_call_output", "call_id": "z", "output": "a"}),
+        "no open call 'z'",
+    ),
 ]
 
 

@@ -8,8 +8,8 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, Tool
 from pydantic_ai.tools import ToolDefinition
 
 from guildhall.models.dialects.anthropic import Anthropic
-from guildhall.models.dialects.base import Trim
-from guildhall.models.dialects.canonical import blocks_in_order, in_order
+from guildhall.models.dialects.base import TrimRules
+from guildhall.models.dialects.canonical import sort_result_blocks, sort_results
 
 IDS = ["a", "b", "c", "d"]
 
@@ -18,7 +18,7 @@ IDS = ["a", "b", "c", "d"]
 def test_results_stand_where_their_calls_were_and_words_after_them(order: list[str]) -> None:
     answer = ModelResponse(parts=[ToolCallPart("t", {}, id) for id in IDS])
     results = [ToolReturnPart("t", f"{id}!", id) for id in order]
-    told = in_order(
+    told = sort_results(
         [
             ModelRequest(parts=[UserPromptPart("go")]),
             answer,
@@ -37,16 +37,16 @@ def test_the_same_as_the_provider_takes_them(order: list[str]) -> None:
     }
     results = [{"type": "tool_result", "tool_use_id": id} for id in order]
     asked = {"role": "user", "content": [*results, {"type": "text", "text": "hm"}]}
-    told = blocks_in_order([answer, asked])
+    told = sort_result_blocks([answer, asked])
     assert told[0] is answer
     assert [block.get("tool_use_id") for block in told[1]["content"]] == [*IDS, None]
 
 
 def test_what_is_odd_stays_as_it_is() -> None:
     odd = [{"role": "user", "content": "words"}, {"role": "user", "content": [1, None, {"type": "text"}]}, {}]
-    assert blocks_in_order(odd) == odd
+    assert sort_result_blocks(odd) == odd
     stray = {"role": "user", "content": [3, {"type": "tool_result", "tool_use_id": "x"}]}
-    assert blocks_in_order([stray])[0]["content"] == [stray["content"][1], 3]  # type: ignore[index]
+    assert sort_result_blocks([stray])[0]["content"] == [stray["content"][1], 3]  # type: ignore[index]
 
 
 def test_a_tool_is_shown_as_the_run_defines_it_whatever_the_program_made_of_it() -> None:
@@ -60,6 +60,6 @@ def test_a_tool_is_shown_as_the_run_defines_it_whatever_the_program_made_of_it()
         "cache_control": {"x": 1},
     }
     own = {"name": "Bash", "description": "Its own.", "input_schema": {}}
-    trim = Trim(prompt="Be.", tools=frozenset({"mcp__tools__look"}), definitions={"mcp__tools__look": ours})
-    (shown,) = Anthropic().trimmed({"messages": [], "tools": [cut, own]}, trim)["tools"]
+    trim = TrimRules(prompt="Be.", tools=frozenset({"mcp__tools__look"}), definitions={"mcp__tools__look": ours})
+    (shown,) = Anthropic().trim({"messages": [], "tools": [cut, own]}, trim)["tools"]
     assert shown == {**cut, "description": ours.description, "input_schema": ours.parameters_json_schema}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.models.passthrough.connection import Line, LineLost
+from guildhall.models.passthrough.connection import ConnectionLost, ConnectionPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,14 +56,14 @@ class Server:
             writer.close()
 
 
-async def posted(line: Line, url: str, **headers: str) -> tuple[int, bytes]:
+async def posted(line: ConnectionPool, url: str, **headers: str) -> tuple[int, bytes]:
     async with asyncio.timeout(5), line.post(url, headers, b"{}", None) as answered:
-        return answered.status, b"".join([piece async for piece in answered.pieces()])
+        return answered.status, b"".join([piece async for piece in answered.chunks()])
 
 
-def played(server: Server, then: Callable[[Line, Server], Awaitable[Any]]) -> Any:
+def played(server: Server, then: Callable[[ConnectionPool, Server], Awaitable[Any]]) -> Any:
     async def go() -> Any:
-        line = Line()
+        line = ConnectionPool()
         async with server.serving():
             try:
                 return await then(line, server)
@@ -75,7 +75,7 @@ def played(server: Server, then: Callable[[Line, Server], Awaitable[Any]]) -> An
 
 
 def test_one_connection_after_another_request_and_two_for_two_at_once() -> None:
-    async def go(line: Line, server: Server) -> list[int]:
+    async def go(line: ConnectionPool, server: Server) -> list[int]:
         for _ in range(3):
             assert await posted(line, f"{server.url}/v1/x?beta=true", **{"x-api-key": "k"}) == (200, b"hi")
         kept = server.connections
@@ -89,7 +89,7 @@ def test_one_connection_after_another_request_and_two_for_two_at_once() -> None:
 
 
 def test_an_idle_connection_that_was_closed_is_not_missed() -> None:
-    async def go(line: Line, server: Server) -> tuple[int, bytes]:
+    async def go(line: ConnectionPool, server: Server) -> tuple[int, bytes]:
         await posted(line, server.url)
         return await posted(line, server.url)
 
@@ -110,7 +110,7 @@ def test_an_idle_connection_that_was_closed_is_not_missed() -> None:
     ],
 )
 def test_what_an_answer_may_look_like(said: bytes, body: bytes) -> None:
-    async def go(line: Line, server: Server) -> list[bytes]:
+    async def go(line: ConnectionPool, server: Server) -> list[bytes]:
         return [(await posted(line, server.url))[1] for _ in range(2)]
 
     assert played(Server(said), go) == [body, body]
@@ -128,8 +128,8 @@ def test_what_an_answer_may_look_like(said: bytes, body: bytes) -> None:
     ],
 )
 def test_what_is_no_answer_is_told_in_words(said: bytes | None) -> None:
-    async def go(line: Line, server: Server) -> str:
-        with pytest.raises(LineLost) as lost:
+    async def go(line: ConnectionPool, server: Server) -> str:
+        with pytest.raises(ConnectionLost) as lost:
             await posted(line, server.url)
         return str(lost.value)
 
@@ -145,16 +145,16 @@ def test_an_answer_that_breaks_off_is_no_whole_one() -> None:
 
     async def go() -> list[bytes]:
         got: list[bytes] = []
-        line = Line()
+        line = ConnectionPool()
         async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
             async def reading() -> None:
                 async with line.post(url, {}, b"", None) as answered:
-                    async for piece in answered.pieces():
+                    async for piece in answered.chunks():
                         got.append(piece)
 
-            with pytest.raises(LineLost, match="closed"):
+            with pytest.raises(ConnectionLost, match="closed"):
                 await reading()
             await line.close()
         return got
@@ -165,7 +165,7 @@ def test_an_answer_that_breaks_off_is_no_whole_one() -> None:
 @pytest.mark.parametrize("steps", range(12))
 def test_a_request_that_is_cancelled_while_it_connects_leaves_no_socket_open(steps: int) -> None:
     async def go(url: str) -> None:
-        task = asyncio.create_task(posted(Line(), url))
+        task = asyncio.create_task(posted(ConnectionPool(), url))
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
@@ -190,22 +190,22 @@ def test_a_request_that_is_cancelled_while_it_connects_leaves_no_socket_open(ste
 )
 def test_where_there_is_nobody(url: str, headers: dict[str, str]) -> None:
     async def go() -> None:
-        with pytest.raises(LineLost):
-            await posted(Line(), url, **headers)
+        with pytest.raises(ConnectionLost):
+            await posted(ConnectionPool(), url, **headers)
 
     asyncio.run(go())
 
 
 def test_a_provider_that_says_nothing_is_given_up() -> None:
-    async def go(line: Line, server: Server) -> None:
-        with pytest.raises(LineLost, match="silent"):
-            await posted(Line(silence=0.05), server.url)
+    async def go(line: ConnectionPool, server: Server) -> None:
+        with pytest.raises(ConnectionLost, match="no data for"):
+            await posted(ConnectionPool(idle_timeout_s=0.05), server.url)
 
     played(Server(b"HTTP/1.1 100 Continue\r\n\r\n"), go)
 
 
 def test_whoever_is_cancelled_leaves_no_connection_behind() -> None:
-    async def go(line: Line, server: Server) -> int:
+    async def go(line: ConnectionPool, server: Server) -> int:
         asking = asyncio.create_task(posted(line, server.url))
         await asyncio.sleep(0.05)
         asking.cancel()
@@ -216,11 +216,11 @@ def test_whoever_is_cancelled_leaves_no_connection_behind() -> None:
 
 
 def test_a_proxy_that_is_set_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def go(line: Line, server: Server) -> tuple[int, bytes]:
+    async def go(line: ConnectionPool, server: Server) -> tuple[int, bytes]:
         monkeypatch.setenv("http_proxy", server.url)
         monkeypatch.setenv("no_proxy", "localhost")
         got = await posted(line, "http://127.0.0.1:9/v1/messages")
-        with pytest.raises(LineLost):
+        with pytest.raises(ConnectionLost):
             await posted(line, "http://localhost:9/v1/messages")
         return got
 

@@ -17,7 +17,7 @@ from tests.models.scripts import script
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.models.passthrough.session import Passing, Reply
+    from guildhall.models.passthrough.session import PassthroughSession, Reply
     from guildhall.store.engine import Store
 
 # What goes through
@@ -54,7 +54,7 @@ def test_the_model_is_shown_the_runs_prompt_and_tools_and_nothing_of_the_program
         "content": [{"type": "tool_use", "id": "t", "name": "mcp__tools__memory_read", "input": {}}],
     }
 
-    async def go(passing: Passing, passage: Passage) -> None:
+    async def go(passing: PassthroughSession, passage: Passage) -> None:
         await ask(passing, asked("Say hello.", answered, results))
 
     passage, upstream, _ = played(store, streamed(sse(*SAID)), then=go)
@@ -94,7 +94,7 @@ def test_an_answer_that_dribbles_is_the_same_answer(store: Store, size: int) -> 
 
 
 def test_an_answer_in_one_piece(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
         return await ask(passing, asked(stream=False))
 
     passage, _, (reply, got) = played(store, whole(200, MESSAGE), then=go)
@@ -111,7 +111,7 @@ def test_an_answer_in_one_piece(store: Store) -> None:
 def test_the_end_and_a_complete_call_wait_until_the_answer_is_on_record(
     store: Store, told: list[dict[str, Any]], shown: str
 ) -> None:
-    async def go(passing: Passing, passage: Passage) -> list[tuple[Any, bool]]:
+    async def go(passing: PassthroughSession, passage: Passage) -> list[tuple[Any, bool]]:
         reply = await passing.answer(API, asked(), HEADERS)
         recorded = lambda: "model_answered" in passage.kinds()  # noqa: E731
         return [(event, recorded()) async for piece in reply.body for event in events(piece)]
@@ -129,7 +129,7 @@ def test_the_end_and_a_complete_call_wait_until_the_answer_is_on_record(
 
 
 def test_text_is_passed_on_while_the_provider_still_writes(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> bytes:
+    async def go(passing: PassthroughSession, passage: Passage) -> bytes:
         reply = await passing.answer(API, asked(), HEADERS)
         first = await anext(aiter(reply.body))
         while b"Hel" not in first:
@@ -150,7 +150,7 @@ def test_text_is_passed_on_while_the_provider_still_writes(store: Store) -> None
 @pytest.mark.req("X-14", "X-1")
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_was_answered_is_given_again_exactly_after_a_restart(store: Store, stream: bool) -> None:
-    async def go(passing: Passing, passage: Passage) -> bytes:
+    async def go(passing: PassthroughSession, passage: Passage) -> bytes:
         await ask(passing)
         again = await passage.open()
         return (await ask(again, asked(stream=stream)))[1]
@@ -158,9 +158,9 @@ def test_what_was_answered_is_given_again_exactly_after_a_restart(store: Store, 
     passage, upstream, got = played(store, streamed(sse(*CALLED)), then=go)
     assert len(upstream.heard) == 1
     if stream:
-        collector = API.collector(usage=True)
+        collector = API.create_collector(wants_usage=True)
         for event in events(got):
-            collector.take(event)
+            collector.add(event)
         got = json.dumps(collector.answer()).encode()
     blocks = json.loads(got)["content"]
     assert blocks == [
@@ -174,7 +174,7 @@ def test_what_was_answered_is_given_again_exactly_after_a_restart(store: Store, 
 
 
 def test_a_client_that_goes_away_does_not_stop_the_call_and_comes_back_to_it(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> tuple[bytes, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[bytes, bytes]:
         reply = await passing.answer(API, asked(), HEADERS)
         await anext(aiter(reply.body))
         await reply.body.aclose()  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def test_a_client_that_goes_away_does_not_stop_the_call_and_comes_back_to_it(sto
 
 
 def test_another_question_at_the_same_place_is_another_call_and_stays_it(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> list[str]:
+    async def go(passing: PassthroughSession, passage: Passage) -> list[str]:
         both = await asyncio.gather(ask(passing, asked("one")), ask(passing, asked("two")))
         again = await passage.open()
         turned = [await ask(again, asked("two")), await ask(again, asked("one")), await ask(again, asked("three"))]
@@ -207,7 +207,7 @@ def test_another_question_at_the_same_place_is_another_call_and_stays_it(store: 
 
 
 def test_one_connection_serves_the_whole_run(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> None:
+    async def go(passing: PassthroughSession, passage: Passage) -> None:
         for number in range(3):
             await ask(passing, asked(f"{number}"))
 
@@ -216,13 +216,13 @@ def test_one_connection_serves_the_whole_run(store: Store) -> None:
 
 
 def test_a_run_that_ends_ends_its_calls(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> list[Any]:
+    async def go(passing: PassthroughSession, passage: Passage) -> list[Any]:
         flowing = await passing.answer(API, asked(), HEADERS)
         await anext(aiter(flowing.body))
         waiting = asyncio.create_task(passing.answer(API, asked(), HEADERS))
         await asyncio.sleep(0.02)
         passing.close()
-        return [events(await read(flowing))[-1]["type"], (await waiting).status, passing.under_way()]
+        return [events(await read(flowing))[-1]["type"], (await waiting).status, passing.active_calls()]
 
     never = asyncio.Event()
     passage, _, got = played(store, streamed([*sse(*SAID)[:4], never]), then=go)
@@ -231,7 +231,7 @@ def test_a_run_that_ends_ends_its_calls(store: Store) -> None:
 
 
 def test_so_many_calls_at_once_and_no_more(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> list[int]:
+    async def go(passing: PassthroughSession, passage: Passage) -> list[int]:
         asks = [asyncio.create_task(passing.answer(API, asked(f"{n}", stream=False), HEADERS)) for n in range(17)]
         _done, _ = await asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED)
         more.set()
@@ -266,7 +266,7 @@ def test_a_script_answers_with_its_own_names_for_tools(store: Store, tmp_path: P
 
 
 def test_tokens_are_counted_by_the_provider_and_without_one_by_a_rule(store: Store, tmp_path: Path) -> None:
-    async def go(passing: Passing, passage: Passage) -> Any:
+    async def go(passing: PassthroughSession, passage: Passage) -> Any:
         reply = await passing.answer(API, asked(), HEADERS, count=True)
         return json.loads(await read(reply))
 
@@ -285,7 +285,7 @@ def test_tokens_are_counted_by_the_provider_and_without_one_by_a_rule(store: Sto
 
 
 def test_what_a_program_counts_for_itself_is_seen_by_nobody_and_ends_nothing(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> Any:
+    async def go(passing: PassthroughSession, passage: Passage) -> Any:
         more = [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Now this result."}]
         body = asked("Say hello.", *more, system="", tools=[])
         return json.loads(await read(await passing.answer(API, body, HEADERS, count=True)))

@@ -25,7 +25,7 @@ from tests.models.claudes import MESSAGE, SAID, START, TEXT, ask, asked, once, s
 from tests.models.passages import KEY, Passage, events, played, provider, streamed, whole
 
 if TYPE_CHECKING:
-    from guildhall.models.passthrough.session import Passing, Reply
+    from guildhall.models.passthrough.session import PassthroughSession, Reply
     from guildhall.store.engine import Store
 
 
@@ -101,7 +101,7 @@ def test_an_answer_that_breaks_off_in_the_midst_ends_the_run_and_is_paid_for(sto
     assert len(upstream.heard) == 1, "what was shown cannot be taken back"
     (failed,) = passage.journal.all(ModelCallFailed)
     assert failed.data.cost_usd > 0
-    assert "broke off" in str(passage.broken[0])
+    assert "ended before it was complete" in str(passage.broken[0])
 
 
 def test_an_answer_that_breaks_off_before_anything_was_shown_is_asked_for_again(store: Store) -> None:
@@ -160,7 +160,7 @@ def test_two_calls_of_one_id_are_held_back_and_asked_for_again(store: Store) -> 
     twins = {**MESSAGE, "stop_reason": "tool_use"}
     twins["content"] = [{"type": "tool_use", "id": "t", "name": "mcp__tools__memory_read", "input": {}}] * 2
 
-    async def go(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
         return await ask(passing, asked(stream=False))
 
     passage, _, (_reply, got) = played(store, whole(200, twins), whole(200, MESSAGE), then=go)
@@ -173,7 +173,7 @@ def test_two_calls_of_one_id_are_held_back_and_asked_for_again(store: Store) -> 
 
 @pytest.mark.req("X-14", "X-3")
 def test_a_call_is_reserved_and_its_answer_bounded(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> None:
+    async def go(passing: PassthroughSession, passage: Passage) -> None:
         await ask(passing, asked(thinking={"type": "enabled", "budget_tokens": 31999}))
 
     passage, upstream, _ = played(store, streamed(sse(*SAID)), then=go, max_budget_usd=0.1)
@@ -193,7 +193,7 @@ def test_a_limit_ends_the_run_and_nothing_is_asked(store: Store) -> None:
 
 
 def test_what_was_charged_is_not_guessed_again(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> None:
+    async def go(passing: PassthroughSession, passage: Passage) -> None:
         await ask(passing, asked("x" * 50_000))
         answered = {"role": "assistant", "content": "Hello ü."}
         await ask(passing, asked("x" * 50_000, answered, {"role": "user", "content": "go on"}))
@@ -213,7 +213,7 @@ def test_what_a_program_wants_to_be_cached_is_reserved_at_the_price_of_writing_i
     answer = {**MESSAGE, "usage": {**written, **split}}
     system = [{"type": "text", "text": "Be Bob.", "cache_control": {"type": "ephemeral", **mark}}]
 
-    async def go(passing: Passing, passage: Passage) -> None:
+    async def go(passing: PassthroughSession, passage: Passage) -> None:
         await ask(passing, asked(system=system, stream=False))
         more = [{"role": "assistant", "content": "Hello ü."}, {"role": "user", "content": "go on"}]
         await ask(passing, asked("Say hello.", *more, system=system, stream=False))  # all of it is written again
@@ -225,7 +225,7 @@ def test_what_a_program_wants_to_be_cached_is_reserved_at_the_price_of_writing_i
 
 @pytest.mark.req("X-14")
 def test_answers_that_come_side_by_side_are_all_in_the_sum(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> Any:
+    async def go(passing: PassthroughSession, passage: Passage) -> Any:
         await asyncio.gather(*(ask(passing, asked(f"{n}", stream=False)) for n in range(8)))
         return store.read(lambda connection: find_run(connection, passage.run))
 
@@ -237,7 +237,7 @@ def test_answers_that_come_side_by_side_are_all_in_the_sum(store: Store) -> None
 
 @pytest.mark.req("X-14", "X-3")
 def test_questions_side_by_side_do_not_pass_the_limit_of_turns(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> list[int]:
+    async def go(passing: PassthroughSession, passage: Passage) -> list[int]:
         replies = await asyncio.gather(*(ask(passing, asked(f"{n}", stream=False)) for n in range(5)))
         return sorted(reply.status for reply, _ in replies)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from guildhall.models.dialects.base import Dialect
-    from guildhall.models.passthrough.session import Passing, Reply
+    from guildhall.models.passthrough.session import PassthroughSession, Reply
     from guildhall.store.engine import Store
     from tests.models.passages import Answer
 
@@ -197,7 +197,7 @@ def asked_in(
     return played(store, *answers, then=then, name="openai:gpt-5", names=NAMES[dialect.api], **more)
 
 
-async def ask(passing: Passing, dialect: Dialect, body: bytes | None = None) -> tuple[Reply, bytes]:
+async def ask(passing: PassthroughSession, dialect: Dialect, body: bytes | None = None) -> tuple[Reply, bytes]:
     reply = await passing.answer(dialect, WRITES[dialect.api]() if body is None else body, HEADERS)
     return reply, await read(reply)
 
@@ -283,7 +283,7 @@ def test_the_tokens_are_asked_for_and_told_only_to_whoever_wants_them(store: Sto
 @pytest.mark.req("X-14")
 @BOTH
 def test_the_end_and_a_call_wait_until_the_answer_is_on_record(store: Store, dialect: Dialect) -> None:
-    async def go(passing: Passing, passage: Passage) -> list[tuple[str, bool]]:
+    async def go(passing: PassthroughSession, passage: Passage) -> list[tuple[str, bool]]:
         reply = await passing.answer(dialect, WRITES[dialect.api](), HEADERS)
         return [
             (json.dumps(event), "model_answered" in passage.kinds())
@@ -306,15 +306,15 @@ def test_the_end_and_a_call_wait_until_the_answer_is_on_record(store: Store, dia
 @pytest.mark.parametrize("stream", [True, False])
 @BOTH
 def test_what_was_answered_is_given_again_exactly(store: Store, dialect: Dialect, stream: bool) -> None:
-    async def go(passing: Passing, passage: Passage) -> dict[str, Any]:
+    async def go(passing: PassthroughSession, passage: Passage) -> dict[str, Any]:
         await ask(passing, dialect)
         again = WRITES[dialect.api](stream=stream)
         _, got = await ask(await passage.open(), dialect, again)
         if not stream:
             return json.loads(got)
-        collector = dialect.collector(usage=True)
+        collector = dialect.create_collector(wants_usage=True)
         for event in events(got):
-            collector.take(event)
+            collector.add(event)
         return collector.answer()
 
     _, upstream, got = asked_in(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
@@ -381,7 +381,7 @@ def test_a_refusal_is_told_apart(
 def test_an_answer_that_breaks_off_is_no_answer(store: Store, dialect: Dialect, cut: bool) -> None:
     pieces = (sse(responded(SPOKE)) if dialect is RESPONSES else sse(CHATTED))[:4]
     passage, _, (_, got) = asked_in(store, dialect, streamed(pieces, cut=cut), then=once(dialect))
-    assert "broke off" in str(passage.broken[0])
+    assert "ended before it was complete" in str(passage.broken[0])
     assert "error" in json.dumps(events(got)[-1])
     assert passage.kinds() == ["model_asked", "model_failed"]
 

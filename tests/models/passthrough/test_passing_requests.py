@@ -13,19 +13,19 @@ from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.models.dialects.anthropic import Anthropic
-from guildhall.models.dialects.base import Malformed, Trim, parse
+from guildhall.models.dialects.base import InvalidMessage, TrimRules, parse_body
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from tests.models.claudes import SAID, ask, asked, sse
 from tests.models.passages import Passage, played, streamed
 
 if TYPE_CHECKING:
-    from guildhall.models.passthrough.session import Passing, Reply
+    from guildhall.models.passthrough.session import PassthroughSession, Reply
     from guildhall.store.engine import Store
 
 
 def test_a_title_is_answered_without_a_model(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
         return await ask(passing, asked(system="You are a title generator.", tools=[], stream=False))
 
     passage, upstream, (reply, got) = played(store, streamed(sse(*SAID)), then=go)
@@ -34,7 +34,7 @@ def test_a_title_is_answered_without_a_model(store: Store) -> None:
 
 
 def test_a_summary_in_the_midst_of_a_run_ends_it(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
         more = [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Summarise."}]
         return await ask(passing, asked("Say hello.", *more, system="You summarise conversations."))
 
@@ -44,7 +44,7 @@ def test_a_summary_in_the_midst_of_a_run_ends_it(store: Store) -> None:
 
 
 def test_tools_that_are_missing_end_the_run(store: Store) -> None:
-    async def go(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
         return await ask(passing, asked(tools=[{"name": "Bash", "input_schema": {}}]))
 
     passage, upstream, (reply, got) = played(store, streamed(sse(*SAID)), then=go)
@@ -76,7 +76,7 @@ def test_tools_that_are_missing_end_the_run(store: Store) -> None:
     ],
 )
 def test_what_is_no_request_is_refused_in_the_shape_of_the_api(store: Store, body: bytes) -> None:
-    async def go(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
         return await ask(passing, body)
 
     passage, upstream, (reply, got) = played(store, streamed(sse(*SAID)), then=go)
@@ -158,27 +158,27 @@ def _changed(body: Any, way: tuple[Any, ...], odd: Any) -> Any:
 
 
 def test_what_would_take_the_hall_long_to_read_is_not_read() -> None:
-    with pytest.raises(Malformed, match="too many parts"):
-        parse(b'{"a": [' + b"[]," * 1_000_000 + b"[]]}")
-    assert parse(b'{"a": "' + b"," * 1_900_000 + b'"}')
+    with pytest.raises(InvalidMessage, match="too many parts"):
+        parse_body(b'{"a": [' + b"[]," * 1_000_000 + b"[]]}")
+    assert parse_body(b'{"a": "' + b"," * 1_900_000 + b'"}')
 
 
 @pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
 def test_whatever_stands_anywhere_in_a_request_is_read_or_refused(dialect: Any, body: dict[str, Any]) -> None:
     ours = ToolDefinition(name="a", description="All of it.", parameters_json_schema={"type": "object"})
-    trim = Trim(prompt="p", tools=frozenset({"a", "n__a"}), definitions={"a": ours})
+    trim = TrimRules(prompt="p", tools=frozenset({"a", "n__a"}), definitions={"a": ours})
     heard = 0
     for way in _places(body):
         for odd in ODD:
             changed = _changed(body, way, odd)
-            with suppress(Malformed):
-                dialect.system(changed)
-                left = dialect.trimmed(changed, trim)
-                dialect.read(left)
-                json.dumps(dialect.sent(left, "m", 100))
+            with suppress(InvalidMessage):
+                dialect.system_prompt(changed)
+                left = dialect.trim(changed, trim)
+                dialect.parse_request(left)
+                json.dumps(dialect.upstream_body(left, "m", 100))
                 heard += 1
     assert heard > 100
-    told = json.dumps(dialect.trimmed(body, trim))
+    told = json.dumps(dialect.trim(body, trim))
     assert told.count("All of it.") == 1
     assert told.count("cut") == (1 if "input" in body else 0)  # where we have no words of our own, theirs stay
 
@@ -186,6 +186,6 @@ def test_whatever_stands_anywhere_in_a_request_is_read_or_refused(dialect: Any, 
 @pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
 def test_a_provider_is_not_asked_to_reach_others_or_to_be_paid_otherwise(dialect: Any, body: dict[str, Any]) -> None:
     more = {"mcp_servers": [{"url": "https://elsewhere.example"}], "service_tier": "priority", "container": "c"}
-    left = dialect.trimmed({**body, **more}, Trim(prompt="p", tools=frozenset({"a"})))
+    left = dialect.trim({**body, **more}, TrimRules(prompt="p", tools=frozenset({"a"})))
     assert not left.keys() & more.keys()
     assert left["messages" if "messages" in body else "input"]

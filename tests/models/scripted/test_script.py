@@ -27,7 +27,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
-from guildhall.models.model import Query, is_transient, pieces, sent_text
+from guildhall.models.model import Query, is_transient, latest_input, split_text
 from guildhall.models.scripted.source import ScriptSource, load_script
 from tests.models.scripts import asked, query, script
 
@@ -191,13 +191,13 @@ def test_failures_after_the_last_answer_come_before_the_script_is_used_up(tmp_pa
     scripted = source(tmp_path, "workers: {coder: [[{fail: 500}]]}")
     with pytest.raises(ModelFailed, match="HTTP 500"):
         answer(scripted, query())
-    with pytest.raises(ModelFailed, match="used up"):
+    with pytest.raises(ModelFailed, match="script exhausted"):
         answer(scripted, query(attempt=1))
 
 
 def test_a_used_up_run_says_worker_run_answer_and_file(tmp_path: Path) -> None:
     scripted = source(tmp_path, "workers: {coder: [[{say: only one}]]}")
-    with pytest.raises(ModelFailed, match="it has 1 answers for this run, and answer 2 was asked for") as failed:
+    with pytest.raises(ModelFailed, match="it has 1 answers for this run, and answer 2 was requested") as failed:
         answer(scripted, query(after(answer(scripted, query()))))
     assert failed.value.where == f"{tmp_path / 'answers.yaml'}, worker coder, run 1, answer 2"
     assert not failed.value.transient
@@ -205,7 +205,7 @@ def test_a_used_up_run_says_worker_run_answer_and_file(tmp_path: Path) -> None:
 
 def test_used_up_runs_fail_or_repeat_the_last_one(tmp_path: Path) -> None:
     runs = "workers: {coder: [[{say: first}], [{say: last}]]}"
-    with pytest.raises(ModelFailed, match="it has 2 runs of 'coder', and run 3 began"):
+    with pytest.raises(ModelFailed, match="it has 2 runs of 'coder', and run 3 started"):
         answer(source(tmp_path, runs), query(ordinal=2))
     assert answer(source(tmp_path, f"{runs}\nrepeat: true"), query(ordinal=7)).text == "last"
     with pytest.raises(ModelFailed, match="it has 0 runs"):
@@ -282,7 +282,7 @@ def test_what_was_sent_is_all_since_the_last_answer_without_the_instructions() -
             ]
         ),
     ]
-    sent = sent_text(messages)
+    sent = latest_input(messages)
     assert sent.startswith('{"lines":3}\nnot there\n')
     assert "again" in sent
     assert sent.endswith("new\ntext")
@@ -291,8 +291,8 @@ def test_what_was_sent_is_all_since_the_last_answer_without_the_instructions() -
 
 @given(st.text())
 def test_pieces_make_the_text(text: str) -> None:
-    assert "".join(pieces(text)) == text
-    assert len(pieces(text)) <= 4
+    assert "".join(split_text(text)) == text
+    assert len(split_text(text)) <= 4
 
 
 @pytest.mark.parametrize(("status", "passing"), [(408, True), (429, True), (529, True), (400, False), (401, False)])
@@ -313,8 +313,8 @@ def test_which_statuses_pass(status: int, passing: bool) -> None:
         ),
         ("workers:\n  coder:\n    - say: hi\n", 3, "a run is a list of answers"),
         ("workers:\n  coder:\n    - - {}\n", 3, "needs one of `say`, `call`, `calls`, `output` or `fail`"),
-        ("workers:\n  coder:\n    - - say: hi\n        with: {a: 1}\n", 3, "`with` belongs to a `call`"),
-        ("workers:\n  coder:\n    - - fail: 529\n        say: hi\n", 3, "`fail` stands alone"),
+        ("workers:\n  coder:\n    - - say: hi\n        with: {a: 1}\n", 3, "`with` needs a `call`"),
+        ("workers:\n  coder:\n    - - fail: 529\n        say: hi\n", 3, "`fail` cannot be combined with `say`"),
         ("workers:\n  coder:\n    - - fail: 200\n", 3, "greater than or equal to 400"),
         ("workers:\n  coder:\n    - - {call: a, calls: [{call: b}]}\n", 3, "use either `call` or `calls`"),
         ("workers:\n  coder:\n    - - calls: []\n", 3, "at least 1 item"),
@@ -340,5 +340,5 @@ def test_a_wrong_script_is_told_with_its_line_and_field(tmp_path: Path, text: st
 
 
 def test_a_script_that_is_not_there_is_told() -> None:
-    with pytest.raises(InvalidFile, match="there is no such file"):
+    with pytest.raises(InvalidFile, match="file not found"):
         load_script(Path("nowhere.yaml"))

@@ -124,7 +124,7 @@ def test_a_missing_key_is_a_hold(workshop: Workshop) -> None:
         waits = workshop.inside(without, recover=True)
         assert (waits.status, waits.run) == ("in_progress", first.run)
         assert waits.hold is not None
-        assert (waits.hold.kind, "OPENAI_API_KEY is not set" in waits.hold.message) == ("cannot_resume", True)
+        assert (waits.hold.kind, "OPENAI_API_KEY, which is not set" in waits.hold.message) == ("cannot_resume", True)
         assert waits.reason == "smith is working on it", "the reason is that of the last event"
         assert (waits.as_dict()["hold"], waits.as_dict()["reason"]) == ("cannot_resume", waits.explanation)
         assert f"guild resume {first.id}" in waits.explanation

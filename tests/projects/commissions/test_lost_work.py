@@ -11,7 +11,7 @@ from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.projects.commissions.contract import submit as submit_result
 from guildhall.runs.purpose import Contract
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
-from tests.runs.places import until
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Guild, GuildWithHall
@@ -117,7 +117,7 @@ def test_a_removed_checkout_is_restored_and_reported_to_the_worker(
     workshop.script([first, LATE])
     id = guild_hall(*NEW, "--json").json["commission"]
     checkout = workshop.home.worktrees / "shop" / f"{id}-1"
-    until((checkout / "src/key.py").exists)
+    wait_until((checkout / "src/key.py").exists)
     guild_hall.kill_hall()
     shutil.rmtree(checkout)
     workshop.script([first, submit("Forged."), first, submit("Forged anew."), say()])

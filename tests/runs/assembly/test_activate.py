@@ -20,16 +20,18 @@ from guildhall.runs.assembly.activation import (
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
 from guildhall.workers.code import Code, CodeFile
-from guildhall.workers.loader import given
+from guildhall.workers.loader import worker_from_fields
 
 TOLD = {"tools": [{"name": "weigh"}]}
 
 
 def said(text: str, *, seconds: float = 10.0) -> Activation:
     """What a function with this body says."""
-    source = CodeFile(path=Path("/box/begin.py"), shown="begin.py", content=f"def go(context):\n    {text}\n".encode())
-    code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), own=True, entry="begin:go")
-    worker = given({"name": "box", "instructions": "x"})
+    source = CodeFile(
+        path=Path("/box/begin.py"), display_path="begin.py", content=f"def go(context):\n    {text}\n".encode()
+    )
+    code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), is_own=True, entry="begin:go")
+    worker = worker_from_fields({"name": "box", "instructions": "x"})
     return asyncio.run(call_activation(worker, code, TOLD, timeout_s=seconds))
 
 

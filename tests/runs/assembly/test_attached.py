@@ -10,7 +10,7 @@ import pytest
 
 from guildhall import GuildError, Worker
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.runs.places import DONE, NOTES, WRITE, journal, put_script, put_worker, start_asking, told
+from tests.runs.places import DONE, NOTES, WRITE, journal, model_input, put_script, put_worker, run_until_ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,7 +188,7 @@ def test_what_is_shown_names_the_files_and_holds_none_of_their_bytes(guild: Guil
         ("input/team.png", "image/png", 38),
         ("input/letter.txt", "text/plain", 50),
     ]
-    assert described[0]["digest"] in told(journal(guild, run))
+    assert described[0]["digest"] in model_input(journal(guild, run))
     assert guild("show", run, "--json").json["messages"][1]["content"].startswith("Judge\n[application/pdf, 53 bytes]")
 
 
@@ -223,7 +223,7 @@ def test_a_run_does_not_go_on_with_a_model_that_takes_no_such_file_any_more(guil
     (project / "notes" / "deck.pdf").write_bytes(PDF)
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, ask = start_asking(guild, "--attach", "notes/deck.pdf")
+    _, run, ask = run_until_ask(guild, "--attach", "notes/deck.pdf")
     (project / "answers.yaml").write_text(json.dumps({"accepts": [], "workers": {"*": [[WRITE, DONE]]}}))
     ran = guild("approve", ask)
     assert "does not accept PDFs" in ran.err

@@ -33,7 +33,7 @@ draw = tool(draw)
 
 def code(path: Path, text: str) -> Code:
     path.write_text(text)
-    return Code(kind="toolbox", name="cards", root=path.parent, files=(code_file(path, path.parent),), own=True)
+    return Code(kind="toolbox", name="cards", root=path.parent, files=(code_file(path, path.parent),), is_own=True)
 
 
 def test_the_same_code_is_asked_once(tmp_path: Path) -> None:

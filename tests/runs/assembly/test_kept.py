@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runs.places import DONE, journal, put_script, put_worker, told
+from tests.runs.places import DONE, journal, model_input, put_script, put_worker
 from tests.runs.trees import call, calls
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def test_no_worker_is_made_by_writing_its_file(guild: Guild, project: Path) -> N
     before = (boss.read_text(), (project / "guildhall.yaml").read_text())
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert (ran.code, ran.json["runs"]) == (0, [])
-    said = told(journal(guild, ran.json["run"]))
+    said = model_input(journal(guild, ran.json["run"]))
     assert said.count(REFUSED) == 4
-    assert "there is no worker 'evil'" in said
+    assert "unknown worker 'evil'" in said
     assert (boss.read_text(), (project / "guildhall.yaml").read_text()) == before
     assert sorted(path.name for path in project.iterdir()) == ["answers.yaml", "guildhall.yaml", "workers"]
     assert guild("replay", ran.json["run"]).code == 0
@@ -67,9 +67,9 @@ def test_nor_where_there_were_no_workers_and_while_a_program_runs(guild: Guild, 
     script.write_text(json.dumps(scripted))
     ran = guild("run", "boss", "go", "--approve-all", "--model", f"script:{script}", "--output", "json")
     assert (ran.code, ran.json["runs"]) == (0, []), ran
-    said = told(journal(guild, ran.json["run"]))
+    said = model_input(journal(guild, ran.json["run"]))
     assert "Read-only file system" in said or "Permission denied" in said
-    assert said.count("there is no worker 'evil'") == 2
+    assert said.count("unknown worker 'evil'") == 2
     assert {path.name for path in project.iterdir()} <= {"w"}
     assert not list(project.rglob("evil.yaml"))
 
@@ -90,7 +90,7 @@ def test_a_folder_that_is_named_is_written_but_not_a_locked_worker_in_it(guild: 
     )
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert ran.code == 0
-    assert told(journal(guild, ran.json["run"])).count(REFUSED) == 1
+    assert model_input(journal(guild, ran.json["run"])).count(REFUSED) == 1
     assert clerk.read_text() == text
     assert (project / "prompts" / "a.md").read_text() == "x"
     assert (project / "workers" / "other.yaml").read_text() == EVIL
@@ -103,7 +103,7 @@ def test_a_file_that_lies_beside_no_workers_does_not_change_itself(guild: Guild,
     loose.write_text(json.dumps(definition))
     put_script(project, writes("loose.yaml", EVIL), writes("other.yaml"), DONE)
     ran = guild("run", "./loose.yaml", "go", "--approve-all", "--output", "json")
-    assert told(journal(guild, ran.json["run"])).count(REFUSED) == 1
+    assert model_input(journal(guild, ran.json["run"])).count(REFUSED) == 1
     assert json.loads(loose.read_text()) == definition
     assert (project / "other.yaml").exists()
 
@@ -116,7 +116,7 @@ def test_it_holds_for_a_run_that_goes_on(guild: Guild, project: Path) -> None:
     assert waiting.code == 4
     ran = guild("answer", waiting.json["asks"][0]["ask"], "yes", "--output", "json")
     assert ran.code == 0
-    assert REFUSED in told(journal(guild, ran.json["run"]))
+    assert REFUSED in model_input(journal(guild, ran.json["run"]))
     assert not (project / "workers" / "evil.yaml").exists()
 
 
@@ -141,5 +141,5 @@ def test_a_worker_that_is_made_is_not_given_what_its_creator_may_not_write(
     put_worker(project, "boss", sandboxes=PROJECT, tool_rules={"worker.create": {}})
     put_script(project, {"call": "worker_create", "with": {"name": "new", "instructions": "x"}}, DONE)
     asked = guild("run", "boss", "go", "--output", "json").json["asks"][0]
-    assert "sandboxes.prompts: boss has no such right itself" in asked["body"]
+    assert "sandboxes.prompts: boss does not have this right" in asked["body"]
     assert "./drafts" in asked["body"]

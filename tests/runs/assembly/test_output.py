@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runs.places import NOTES, WRITE, journal, kinds, put_script, put_worker, start_asking, told
+from tests.runs.places import NOTES, WRITE, journal, kinds, model_input, put_script, put_worker, run_until_ask
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,14 +53,14 @@ def test_what_fits_is_the_output(guild: Guild, project: Path) -> None:
 def test_what_does_not_fit_goes_back(guild: Guild, project: Path, answer: dict[str, Any], said: str) -> None:
     ran = judged(guild, project, answer, FITS)
     assert (ran.code, ran.json["output"]) == (0, {"score": 7})
-    assert said in told(journal(guild, ran.json["run"]))
+    assert said in model_input(journal(guild, ran.json["run"]))
 
 
 @pytest.mark.req("DO-10")
 def test_the_third_miss_in_a_row_is_an_error(guild: Guild, project: Path) -> None:
     ran = judged(guild, project, MISSES, MISSES, MISSES, FITS)
     assert (ran.code, ran.json["status"], ran.json["output"]) == (1, "failed", None)
-    assert "not usable 3 times in a row" in ran.json["error"]["message"]
+    assert "3 unusable model answers in a row" in ran.json["error"]["message"]
 
 
 def test_work_in_between_forgives(guild: Guild, project: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_call_beside_the_result_may_wait_for_a_person(guild: Guild, project: P
     judged(guild, project, {"say": "x"})
     put_worker(project, output_schema_ref="schemas/report.json")
     put_script(project, {**WRITE, "output": {"score": 3}})
-    _, _, ask = start_asking(guild)
+    _, _, ask = run_until_ask(guild)
     (project / "schemas" / "report.json").unlink()  # what was frozen at the start is what counts
     ran = guild("answer", ask, "yes", "--output", "json")
     assert (ran.code, ran.json["output"]) == (0, {"score": 3})
@@ -96,10 +96,10 @@ def test_a_call_beside_the_result_may_wait_for_a_person(guild: Guild, project: P
         ("true", "type: object"),
         ('{"type": "array"}', "type: object"),
         ('{"type": "objekt"}', "not a JSON Schema"),
-        ('{"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}', "leads nowhere"),
-        ('{"type": "object", "properties": {"a": {"$ref": "other.json"}}}', "leads nowhere"),
-        ('{"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}', "leads nowhere"),
-        ('{"type": "object", "allOf": [{"$ref": "#/type"}]}', "leads nowhere"),
+        ('{"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}', "unresolvable reference"),
+        ('{"type": "object", "properties": {"a": {"$ref": "other.json"}}}', "unresolvable reference"),
+        ('{"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}', "unresolvable reference"),
+        ('{"type": "object", "allOf": [{"$ref": "#/type"}]}', "unresolvable reference"),
     ],
 )
 def test_a_wrong_schema_is_told_before_anything_runs(guild: Guild, project: Path, schema: str, said: str) -> None:

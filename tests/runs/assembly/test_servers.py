@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hall.doors import listening
+from tests.hall.doors import serve_app
 from tests.runs.places import DONE, journal, kinds, put_script, put_worker
 from tests.tools.test_mcp_http import TOKEN, Guarded, library_server
 
@@ -77,7 +77,7 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Gu
     put_script(project, DONE)
     refused = guild("run", "scribe", "go")
     assert refused.code == 4
-    assert "mcp_servers: toy is code that is not trusted as it is" in refused.err
+    assert "mcp_servers: toy is untrusted code" in refused.err
     assert "workers/scribe.yaml (mcp_servers.toy) (not trusted yet), servers/toy.py (not trusted yet)" in refused.err
     shown = guild("trust")
     assert "MCP server toy" in shown.out
@@ -103,7 +103,7 @@ def test_a_link_out_of_the_project_is_no_program_of_it(guild: Guild, project: Pa
     shutil.copy(TOY, tmp_path / "elsewhere.py")
     (project / "servers" / "toy.py").symlink_to(tmp_path / "elsewhere.py")
     put_script(project, DONE)
-    assert "this is a link out of the project" in guild("run", "scribe", "go").err
+    assert "a link out of the project" in guild("run", "scribe", "go").err
 
 
 def test_a_worker_of_the_person_needs_no_trust(guild: Guild, project: Path, home: Home) -> None:
@@ -234,7 +234,7 @@ def test_variables_are_given_by_name_if_the_settings_allow_them(guild: Guild, pr
     guild("trust", "--yes")
     env = {"DOCS_PLACE": "shelf 7", "OTHER_PLACE": "shelf 8"}
     refused = guild("run", "scribe", "go", env=env)
-    assert "mcp_servers.toy.env: the variable DOCS_PLACE is not set, or not allowed" in refused.err
+    assert "mcp_servers.toy.env: the variable DOCS_PLACE is not set or not allowed" in refused.err
     home.settings.write_text("env: [DOCS_PLACE, OTHER_PLACE]\n")
     ran = guild("run", "scribe", "go", "--output", "json", env=env)
     assert ran.code == 0, ran
@@ -249,7 +249,7 @@ def test_a_program_that_is_not_there_is_told_before_anything_runs(guild: Guild, 
     guild("trust", "--yes")
     told = guild("check", "scribe")
     assert told.code != 0
-    assert "mcp_servers.toy.command: there is no program 'no-such-program-here'" in told.out + told.err
+    assert "mcp_servers.toy.command: unknown program 'no-such-program-here'" in told.out + told.err
 
 
 def test_a_server_of_the_official_library_as_a_program(guild: Guild, project: Path) -> None:
@@ -270,7 +270,7 @@ def address() -> Generator[str]:
 
     async def serve() -> None:
         app = Guarded(library_server().streamable_http_app(json_response=True))
-        async with listening(app, lifespan="on") as url:
+        async with serve_app(app, lifespan="on") as url:
             found.append(f"{url}/mcp")
             ready.set()
             await asyncio.to_thread(done.wait)
@@ -291,7 +291,7 @@ def test_a_server_at_an_address_is_reached_with_its_token(
     put_script(project, {"call": "far_add", "with": {"a": 2, "b": 3}}, DONE)
     home.path.mkdir(parents=True)
     home.settings.write_text("env: [FAR_PASS]\n")
-    assert "mcp_servers: far is code that is not trusted" in guild("run", "scribe", "go", env={"FAR_PASS": "x"}).err
+    assert "mcp_servers: far is untrusted code" in guild("run", "scribe", "go", env={"FAR_PASS": "x"}).err
     guild("trust", "--yes")
     wrong = guild("run", "scribe", "go", env={"FAR_PASS": "wrong"})
     assert (wrong.code, "far answered with HTTP status 401" in wrong.err) == (1, True)
@@ -314,7 +314,7 @@ def test_a_rule_may_name_a_tool_of_a_server(guild: Guild, project: Path) -> None
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
     assert "tool_refused" in kinds(journal(guild, run))
     put(project, rules={**NO_NET, "toy_ecco": {"allowed": False}})
-    assert "tool_rules.toy_ecco: there is no such capability or tool" in guild("run", "scribe", "go").err
+    assert "tool_rules.toy_ecco: unknown capability or tool" in guild("run", "scribe", "go").err
 
 
 def test_a_test_starts_no_server_and_says_so(guild: Guild, project: Path) -> None:

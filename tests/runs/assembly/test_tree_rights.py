@@ -167,8 +167,8 @@ def test_files_of_the_machine_are_no_models_however_they_are_written(guild: Guil
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"name": "helper.yaml"}, "cannot name a worker"),
-        ({"output_schema": {"type": "object", "$ref": "https://example.com/x.json"}}, "leads nowhere"),
+        ({"name": "helper.yaml"}, "invalid worker name"),
+        ({"output_schema": {"type": "object", "$ref": "https://example.com/x.json"}}, "unresolvable reference"),
     ],
 )
 def test_no_worker_is_made_that_could_never_run(guild: Guild, project: Path, fields: Any, said: str) -> None:

@@ -168,9 +168,9 @@ def test_rights_come_from_the_settings_and_are_at_most_the_creators(guild: Guild
 def test_what_it_does_not_get_is_shown_too(guild: Guild, project: Path) -> None:
     prepared(project, made(), settings={"tools": ["WebFetch", "Read"], "sandboxes": {"etc": {"path": "/etc"}}})
     _, _, body = asked(guild)
-    assert "tools: WebFetch reaches the network" in body
-    assert "tools: boss has no Read itself" in body
-    assert "sandboxes.etc: boss has no such right itself" in body
+    assert "tools: WebFetch uses the network" in body
+    assert "tools: boss does not have Read" in body
+    assert "sandboxes.etc: boss does not have this right" in body
 
 
 def test_a_read_only_creator_makes_no_writer(guild: Guild, project: Path) -> None:
@@ -196,13 +196,13 @@ def test_wrong_defaults_in_the_settings_are_named(guild: Guild, project: Path) -
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"name": "../x"}, "cannot name a worker"),
-        ({"name": ""}, "cannot name a worker"),
-        ({"name": "boss"}, "there is already a worker"),
-        ({"name": "BOSS"}, "there is already a worker"),
-        ({"name": "guide"}, "there is already a worker"),
-        ({"instructions": "  "}, "say in text how the worker is to work"),
-        ({"instructions": "a\u0000b"}, "say in text how the worker is to work"),
+        ({"name": "../x"}, "invalid worker name"),
+        ({"name": ""}, "invalid worker name"),
+        ({"name": "boss"}, "already exists"),
+        ({"name": "BOSS"}, "already exists"),
+        ({"name": "guide"}, "already exists"),
+        ({"instructions": "  "}, "expected text that describes how to work"),
+        ({"instructions": "a\u0000b"}, "expected text that describes how to work"),
         ({"instructions": "x" * 100_001}, "at most 100000 characters"),
         ({"model": "script:/etc/passwd"}, "is a file of this machine"),
         ({"model": "replay:r-7k2m9x4qpw"}, "is a file of this machine"),
@@ -247,7 +247,7 @@ def test_nothing_is_written_through_a_link(guild: Guild, project: Path, tmp_path
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert list(elsewhere.iterdir()) == []
     said = told_model(guild, ran.json["run"])
-    assert "through a link" in said or "there is already such a file" in said
+    assert "through a symbolic link" in said or "the file already exists" in said
 
 
 # in the tree that made it
@@ -259,7 +259,7 @@ def test_a_draft_is_reached_in_its_creators_tree_and_by_name_never_by_star(guild
     assert guild("run", "boss", "go", "--approve-all").code == 0
     prepared(project, CALL, allow_workers="*", tool_rules=None)
     ran = guild("run", "boss", "go", "--output", "json")
-    assert "is a draft and is not reached through '*'" in told_model(guild, ran.json["run"])
+    assert "is a draft and cannot be used through '*'" in told_model(guild, ran.json["run"])
     prepared(project, CALL, allow_workers=["helper"], tool_rules=None)
     ran = guild("run", "boss", "go", "--output", "json")
     assert "2 words" in told_model(guild, ran.json["run"])
@@ -315,7 +315,7 @@ def test_a_program_makes_a_worker_with_the_rights_of_the_settings(project: Path,
     assert definition["tools"] == ["Read"]
     assert list(definition["sandboxes"]) == ["notes"]
     assert definition["path"] == str(project / "workers" / "generated" / "helper.yaml")
-    with pytest.raises(Conflict, match="already a worker"):
+    with pytest.raises(Conflict, match="already exists"):
         Worker.create({**SPEC, "instructions": "Another."})
     with pytest.raises(UsageError, match="toolboxes"):
         Worker.create({**SPEC, "toolboxes": ["mail"]})

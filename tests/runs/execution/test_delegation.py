@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_worker, until
+from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_worker, wait_until
 from tests.runs.test_asks import terminal as terminal
-from tests.runs.trees import ONE, TWO, call, calls, put_answers, put_boss, put_tree, written
+from tests.runs.trees import ONE, TWO, call, calls, list_notes, put_answers, put_boss, put_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ def test_input_that_is_none_is_told(guild: Guild, project: Path, data: object, s
     [
         ([{"fail": 400}], "did not finish"),
         ([{"expect": "something else", "say": "no"}], "did not finish"),
-        ([{"say": ""}, {"say": ""}, {"say": ""}], "not usable 3 times in a row"),
+        ([{"say": ""}, {"say": ""}, {"say": ""}], "3 unusable model answers in a row"),
     ],
 )
 def test_a_failure_is_told_and_the_caller_goes_on(
@@ -253,7 +253,7 @@ def test_a_locked_worker_whose_text_has_changed_is_not_called(guild: Guild, proj
     put_worker(project, "hand", tool_rules=None, instructions="Do as you please.")
     done = run(guild)
     assert done["runs"] == []
-    assert "is locked, and its text is not what was locked" in told(guild, done["run"])
+    assert "is locked, and its file was changed since" in told(guild, done["run"])
 
 
 def test_a_rule_asks_before_a_worker_is_called_or_forbids_it(guild: Guild, project: Path) -> None:
@@ -290,7 +290,7 @@ def test_what_the_command_decides_beforehand_holds_for_all(
     put_tree(project, asking=True)
     done = run(guild, mode)
     assert done["asks"] == []
-    assert written(project) == there
+    assert list_notes(project) == there
 
 
 def test_a_recording_answers_for_the_whole_tree(guild: Guild, project: Path) -> None:
@@ -327,11 +327,11 @@ def test_two_that_ask_make_the_tree_wait_until_both_are_answered(guild: Guild, p
     assert "guild answer a-" in child.err
     first, second = (ask["ask"] for ask in waiting["asks"])
     still = answer(guild, first, "yes")
-    assert (still.code, written(project)) == (4, [])
+    assert (still.code, list_notes(project)) == (4, [])
     assert f"guild answer {second}" in still.err
     done = answer(guild, second, "yes").json
     assert (done["status"], done["output"]) == ("completed", "both are written")
-    assert written(project) == ["a.md", "b.md"]
+    assert list_notes(project) == ["a.md", "b.md"]
     entries = journal(guild, done["run"])
     assert kinds(entries).count("model_answered") == 6
     assert kinds([entry for entry in entries if entry["data"].get("tool") == "sandbox_write_text"]) == [
@@ -356,9 +356,9 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
     )
     waiting = run(guild, code=4)
     assert [one["status"] for one in waiting["runs"]] == ["waiting", "completed"]
-    assert written(project) == ["b.md"]
+    assert list_notes(project) == ["b.md"]
     done = answer(guild, waiting["asks"][0]["ask"], "no", "--note", "not now").json
-    assert (done["status"], written(project)) == ("completed", ["b.md"])
+    assert (done["status"], list_notes(project)) == ("completed", ["b.md"])
     entries = journal(guild, done["run"])
     free = next(one["run"] for one in done["runs"] if one["worker"] == "free")
     assert kinds([entry for entry in entries if entry["run"] == free]).count("resumed") == 0
@@ -367,13 +367,13 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
 def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
     put_tree(project, hand={"tool_rules": {"fs.write": {"approval_required": True, "timeout": "1s"}}}, asking=True)
     waiting = run(guild, code=4)
-    until(lambda: guild("ls", "--json").json["needs_you"]["asks"] == [])
+    wait_until(lambda: guild("ls", "--json").json["needs_you"]["asks"] == [])
     assert [one["run"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == [waiting["run"]]
     late = answer(guild, waiting["asks"][0]["ask"], "yes")
     assert late.code == 1
     assert "expired" in late.err
     ran = guild("resume", waiting["run"], "--output", "json")
-    assert (ran.json["status"], written(project)) == ("completed", [])
+    assert (ran.json["status"], list_notes(project)) == ("completed", [])
     assert str(journal(guild, waiting["run"])).count("This is not a denial") >= 2
 
 
@@ -384,11 +384,11 @@ def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, proje
     put_answers(project, boss=[[calls(call("hand"), call("brief")), DONE]], hand=[ONE], brief=[TWO])
     waiting = run(guild, code=4)
     asks = {ask["expires_at"] is None: ask["ask"] for ask in waiting["asks"]}
-    until(lambda: guild("show", asks[False], "--json").json["status"] == "expired")
+    wait_until(lambda: guild("show", asks[False], "--json").json["status"] == "expired")
     shown = guild("show", waiting["run"])
     assert (asks[True] in shown.err, asks[False] in shown.err) == (True, False), "only one can still be answered"
     done = answer(guild, asks[True], "yes")
-    assert (done.code, done.json["status"], written(project)) == (0, "completed", ["a.md"])
+    assert (done.code, done.json["status"], list_notes(project)) == (0, "completed", ["a.md"])
     assert "This is not a denial" in str(journal(guild, waiting["run"]))
 
 
@@ -410,11 +410,11 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
     put_tree(project, asking=True)
     person = terminal("run", "boss", "go")
     for _ in range(2):
-        person.until("hand wants to call sandbox_write_text")
-        person.until("Allow this call?")
-        person.types("yes\n")
-    assert person.ends() == (0, "both are written\n")
-    assert written(project) == ["a.md", "b.md"]
+        person.wait_for("hand wants to call sandbox_write_text")
+        person.wait_for("Allow this call?")
+        person.type("yes\n")
+    assert person.wait_exit() == (0, "both are written\n")
+    assert list_notes(project) == ["a.md", "b.md"]
 
 
 # ends
@@ -446,7 +446,7 @@ def test_ctrl_c_pauses_the_tree_and_resuming_repeats_nothing(guild: Guild, proje
     ran = guild("resume", paused["run"], "--output", "json")
     assert (ran.code, ran.json["output"]) == (0, "both are written")
     assert [one["run"] for one in ran.json["runs"]] == [one["run"] for one in paused["runs"]]
-    assert written(project) == []  # neither was written again
+    assert list_notes(project) == []  # neither was written again
     assert "[hand] " in ran.err
     assert guild("replay", paused["run"]).code == 0
 
@@ -504,7 +504,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     process = guild.start("run", "boss", "go")
     assert process.stderr
     root = process.stderr.readline().split()[1].rstrip(":")
-    until(lambda: bool(guild("show", root, "--json").json["below"]))
+    wait_until(lambda: bool(guild("show", root, "--json").json["below"]))
     assert guild("ls", "--json").json["working"][0]["run"] == root
     refused = guild("stop", root)
     assert refused.code == 7

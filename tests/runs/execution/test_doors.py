@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.runs.places import journal, kinds, put_worker, told
+from tests.runs.places import journal, kinds, model_input, put_worker
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -114,7 +114,7 @@ def test_the_prompt_never_changes_which_tools_there_are(guild: Guild, project: P
     put_worker(project, instructions="You have Bash, Write and WebFetch. Use them.", sandboxes=None, tool_rules=None)
     ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=provider.env)
     assert names(provider.bodies[0]) == BASE
-    assert "Unknown tool 'Bash'." in told(journal(guild, ran.json["run"]))
+    assert "Unknown tool 'Bash'." in model_input(journal(guild, ran.json["run"]))
 
 
 @pytest.mark.req("X-14")

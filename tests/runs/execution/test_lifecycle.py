@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.runs.places import DONE, WRITE, journal, kinds, put_script, put_worker, start_asking, told, until
+from tests.runs.places import (
+    DONE,
+    WRITE,
+    journal,
+    kinds,
+    model_input,
+    put_script,
+    put_worker,
+    run_until_ask,
+    wait_until,
+)
 from tests.runs.test_asks import terminal as terminal
 
 if TYPE_CHECKING:
@@ -45,7 +55,7 @@ def begin(guild: Guild, project: Path, *words: str) -> tuple[subprocess.Popen[st
     process = guild.start("run", "scribe", "go", "--output", "stream-json", *words)
     assert process.stdout is not None
     run = json.loads(process.stdout.readline())["run"]
-    until(lambda: kinds(journal(guild, run)).count("model_asked") == 2)
+    wait_until(lambda: kinds(journal(guild, run)).count("model_asked") == 2)
     put_script(project, WRITE, DONE)
     return process, run
 
@@ -87,10 +97,10 @@ def test_ctrl_c_pauses_a_run(guild: Guild, project: Path, terminal: Callable[...
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, SLOW)
     person = terminal("run", "scribe", "go")
-    person.until("← sandbox_write_text")
-    person.types("\x03")
-    person.until("Continue: guild resume")
-    assert person.ends()[0] == 130
+    person.wait_for("← sandbox_write_text")
+    person.type("\x03")
+    person.wait_for("Continue: guild resume")
+    assert person.wait_exit()[0] == 130
     put_script(project, WRITE, DONE)
     run = guild("ls", "--json", "--all").json["needs_you"]["runs"][0]["run"]
     assert guild("resume", run).out == "done\n"
@@ -100,9 +110,9 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     put_worker(project)
     put_script(project, WRITE, DONE)
     person = terminal("run", "scribe", "go")
-    person.until("Allow this call?")
-    person.types("\x03")
-    assert person.ends()[0] == 130
+    person.wait_for("Allow this call?")
+    person.type("\x03")
+    assert person.wait_exit()[0] == 130
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
     ran = guild("answer", ask, "yes")
     run = guild("show", ask, "--json").json["run"]
@@ -167,7 +177,7 @@ def test_a_model_that_fails_for_a_moment_is_asked_again(guild: Guild, project: P
 def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str) -> None:
     path = put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, ask = start_asking(guild)
+    _, run, ask = run_until_ask(guild)
     if change == "deleted":
         path.unlink()
     elif change == "changed":
@@ -187,10 +197,10 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
 def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, ask = start_asking(guild)
+    _, run, ask = run_until_ask(guild)
     put_worker(project, tool_rules={"sandbox.write": {"allowed": False}})
     assert guild("answer", ask, "yes").code == 0
-    assert "Not permitted: the worker's rule 'fs.write' forbids it." in told(journal(guild, run))
+    assert "Not permitted: the worker's rule 'fs.write' forbids it." in model_input(journal(guild, run))
     assert not (project / "notes" / "a.md").exists()
 
 
@@ -198,7 +208,7 @@ def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
 def test_what_the_worker_no_longer_has_is_not_done(guild: Guild, project: Path, fields: dict[str, Any]) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, ask = start_asking(guild)
+    _, run, ask = run_until_ask(guild)
     put_worker(project, **{"tool_rules": None, **fields})
     assert guild("answer", ask, "yes").code == 0
     assert "tool_started" not in kinds(journal(guild, run)) or "is_error': True" in str(journal(guild, run))
@@ -208,7 +218,7 @@ def test_what_the_worker_no_longer_has_is_not_done(guild: Guild, project: Path, 
 def test_a_looser_rule_of_today_does_not(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, ask = start_asking(guild)
+    _, run, ask = run_until_ask(guild)
     put_worker(project, tool_rules=None)
     ran = guild("resume", run, "--output", "json")
     assert ran.code == 4
@@ -218,7 +228,7 @@ def test_a_looser_rule_of_today_does_not(guild: Guild, project: Path) -> None:
 def test_a_file_that_is_wrong_today_is_not_passed_over(guild: Guild, project: Path) -> None:
     path = put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, _ = start_asking(guild)
+    _, run, _ = run_until_ask(guild)
     good = path.read_text()
     path.write_text("name: [")
     ran = guild("resume", run)
@@ -240,7 +250,7 @@ def voice(home: Home, project: Path) -> Path:
 
 
 def test_a_tool_that_is_another_one_today_stops_the_run(guild: Guild, voice: Path) -> None:
-    _, run, ask = start_asking(guild)
+    _, run, ask = run_until_ask(guild)
     voice.write_text(TOOLBOX.replace("text: str", "text: str, louder: bool"))
     ran = guild("resume", run)
     assert ran.code == 1
@@ -248,15 +258,15 @@ def test_a_tool_that_is_another_one_today_stops_the_run(guild: Guild, voice: Pat
     assert status(guild, run) == "waiting"
     voice.write_text(TOOLBOX)
     assert guild("answer", ask, "yes").code == 0
-    assert "HEY" in told(journal(guild, run))
+    assert "HEY" in model_input(journal(guild, run))
 
 
 def test_a_toolbox_that_is_gone_is_named(guild: Guild, voice: Path) -> None:
-    _, run, _ = start_asking(guild)
+    _, run, _ = run_until_ask(guild)
     voice.unlink()
     ran = guild("resume", run)
     assert ran.code == 1
-    assert "there is no toolbox 'voice'" in ran.err
+    assert "unknown toolbox 'voice'" in ran.err
 
 
 @pytest.mark.req("WKR-16")
@@ -299,7 +309,7 @@ def test_a_sandbox_that_cannot_be_made_is_told_before_anything_runs(guild: Guild
 def test_a_project_that_is_gone_is_told(guild: Guild, project: Path, tmp_path: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, _ = start_asking(guild)
+    _, run, _ = run_until_ask(guild)
     shutil.rmtree(project)
     ran = guild("resume", run, cwd=tmp_path)
     assert ran.code in {1, 2, 3, 4}

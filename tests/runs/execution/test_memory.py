@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runs.places import journal, kinds, put_worker, until
+from tests.runs.places import journal, kinds, put_worker, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,7 +243,7 @@ def test_worker_does_not_wait_for_compaction(guild: Guild, project: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"compactor": [{"fail": 400}]}, "the scripted provider failed with HTTP 400"),
+        ({"compactor": [{"fail": 400}]}, "scripted failure: HTTP 400"),
         ({"compactor": [{"say": "x" * 5_000}]}, "the model's answer is not shorter"),
         ({"compactor": [{"say": "x"}], "price": None}, "is unknown, so 0.05 USD cannot be enforced"),
         ({"compactor": [{"say": "x"}], "price": {"input": 300.0, "output": 1500.0}}, "every entry is longer"),
@@ -288,7 +288,7 @@ def test_recorded_model_cannot_compact(guild: Guild, project: Path) -> None:
 def test_killed_compaction_changes_nothing_and_is_not_resumed(guild: Guild, project: Path, home: Home) -> None:
     script_overflow(project, compactor=[{"say": "condensed", "sleep": 60}])
     process = guild.start("run", "scribe", "go", "--output", "json")
-    until(lambda: list_compactor_runs(guild))
+    wait_until(lambda: list_compactor_runs(guild))
     process.kill()
     process.wait(5)
     waiting = guild("ls", "--all", "--json").json["needs_you"]["runs"]
@@ -302,7 +302,7 @@ def test_terminated_command_cancels_the_compaction(guild: Guild, project: Path, 
     process = guild.start("run", "scribe", "go", "--output", "json")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["status"] == "completed"
-    until(lambda: list_compactor_runs(guild))
+    wait_until(lambda: list_compactor_runs(guild))
     process.terminate()
     assert process.wait(30) == 130
     assert [run["status"] for run in list_compactor_runs(guild)] == ["cancelled"]
@@ -333,7 +333,7 @@ def test_resumed_run_keeps_its_prompt_and_writes_once(guild: Guild, project: Pat
     process = guild.start("run", "scribe", "go", "--output", "stream-json")
     assert process.stdout is not None
     run = json.loads(process.stdout.readline())["run"]
-    until(lambda: kinds(journal(guild, run)).count("model_asked") == 2)
+    wait_until(lambda: kinds(journal(guild, run)).count("model_asked") == 2)
     process.kill()
     process.wait(5)
     assert guild("memory", "write", "later", "after the start", "--scope", "global").code == 0

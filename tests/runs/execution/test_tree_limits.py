@@ -14,10 +14,10 @@ from guildhall.runs.execution.budget import BudgetLevel, InsufficientFunds, RunB
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
 from tests.runs.execution.test_delegation import answer, run, told
-from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, until
+from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, wait_until
 from tests.runs.test_asks import terminal as terminal
 from tests.runs.test_limits import suggested, with_usage
-from tests.runs.trees import Answers, call, calls, put_answers, put_boss, put_tree, written
+from tests.runs.trees import Answers, call, calls, list_notes, put_answers, put_boss, put_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,20 +215,20 @@ def test_a_limit_in_the_middle_ends_the_middle(guild: Guild, project: Path) -> N
 
 def test_at_a_terminal_a_no_is_said_once(terminal: Callable[..., Terminal], guild: Guild, crowd: Path) -> None:
     person = terminal("run", "boss", "go", "--budget", str(5.4 * TURN))
-    person.until("boss has reached its limit")
-    person.until("Allow more?")
-    person.types("no\n")
-    code, _ = person.ends()
+    person.wait_for("boss has reached its limit")
+    person.wait_for("Allow more?")
+    person.type("no\n")
+    code, _ = person.wait_exit()
     assert code == 5
-    assert person.seen.count("Allow more?") == 1
+    assert person.output.count("Allow more?") == 1
 
 
 def test_at_a_terminal_a_yes_is_for_all(terminal: Callable[..., Terminal], guild: Guild, crowd: Path) -> None:
     person = terminal("run", "boss", "go", "--budget", str(5.4 * TURN))
-    person.until("Allow more?")
-    person.types("1\n")
-    assert person.ends() == (0, "done\n")
-    assert person.seen.count("Allow more?") == 1
+    person.wait_for("Allow more?")
+    person.type("1\n")
+    assert person.wait_exit() == (0, "done\n")
+    assert person.output.count("Allow more?") == 1
 
 
 @pytest.mark.req("X-3")
@@ -280,12 +280,12 @@ def test_at_a_terminal_nothing_is_begun_below_a_run_whose_time_is_over(
     put_tree(project, limits={"timeout": "0.5s"})
     put_answers(project, boss=[[call("hand"), DONE]], hand=[[{**WRITE, "sleep": 1}, DONE]])
     person = terminal("run", "boss", "go")
-    person.until("Allow more?")
+    person.wait_for("Allow more?")
     root = guild("ls", "--json").json["working"][0]["run"]
-    until(lambda: kinds(journal(guild, root)).count("model_answered") == 2)  # the called one would write now
-    person.types("no\n")
-    assert person.ends()[0] == 5
-    assert written(project) == []
+    wait_until(lambda: kinds(journal(guild, root)).count("model_answered") == 2)  # the called one would write now
+    person.type("no\n")
+    assert person.wait_exit()[0] == 5
+    assert list_notes(project) == []
 
 
 # the bookkeeping

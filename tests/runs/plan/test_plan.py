@@ -17,7 +17,7 @@ from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import PlanProblem
 from guildhall.runs.plan.planner import PlanContext, WorkerFacts, plan
 from guildhall.tools.definition import tool
-from guildhall.workers.loader import given
+from guildhall.workers.loader import worker_from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def worker(name: str = "new", **fields: Any) -> Worker:
-    return given({"name": name, "instructions": "x", **fields})
+    return worker_from_fields({"name": name, "instructions": "x", **fields})
 
 
 def planned(
@@ -115,7 +115,7 @@ def test_what_one_reads_another_can_carry_out(project: Path, home: Home, reads: 
     others = others if reads == "sibling" else [others[0], replace(others[1], definition=worker("sibling").definition)]
     found = planned(project, home, first, *others)
     outward = "caller" if reads == "callee" else "callee"
-    assert found.risk.together is False
+    assert found.risk.is_present is False
     assert found.risk_with_calls is not None
     assert found.risk_with_calls.guarded == (f"WebFetch of {outward}",)
     plans = [found, *(called.plan for called in found.calls if called.plan)]
@@ -144,11 +144,11 @@ def test_what_a_rule_forbids_does_not_count(project: Path, home: Home, rules: di
     )
     for found in (below, above):
         assert found.risk_with_calls is not None
-        assert found.risk_with_calls.together is counts
+        assert found.risk_with_calls.is_present is counts
         assert "accepted for" not in found.text()
         assert ("none (reads no private files)" in found.risk_with_calls.text) is not counts
     alone = planned(project, home, worker(tools=["Read", "WebFetch"], tool_rules=rules))
-    assert alone.risk.together is counts
+    assert alone.risk.is_present is counts
     assert [tool.decision for tool in alone.tools if tool.name == "WebFetch"] == ["ask" if counts else "allow"]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, start_asking
+from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, run_until_ask
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +86,7 @@ def test_every_entry_is_a_point_to_go_on_from(guild: Guild, project: Path, finis
 def test_a_fork_of_a_run_that_asked(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, WRITE, DONE)
-    _, run, ask = start_asking(guild)
+    _, run, ask = run_until_ask(guild)
     waits = guild("fork", run, "--at", str(numbered(guild, run, "tool_asked")[0]), "--output", "json")
     assert (waits.code, waits.json["status"]) == (4, "waiting")  # it asks for itself
     assert waits.json["asks"][0]["ask"] != ask

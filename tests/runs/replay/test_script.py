@@ -28,7 +28,7 @@ from guildhall.runs.model import Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, TokenUsage
 from guildhall.runs.record.messages import dump_response
 from guildhall.runs.replay.script_export import export_script
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from tests.entries import assembly
 from tests.runs.places import (
     DONE,
@@ -38,8 +38,8 @@ from tests.runs.places import (
     kinds,
     put_script,
     put_worker,
-    start_asking,
-    until,
+    run_until_ask,
+    wait_until,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_a_call_that_was_cut_off_is_made_by_the_test(guild: Guild, project: Path
     process = guild.start("run", "scribe", "go")
     assert process.stderr
     run = process.stderr.readline().split()[1].rstrip(":")
-    until(lambda: "tool_started" in kinds(journal(guild, run)))
+    wait_until(lambda: "tool_started" in kinds(journal(guild, run)))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
     (project / "quick").touch()
@@ -130,7 +130,7 @@ def test_a_file_that_the_run_saw_only_in_part_is_not_part_of_the_test(guild: Gui
 def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, {"calls": [WRITE, OTHER]}, WRITE, DONE)
-    _, run, first = start_asking(guild)
+    _, run, first = run_until_ask(guild)
     second = guild("show", run, "--json").json["asks"][1]["ask"]
     guild("answer", second, "no", "--note", "not b: that is mine")
     guild("answer", first, "always")
@@ -230,7 +230,7 @@ def test_the_script_of_a_worker_that_is_gone_is_written_and_its_test_says_so(gui
     (project / "workers" / "scribe.yaml").unlink()
     recorded(guild, done.json["run"], passes=False)
     said = guild("test").out
-    assert "there is no worker 'scribe'" in said
+    assert "unknown worker 'scribe'" in said
 
 
 # What is not written
@@ -262,7 +262,7 @@ def test_a_place_where_no_script_goes(guild: Guild, project: Path, words: list[s
 def test_only_a_run_that_has_ended(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
-    _, run, _ = start_asking(guild)
+    _, run, _ = run_until_ask(guild)
     refused = guild("script", run, "--json")
     assert (refused.code, refused.json["error"]["code"]) == (1, "conflict")
     assert "is waiting" in refused.err
@@ -274,7 +274,7 @@ def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, {"say": "late", "sleep": 60})
     working = guild.start("run", "scribe", "go", cwd=project)
-    until(lambda: bool(guild("ls", "--json").json["working"]))
+    wait_until(lambda: bool(guild("ls", "--json").json["working"]))
     run = guild("ls", "--json").json["working"][0]["run"]
     refused = guild("script", run)
     assert refused.code == 1
@@ -357,7 +357,7 @@ def answered(script: Script, count: int, schema: dict[str, Any] | None) -> list[
 def meaning(response: ModelResponse) -> Any:
     """All of an answer that a run can tell: text, calls with what their arguments come to, whether it was cut off."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    calls = [(part.tool_name, arguments_of(part)) for part in response.parts if isinstance(part, ToolCallPart)]
+    calls = [(part.tool_name, call_arguments(part)) for part in response.parts if isinstance(part, ToolCallPart)]
     return whole(text), whole(calls), response.finish_reason == "length"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runs.execution.test_delegation import answer, run
 from tests.runs.places import DONE, WRITE, journal, put_worker
-from tests.runs.trees import ONE, TWO, call, calls, put_answers, put_boss, put_tree, written
+from tests.runs.trees import ONE, TWO, call, calls, list_notes, put_answers, put_boss, put_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_tree_is_the_same_and_touches_nothing(guild: Guild, project: Path, rec
     ran = guild("replay", recorded["run"])
     assert (ran.code, ran.out, ran.err) == (0, f"Replay matches the recording ({len(entries)} steps).\n", "")
     assert journal(guild, recorded["run"]) == entries
-    assert written(project) == []
+    assert list_notes(project) == []
     child = recorded["runs"][1]["run"]
     alone = guild("replay", child, "--json").json
     assert (alone["same"], alone["run"], alone["steps"]) == (True, child, len(journal(guild, child)))

@@ -17,13 +17,13 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import LimitReached, RuntimeCrashed, RuntimeFailed
-from guildhall.runtimes.forked.client import Nursery
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
 from tests.children import PATIENCE, Watched, children_of
 from tests.conftest import ROOT
-from tests.runs.places import until
+from tests.runs.places import wait_until
 from tests.runtimes.test_pydantic import Doors, calls, says, told
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def sent(word: str) -> Assignment:
 
 
 def wildly(wild: Place, word: str, doors: Doors | None = None, *, converses: bool = False, **options: Any) -> Any:
-    runtime = ChildRuntime(wild.nursery, **options)
-    return wild.runs(runtime.execute(replace(sent(word), converses=converses), doors or Doors())).output
+    runtime = ForkedRuntime(wild.nursery, **options)
+    return wild.runs(runtime.execute(replace(sent(word), is_conversation=converses), doors or Doors())).output
 
 
 def still_well(place: Place) -> bool:
-    return place.runs(ChildRuntime(place.nursery).execute(sent("looks"), Doors(says("{}")))).output != ""
+    return place.runs(ForkedRuntime(place.nursery).execute(sent("looks"), Doors(says("{}")))).output != ""
 
 
 def gone(pid: int) -> bool:
@@ -54,7 +54,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def counted(nursery: Nursery, number: int) -> None:
+async def counted(nursery: ForkServer, number: int) -> None:
     """Waits until there are so many processes."""
     for _ in range(500):
         if len(nursery.pids) == number:
@@ -72,11 +72,11 @@ class Held(Doors):
         self.let_go = asyncio.Event()
         self.finished: list[str] = []
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self.reached.set()
         await self.let_go.wait()
         self.finished.append(call.key)
-        return await super().tool(call)
+        return await super().call_tool(call)
 
 
 # What a child is
@@ -105,11 +105,11 @@ def test_a_child_reaches_nothing(wild: Place, home: Home) -> None:
 
 
 def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
-    place.runs(ChildRuntime(place.nursery).execute(told(), Doors(says("up"))))
+    place.runs(ForkedRuntime(place.nursery).execute(told(), Doors(says("up"))))
     folder = Path(f"/proc/{place.nursery.pids[0]}")
     assert (folder / "environ").read_bytes() == b""
     assert len(list((folder / "task").iterdir())) == 1, "threads do not live on in a fork"
-    until(lambda: len(list((folder / "fd").iterdir())) == 4)  # once it has rehearsed
+    wait_until(lambda: len(list((folder / "fd").iterdir())) == 4)  # once it has rehearsed
     assert (folder / "cwd").readlink() == Path("/")
 
 
@@ -117,7 +117,7 @@ def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
 def test_what_is_said_survives_the_way(place: Place, text: str) -> None:
     blocks = ToolResult(content=(Text(text), Blob(bytes(range(256)), "image/png")))
     doors = Doors(calls("a", args={"n": text}), says(text), result=blocks)
-    runtime = ChildRuntime(place.nursery)
+    runtime = ForkedRuntime(place.nursery)
     outcome = place.runs(runtime.execute(told(), doors))
     assert outcome.output == text
     assert doors.calls[0].arguments == {"n": text}
@@ -129,7 +129,7 @@ def test_what_is_said_survives_the_way(place: Place, text: str) -> None:
 @pytest.mark.parametrize("odd", [{"n": float("nan")}, '{"n": NaN}', "[" * 3000])
 def test_arguments_that_are_none_come_to_the_door_as_such(place: Place, odd: Any) -> None:
     doors = Doors(calls("a", args=odd), says("done"))
-    assert place.runs(ChildRuntime(place.nursery).execute(told(), doors)).output == "done"
+    assert place.runs(ForkedRuntime(place.nursery).execute(told(), doors)).output == "done"
     assert doors.calls[0].arguments is None
 
 
@@ -139,11 +139,11 @@ def test_calls_of_one_answer_are_made_side_by_side(place: Place) -> None:
             super().__init__(calls("a", "b", "c"), says("done"))
             self.barrier = asyncio.Barrier(3)
 
-        async def tool(self, call: ToolCall) -> ToolResult:
+        async def call_tool(self, call: ToolCall) -> ToolResult:
             await self.barrier.wait()
-            return await super().tool(call)
+            return await super().call_tool(call)
 
-    assert place.runs(ChildRuntime(place.nursery).execute(told(), Meeting())).output == "done"
+    assert place.runs(ForkedRuntime(place.nursery).execute(told(), Meeting())).output == "done"
 
 
 def test_calls_of_one_answer_come_together(place: Place) -> None:
@@ -155,19 +155,19 @@ def test_calls_of_one_answer_come_together(place: Place) -> None:
             self.begun = 0
             self.seen: list[int] = []
 
-        async def tool(self, call: ToolCall) -> ToolResult:
+        async def call_tool(self, call: ToolCall) -> ToolResult:
             self.begun += 1
             await asyncio.sleep(0)
             self.seen.append(self.begun)
-            return await super().tool(call)
+            return await super().call_tool(call)
 
     doors = Counting()
-    place.runs(ChildRuntime(place.nursery).execute(told(), doors))
+    place.runs(ForkedRuntime(place.nursery).execute(told(), doors))
     assert doors.seen == [30] * 30
 
 
 def test_twenty_at_once(place: Place) -> None:
-    runtime = ChildRuntime(place.nursery)
+    runtime = ForkedRuntime(place.nursery)
 
     async def one(number: int) -> None:
         doors = Doors(calls("a"), says(f"run {number}"), result=ToolResult.of(f"seen by {number}"))
@@ -190,11 +190,11 @@ def test_twenty_at_once(place: Place) -> None:
     [
         ("exits 3", r"exited with code 3"),
         ("exits 0", r"exited with code 0"),
-        ("signals 9", "was killed by SIGKILL, by somebody or because the machine was out of memory"),
+        ("signals 9", "was killed by SIGKILL .by a user, or because the machine ran out of memory."),
         ("signals 15", "was killed by SIGTERM"),
         ("signals 40", "was killed by signal 40"),
         ("crashes", "was killed by SIGSEGV"),
-        ("eats", "ran out of memory: it may use 100 MB"),
+        ("eats", "ran out of memory: its limit is 100 MB"),
     ],
 )
 def test_it_is_told_how_a_child_died(wild: Place, word: str, how: str) -> None:
@@ -210,10 +210,10 @@ def test_a_run_that_uses_up_its_memory_is_ended_and_the_others_go_on(place: Plac
 
     async def work() -> None:
         other = Held(calls("a"), says("the other"))
-        going = asyncio.create_task(ChildRuntime(place.nursery).execute(told(), other))
+        going = asyncio.create_task(ForkedRuntime(place.nursery).execute(told(), other))
         await other.reached.wait()
-        small = ChildRuntime(place.nursery, memory_bytes=24 * 1024**2)
-        with pytest.raises(RuntimeCrashed, match="ran out of memory: it may use 24 MB"):
+        small = ForkedRuntime(place.nursery, memory_bytes=24 * 1024**2)
+        with pytest.raises(RuntimeCrashed, match="ran out of memory: its limit is 24 MB"):
             await small.execute(told(), Doors(says("x" * 30_000_000)))
         other.let_go.set()
         assert (await going).output == "the other"
@@ -249,7 +249,7 @@ def test_a_run_that_uses_up_its_memory_is_ended_and_the_others_go_on(place: Plac
 )
 def test_a_child_that_says_what_it_should_not_is_ended(wild: Place, line: str) -> None:
     doors = Doors()
-    with pytest.raises(RuntimeCrashed, match=r"^the process of the run .*, and was ended"):
+    with pytest.raises(RuntimeCrashed, match=r"^the process of the run .* and was ended"):
         wildly(wild, f"says {line}", doors)
     assert (doors.asked, doors.calls) == ([], [])
     assert len(wild.nursery.pids) == 1
@@ -260,7 +260,7 @@ def test_the_same_call_is_not_made_twice(wild: Place) -> None:
     ask = '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": []}\n'
     call = '{"door": "tool", "id": 2, "key": "m1/a"}\n'
     doors = Doors(calls("a"))
-    with pytest.raises(RuntimeCrashed, match="did not ask for"):
+    with pytest.raises(RuntimeCrashed, match="without a model answer"):
         wildly(wild, f"asks {ask}{call}{call}", doors)
     assert [one.key for one in doors.calls] == ["m1/a"]
 
@@ -272,7 +272,7 @@ def test_two_questions_at_once_are_out_of_turn(wild: Place) -> None:
 
 
 MODEL = '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": []}\n'
-SAID = '{"door": "said", "id": 2, "key": "u%d"}\n'
+SAID = '{"door": "message", "id": 2, "key": "u%d"}\n'
 
 
 @pytest.mark.parametrize(
@@ -287,13 +287,13 @@ SAID = '{"door": "said", "id": 2, "key": "u%d"}\n'
 )
 def test_a_child_hears_what_is_said_in_its_turn(wild: Place, lines: str, converses: bool, heard: list[str]) -> None:
     doors = Doors(says("one"))
-    with pytest.raises(RuntimeCrashed, match="asked for what the person says next out of turn"):
+    with pytest.raises(RuntimeCrashed, match="requested the user's next message out of turn"):
         wildly(wild, f"asks {lines}", doors, converses=converses)
     assert doors.heard == heard
 
 
 def test_a_child_that_never_comes_to_the_end_of_a_line_is_ended(wild: Place) -> None:
-    with pytest.raises(RuntimeCrashed, match="without an end"):
+    with pytest.raises(RuntimeCrashed, match="sent a line of more than"):
         wildly(wild, "endless")
     assert still_well(wild)
 
@@ -307,11 +307,11 @@ def test_a_door_s_error_is_the_run_s(place: Place) -> None:
     error = LimitReached("enough", limit="max_turns")
 
     class Closed(Doors):
-        async def tool(self, call: ToolCall) -> ToolResult:
+        async def call_tool(self, call: ToolCall) -> ToolResult:
             raise error
 
     with pytest.raises(LimitReached) as raised:
-        place.runs(ChildRuntime(place.nursery).execute(told(), Closed(calls("a", "b"))))
+        place.runs(ForkedRuntime(place.nursery).execute(told(), Closed(calls("a", "b"))))
     assert raised.value is error
     assert len(place.nursery.pids) == 1
 
@@ -321,7 +321,7 @@ def test_a_door_s_error_is_the_run_s(place: Place) -> None:
 
 def test_one_that_hangs_is_ended_at_once_when_its_run_is(wild: Place) -> None:
     async def work() -> list[Watched]:
-        runtime = ChildRuntime(wild.nursery)
+        runtime = ForkedRuntime(wild.nursery)
         hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
         await counted(wild.nursery, 4)
         children = [Watched(pid) for pid in wild.nursery.pids[1:]]
@@ -340,7 +340,7 @@ def test_one_that_hangs_is_ended_at_once_when_its_run_is(wild: Place) -> None:
 def test_calls_under_way_come_to_their_end_when_the_child_dies(place: Place) -> None:
     async def work() -> None:
         doors = Held(calls("a", "b"), says("never"))
-        running = asyncio.create_task(ChildRuntime(place.nursery).execute(told(), doors))
+        running = asyncio.create_task(ForkedRuntime(place.nursery).execute(told(), doors))
         await doors.reached.wait()
         os.kill(place.nursery.pids[1], signal.SIGKILL)
         await asyncio.sleep(0.05)
@@ -356,7 +356,7 @@ def test_calls_under_way_come_to_their_end_when_the_child_dies(place: Place) -> 
 def test_what_waits_for_ever_when_the_child_dies_can_be_cancelled(place: Place) -> None:
     async def work() -> None:
         doors = Held(calls("a"), says("never"))
-        running = asyncio.create_task(ChildRuntime(place.nursery).execute(told(), doors))
+        running = asyncio.create_task(ForkedRuntime(place.nursery).execute(told(), doors))
         await doors.reached.wait()
         os.kill(place.nursery.pids[1], signal.SIGKILL)
         await asyncio.sleep(0.05)
@@ -372,7 +372,7 @@ def test_twenty_whose_warm_parent_is_killed(wild: Place) -> None:
     """Those that are not born yet are born of another one."""
 
     async def work() -> list[BaseException | Any]:
-        runtime = ChildRuntime(wild.nursery)
+        runtime = ForkedRuntime(wild.nursery)
         runs = [asyncio.create_task(runtime.execute(sent("looks"), Doors())) for _ in range(20)]
         await asyncio.sleep(0)
         os.kill(wild.nursery.pids[0], signal.SIGKILL)
@@ -405,13 +405,13 @@ def test_an_idle_warm_parent_that_is_killed_is_replaced_at_once(wild: Place) -> 
 @pytest.mark.parametrize("moment", ["before", "at the very moment"])
 def test_a_birth_that_nobody_waits_for_any_more(wild: Place, moment: str) -> None:
     async def work() -> None:
-        births = [asyncio.create_task(wild.nursery.birth(1024**2)) for _ in range(5)]
+        births = [asyncio.create_task(wild.nursery.spawn(1024**2)) for _ in range(5)]
         await asyncio.sleep(0)
-        parent = wild.nursery._parent
-        assert parent is not None
-        while moment != "before" and parent._ordered:  # all replies are read, and whoever waits was not woken yet
-            select.select([parent._control], [], [], PATIENCE)
-            parent._hear()
+        server = wild.nursery._server
+        assert server is not None
+        while moment != "before" and server._pending:  # all replies are read, and whoever waits was not woken yet
+            select.select([server._control], [], [], PATIENCE)
+            server._receive()
         for task in births:
             task.cancel()
         ended = await asyncio.gather(*births, return_exceptions=True)
@@ -425,14 +425,14 @@ def test_a_birth_that_nobody_waits_for_any_more(wild: Place, moment: str) -> Non
 @pytest.mark.req("AW-21")
 def test_a_killed_warm_parent_takes_its_children_with_it_and_is_replaced(wild: Place) -> None:
     async def work() -> list[Watched]:
-        runtime = ChildRuntime(wild.nursery)
+        runtime = ForkedRuntime(wild.nursery)
         hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
         await counted(wild.nursery, 4)
         everyone = [Watched(pid) for pid in wild.nursery.pids]
         first = wild.nursery.pids[0]
         os.kill(first, signal.SIGKILL)
         for task in hanging:
-            with pytest.raises(RuntimeCrashed, match="with the warm parent of all runs"):
+            with pytest.raises(RuntimeCrashed, match="was killed with the fork server"):
                 await task
         output = (await runtime.execute(sent("looks"), Doors())).output
         assert json.loads(output)["group"]
@@ -442,9 +442,9 @@ def test_a_killed_warm_parent_takes_its_children_with_it_and_is_replaced(wild: P
     assert all(one.gone() for one in wild.runs(work()))
 
 
-def lonely(command: list[str], work: Callable[[Nursery], Awaitable[Any]], **options: Any) -> Any:
+def lonely(command: list[str], work: Callable[[ForkServer], Awaitable[Any]], **options: Any) -> Any:
     async def go() -> Any:
-        nursery = Nursery(command, **options)
+        nursery = ForkServer(command, **options)
         try:
             async with asyncio.timeout(20):
                 return await work(nursery)
@@ -455,25 +455,25 @@ def lonely(command: list[str], work: Callable[[Nursery], Awaitable[Any]], **opti
 
 
 def test_a_warm_parent_that_cannot_come_up_says_why() -> None:
-    async def work(nursery: Nursery) -> None:
-        with pytest.raises(RuntimeFailed, match="the warm parent ended 3 times") as raised:
-            await ChildRuntime(nursery).execute(told(), Doors())
+    async def work(nursery: ForkServer) -> None:
+        with pytest.raises(RuntimeFailed, match="the fork server exited 3 times") as raised:
+            await ForkedRuntime(nursery).execute(told(), Doors())
         assert raised.value.hint == "no such module"
 
     lonely(["/bin/sh", "-c", "echo no such module >&2; exit 1"], work)
 
 
 def test_a_warm_parent_that_does_not_answer_is_given_up() -> None:
-    async def work(nursery: Nursery) -> None:
-        with pytest.raises(RuntimeFailed, match="the warm parent ended 3 times"):
-            await nursery.birth(1024)
+    async def work(nursery: ForkServer) -> None:
+        with pytest.raises(RuntimeFailed, match="the fork server exited 3 times"):
+            await nursery.spawn(1024)
 
-    lonely(["/bin/sh", "-c", "exec sleep 60"], work, patience=0.1)
+    lonely(["/bin/sh", "-c", "exec sleep 60"], work, timeout_s=0.1)
 
 
 def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place) -> None:
-    async def work(nursery: Nursery) -> None:
-        runtime = ChildRuntime(nursery)
+    async def work(nursery: ForkServer) -> None:
+        runtime = ForkedRuntime(nursery)
         hanging = asyncio.create_task(runtime.execute(sent("hangs"), Doors()))
         await counted(nursery, 2)
         os.kill(nursery.pids[0], signal.SIGSTOP)
@@ -484,7 +484,7 @@ def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place) -> None:
         assert all(one.gone() for one in both)
         assert (await runtime.execute(sent("looks"), Doors())).output
 
-    lonely(list(wild.nursery._command), work, patience=2.0)
+    lonely(list(wild.nursery._command), work, timeout_s=2.0)
 
 
 def test_a_child_that_lets_go_of_its_socket_is_ended(wild: Place) -> None:
@@ -493,11 +493,11 @@ def test_a_child_that_lets_go_of_its_socket_is_ended(wild: Place) -> None:
 
 
 def test_a_closed_nursery_has_no_children() -> None:
-    async def work(nursery: Nursery) -> None:
+    async def work(nursery: ForkServer) -> None:
         await nursery.close()
         nursery.start()
         with pytest.raises(RuntimeFailed, match="closing"):
-            await nursery.birth(1024)
+            await nursery.spawn(1024)
         assert nursery.pids == []
 
     lonely(["/bin/false"], work)
@@ -506,13 +506,13 @@ def test_a_closed_nursery_has_no_children() -> None:
 HALL = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.model import Assignment
-from guildhall.runtimes.forked.client import Nursery
+from guildhall.runtimes.forked.client import ForkServer
 
 async def main():
-    nursery = Nursery({command!r})
-    runtime = ChildRuntime(nursery)
+    nursery = ForkServer({command!r})
+    runtime = ForkedRuntime(nursery)
     words = [Assignment(system_prompt="", first_message=word, tools=()) for word in ("hangs", "hangs", "stays")]
     tasks = [asyncio.create_task(runtime.execute(word, None)) for word in words]
     while len(nursery.pids) < 4:
@@ -532,7 +532,7 @@ def test_a_killed_hall_takes_everything_with_it(wild: Place, number: signal.Sign
         assert hall.stdout is not None
         pids = [int(word) for word in hall.stdout.readline().split()]
         everyone = [Watched(pid) for pid in pids]
-        until(lambda: len(children_of(*pids[1:])) == 1)
+        wait_until(lambda: len(children_of(*pids[1:])) == 1)
         below = [Watched(pid) for pid in children_of(*pids[1:])]
         hall.send_signal(number)
         hall.wait(PATIENCE)
@@ -548,6 +548,6 @@ def test_answers_of_all_kinds_are_one_conversation(place: Place) -> None:
         calls("b", "c"),
         says("done"),
     )
-    place.runs(ChildRuntime(place.nursery).execute(told(), doors))
+    place.runs(ForkedRuntime(place.nursery).execute(told(), doors))
     kinds = [[message.kind for message in messages] for _, messages, _ in doors.asked]
     assert kinds == [["request", "response"] * n + ["request"] for n in range(4)]

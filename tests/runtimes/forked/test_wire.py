@@ -24,7 +24,14 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runs.record import messages
-from guildhall.runtimes.forked.protocol import Answered, Asked, Called, Done, Failed, said
+from guildhall.runtimes.forked.protocol import (
+    CallModel,
+    CallTool,
+    Done,
+    Failed,
+    Reply,
+    decode_message,
+)
 
 KEYS = ["door", "id", "key", "after", "requests", "output", "message", "hint", "kind", "parts"]
 JSON = st.recursive(
@@ -37,7 +44,7 @@ JSON = st.recursive(
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_line_is_understood_or_refused(line: bytes) -> None:
     with contextlib.suppress(ValueError, RecursionError):
-        assert isinstance(said(line), Asked | Called | Done | Failed)
+        assert isinstance(decode_message(line), CallModel | CallTool | Done | Failed)
 
 
 @given(st.text(), st.binary())
@@ -53,10 +60,10 @@ def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
         ],
         instructions=text,
     )
-    line = Asked(id=1, key="m1", after=1, requests=[request]).line()
+    line = CallModel(id=1, key="m1", after=1, requests=[request]).encode()
     assert line.count(b"\n") == 1
-    arrived = said(line)
-    assert isinstance(arrived, Asked)
+    arrived = decode_message(line)
+    assert isinstance(arrived, CallModel)
     (other,) = arrived.requests
     assert messages.request_parts(other) == messages.request_parts(request)
     assert (other.instructions, other.parts[2].content[2].data) == (text, data)
@@ -71,10 +78,11 @@ def test_what_is_answered_is_what_arrives(text: str, arguments: Any) -> None:
         finish_reason="tool_call",
         provider_details={"said": text},
     )
-    arrived = Answered.read(Answered(id=1, response=response).line()).response
+    arrived = Reply.decode(Reply(id=1, response=response).encode()).response
     assert arrived == response
 
 
-def test_what_is_too_long_is_not_sent() -> None:
+def test_what_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("guildhall.runtimes.forked.protocol.MAX_LINE_BYTES", 100)
     with pytest.raises(RuntimeFailed, match="too long"):
-        Done(output="x" * 100).line(100)
+        Done(output="x" * 100).encode()

@@ -14,9 +14,9 @@ import pytest
 from guildhall.core.errors import RuntimeFailed, RuntimeToolless
 from guildhall.rpc.listener import Listener
 from guildhall.runtimes.discovery import Programs
-from guildhall.runtimes.model import Assignment, Attachment, Entry
+from guildhall.runtimes.model import Assignment, Attachment, DoorAccess
 from guildhall.runtimes.programs.claude import Claude
-from guildhall.runtimes.programs.runtime import CliRuntime
+from guildhall.runtimes.programs.runtime import ProgramRuntime
 from tests.clis import claude_program
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ async def nothing() -> None:
     return None
 
 
-def entry(*servers: str) -> Entry:
-    return Entry(token="s3cret", servers=servers, busy=lambda: False, settle=nothing, close=lambda: None)
+def entry(*servers: str) -> DoorAccess:
+    return DoorAccess(
+        token="s3cret", servers=servers, has_calls=lambda: False, wait_for_calls=nothing, close=lambda: None
+    )
 
 
 def launch(model: str = "", **fields: Any) -> Launch:
@@ -132,15 +134,15 @@ def test_other_lines_mean_nothing(line: dict[str, Any]) -> None:
 
 
 def test_names_are_as_it_makes_them() -> None:
-    assert Claude().names("tools", "memory_read") == "mcp__tools__memory_read"
-    assert Claude().names("notes.v2-dispatch", "a.b c") == "mcp__notes_v2-dispatch__a_b_c"
+    assert Claude().tool_name("tools", "memory_read") == "mcp__tools__memory_read"
+    assert Claude().tool_name("notes.v2-dispatch", "a.b c") == "mcp__notes_v2-dispatch__a_b_c"
 
 
 # The real one
 
 
 class Doors:
-    def register(self, hooks: ProgramHooks) -> Entry:
+    def register(self, hooks: ProgramHooks) -> DoorAccess:
         return entry("tools")
 
 
@@ -159,7 +161,7 @@ def test_the_real_one_without_its_tools_is_ended(tmp_path: Path, monkeypatch: py
         return listener
 
     programs = Programs({"PATH": os.environ["PATH"], "GUILDHALL_CLAUDE": str(claude_program())})
-    runtime = CliRuntime(Claude, programs, listen)
+    runtime = ProgramRuntime(Claude, programs, listen)
     assignment = Assignment(system_prompt="Be.", first_message="Go.", tools=())
 
     async def main() -> None:

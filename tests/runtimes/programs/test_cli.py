@@ -13,11 +13,11 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed, RuntimeToolless
-from guildhall.runtimes.catalog import Row
-from guildhall.runtimes.discovery import Programs, Versions, state_of
-from guildhall.runtimes.model import Assignment, Entry
+from guildhall.runtimes.catalog import RuntimeInfo
+from guildhall.runtimes.discovery import Programs, VersionCache, file_state
+from guildhall.runtimes.model import Assignment, DoorAccess
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import CliRuntime, Ended
+from guildhall.runtimes.programs.runtime import ProgramRuntime, TurnEnd
 from tests.clis import programs
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import ToolResult
 
 PUPPET = Path(__file__).parents[2] / "standins" / "puppet"
-ROW = Row(name="puppet", title="The puppet", program="puppet", least="1.2.0", install="nowhere")
+ROW = RuntimeInfo(name="puppet", title="The puppet", program="puppet", min_version="1.2.0", install="nowhere")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 HELLO = {"answer": "hello"}
 DONE = {"done": True}
@@ -44,7 +44,7 @@ class Stage:
     """A driver for the puppet and the doors that it comes to, by hand: what the model says is in the puppet's part."""
 
     part: Part
-    row: Row = ROW
+    info: RuntimeInfo = ROW
     speaks: bool = True  # a further message can be told; else it is started anew with the other part
     anew: Part = field(default_factory=list)
     busy: Callable[[], bool] = lambda: False
@@ -60,7 +60,7 @@ class Stage:
 
     # as the doors
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         self.keys.append(key)
         self.thinks = True
         await asyncio.sleep(self.pause)
@@ -69,7 +69,7 @@ class Stage:
             raise Over
         return self.words[len(self.keys) - 1]
 
-    def register(self, hooks: ProgramHooks) -> Entry:
+    def register(self, hooks: ProgramHooks) -> DoorAccess:
         self.hooks = hooks
 
         async def settle() -> None:
@@ -78,44 +78,46 @@ class Stage:
         def close() -> None:
             self.closed += 1
 
-        return Entry(token="t0ken", servers=("tools",), busy=self.busy, settle=settle, close=close)
+        return DoorAccess(token="t0ken", servers=("tools",), has_calls=self.busy, wait_for_calls=settle, close=close)
 
     # as the driver
 
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
+    def launch(self, assignment: Assignment, entry: DoorAccess, url: str, home: Path, model: str) -> Launch:
         import json
 
         files = {"part": json.dumps(self.part), "deep/er/token": entry.token}
-        return Launch(argv=("--url", url, str(home)), env={"TOKEN": entry.token}, files=files, stdin=b"", listens=True)
+        return Launch(
+            argv=("--url", url, str(home)), env={"TOKEN": entry.token}, files=files, stdin=b"", keeps_stdin_open=True
+        )
 
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         assert self.hooks is not None
         self.seen.append(line)
         if "answer" in line or "calls" in line:
             parts: list[Any] = [TextPart(line["answer"])] if "answer" in line else []
             parts += [ToolCallPart(name, args, f"c{n}") for n, (name, args) in enumerate(line.get("calls", []))]
             reason = "length" if line.get("cut") else "stop"
-            self.hooks.heard(ModelResponse(parts=parts, finish_reason=reason))
+            self.hooks.on_answer(ModelResponse(parts=parts, finish_reason=reason))
         if "over" in line:
-            self.hooks.over()
+            self.hooks.is_finished()
         if "result" in line:
-            assert self.hooks.result is not None
-            coroutine = self.hooks.result(line["result"])
+            assert self.hooks.on_result is not None
+            coroutine = self.hooks.on_result(line["result"])
             with pytest.raises(StopIteration) as stopped:
                 coroutine.send(None)  # type: ignore[attr-defined]
             self.results.append(stopped.value.value)
         if "toolless" in line:
-            return Ended(RuntimeToolless("no tools"))
-        return Ended() if "done" in line else None
+            return TurnEnd(RuntimeToolless("no tools"))
+        return TurnEnd() if "done" in line else None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"{server}.{tool}"
 
-    def again(self, words: str) -> bytes | None:
+    def next_input(self, text: str) -> bytes | None:
         self.part = self.part if self.speaks else self.anew
-        return f"{words}\n".encode() if self.speaks else None
+        return f"{text}\n".encode() if self.speaks else None
 
-    def broke(self, manner: str) -> RuntimeFailed | None:
+    def exit_error(self, manner: str) -> RuntimeFailed | None:
         return RuntimeFailed("as it does") if "as usual" in manner else None
 
 
@@ -136,9 +138,9 @@ async def serve(door: socket.socket) -> Serving:
 def play(
     stage: Stage, schema: Any = None, quiet: float = 60, listen: Any = serve, *, converses: bool = False
 ) -> Outcome:
-    runtime = CliRuntime(lambda: stage, known(), listen, quiet=quiet)
+    runtime = ProgramRuntime(lambda: stage, known(), listen, idle_timeout_s=quiet)
     assignment = Assignment(
-        system_prompt="Be.", first_message="Go.", tools=(), output_schema=schema, converses=converses
+        system_prompt="Be.", first_message="Go.", tools=(), output_schema=schema, is_conversation=converses
     )
 
     async def main() -> Outcome:
@@ -150,8 +152,8 @@ def play(
 
 def known() -> Programs:
     search = f"{Path(sys.executable).resolve().parent}:/usr/bin:/bin"
-    versions = Versions()
-    versions.note(PUPPET, state_of(PUPPET), "1.2.3")  # asked for it elsewhere
+    versions = VersionCache()
+    versions.save(PUPPET, file_state(PUPPET), "1.2.3")  # asked for it elsewhere
     return Programs({"GUILDHALL_PUPPET": str(PUPPET), "PATH": search}, versions)
 
 
@@ -191,7 +193,7 @@ def test_an_answer_that_was_cut_off_and_that_the_program_lets_go_on_is_one() -> 
 
 def test_the_third_that_is_not_usable_in_a_row_is_the_end() -> None:
     empty: Part = [("say", {"answer": ""}), ("say", DONE), ("hear", 0)]
-    with pytest.raises(RuntimeFailed, match="not usable 3 times in a row: The answer was empty"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row: The answer was empty"):
         play(Stage([*empty, *empty, *empty]))
     called: Part = [("say", {"calls": [("look", {})]})]
     stage = Stage([*empty, *empty, *called, *empty, ("say", HELLO), ("say", DONE), ("sleep", 60)])
@@ -254,13 +256,13 @@ def test_a_link_that_one_has_left_in_its_home_leads_nobody_out_of_it(tmp_path: P
     if place == "part":  # a file is taken away, whatever it is
         assert play(stage).output == "hello"
     else:
-        with pytest.raises(RuntimeFailed, match="the home of the program cannot be written"):
+        with pytest.raises(RuntimeFailed, match="cannot write the home of the program"):
             play(stage)
     assert ((tmp_path / "token").read_text(), [*(tmp_path / "er").iterdir()]) == ("theirs", [])
 
 
 def test_one_that_is_done_without_having_asked_fails() -> None:
-    with pytest.raises(RuntimeFailed, match="had asked nothing"):
+    with pytest.raises(RuntimeFailed, match="finished without a model call"):
         play(Stage([("say", DONE), ("sleep", 60)]))
 
 
@@ -287,7 +289,7 @@ def test_one_that_does_not_fit_is_told_and_three_are_the_end() -> None:
     (told,) = stage.results
     assert told.is_error
     assert "n: 'x' is not of type 'integer'" in told.text
-    with pytest.raises(RuntimeFailed, match="3 times in a row"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row"):
         play(Stage([*wrong * 3, ("sleep", 60)]), SCHEMA)
 
 
@@ -320,11 +322,11 @@ def test_calls_beside_the_result_are_made_before_the_end() -> None:
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ([("complain", "boom"), ("leave", 3)], "The puppet exited with code 3. It said: boom"),
+        ([("complain", "boom"), ("leave", 3)], "The puppet exited with code 3. Output: boom"),
         ([("say", HELLO), ("leave", 0)], "The puppet exited with code 0"),
         ([("die", 9)], "The puppet was killed by SIGKILL"),
         ([("die", 11)], "The puppet was killed by SIGSEGV"),
-        ([("write", "not json\n[1]\n\xff\xfe\nno end")], "It said: not json\n[1]\n��\nno end"),
+        ([("write", "not json\n[1]\n\xff\xfe\nno end")], "Output: not json\n[1]\n��\nno end"),
         ([("complain", "x" * 9000), ("leave", 1)], "x" * 1000),
     ],
 )
@@ -353,7 +355,7 @@ def test_odd_lines_between_are_nothing() -> None:
 
 def test_one_that_hangs_is_ended_and_one_that_waits_at_a_door_is_not() -> None:
     stage = Stage([("say", {"up": 1}), ("complain", "hm"), ("sleep", 60)], busy=lambda: not stage.seen)
-    with pytest.raises(RuntimeCrashed, match=r"said and asked nothing for 0\.3 s, and was ended\. It said: hm"):
+    with pytest.raises(RuntimeCrashed, match=r"was idle for 0\.3 s and was ended\. Output: hm"):
         play(stage, quiet=0.3)
     waits = Stage([("sleep", 1), ("say", HELLO), ("say", DONE), ("sleep", 60)], busy=lambda: not waits.seen)
     assert play(waits, quiet=0.3).output == "hello"
@@ -361,7 +363,7 @@ def test_one_that_hangs_is_ended_and_one_that_waits_at_a_door_is_not() -> None:
 
 def test_it_is_ended_at_once_with_all_that_it_started(scratch: Path) -> None:
     stage = Stage([("bear", 4242), ("say", {"here": 1}), ("sleep", 60)])
-    runtime = CliRuntime(lambda: stage, known(), serve)
+    runtime = ProgramRuntime(lambda: stage, known(), serve)
     assignment = Assignment(system_prompt="", first_message="", tools=())
 
     async def main() -> float:

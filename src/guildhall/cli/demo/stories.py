@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.client.discovery import find_hall, find_hall_pid, stop
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -418,7 +418,7 @@ class ReviewStory(Story):
 
     def __init__(self, top: Path, runtime: str | None = None) -> None:
         """`runtime`: executes the agents instead of pydantic. Its commands get the variable that names its program."""
-        variable = ROWS[runtime].variable if runtime else ""
+        variable = RUNTIMES[runtime].variable if runtime else ""
         super().__init__(top, {variable: os.environ[variable]} if variable in os.environ else {})
         self._runtime = runtime
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Decision
     from guildhall.cli.command import Context
-    from guildhall.jobs.model import JobResult, JobShown
+    from guildhall.jobs.model import JobDetails, JobResult
     from guildhall.runs.model import Run
 
 _MAX_LABEL_CHARS = 80
@@ -61,14 +61,14 @@ def print_decisions(decisions: Sequence[Decision], screen: Screen) -> None:
         screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
-def print_job(id: str, shown: JobShown, screen: Screen) -> None:
+def print_job(id: str, shown: JobDetails, screen: Screen) -> None:
     """Print a job without its result. `id`: as the user names it, MEMBER/JOB for a member's."""
     job, (member, _, _) = shown.job, id.rpartition("/")
     rows = [
         ["job", id],
         ["member" if member else "worker", member or job.worker],
         ["description", screen.exact(job.description)],
-        ["status", job.status + (" (needs you)" if shown.waits else "")],
+        ["status", job.status + (" (needs you)" if shown.is_waiting else "")],
         ["started", screen.exact(job.started_at)],
         ["ended", screen.exact(job.completed_at or "")],
         ["error", screen.exact(job.error or "")],
@@ -87,15 +87,15 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
     elif job.status == "failed" and not member:
         screen.note(shown.hint or f"Continue: guild resume {id}")
         screen.note(f"Delete it: guild rm {id} --force")
-    for ask in shown.waiting:
+    for ask in shown.waiting_asks:
         screen.note(f"Waiting for your answer: guild show {ask}")
 
 
-def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
+def _print_questions(id: str, shown: JobDetails, screen: Screen) -> None:
     questions = () if shown.job.run else shown.questions  # a member's have no ids
-    if shown.asked or questions:
+    if shown.question_log or questions:
         screen.heading("\nquestions")
-    for one in shown.asked:
+    for one in shown.question_log:
         screen.result(f"{one.ask}:\n{screen.quote_block(one.question)}")
         answer = one.answer and f"answer:\n{screen.quote_block(one.answer)}"
         screen.result(answer or f"guild answer {one.ask} ...")
@@ -135,13 +135,13 @@ def _matching_questions(given: str, questions: Sequence[str]) -> list[str]:
 
 async def wait_for_member(id: str, ctx: Context) -> int:
     """Wait until a job of a member has ended or needs the user. Print its end and return the exit code."""
-    while (shown := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not shown.waits:
+    while (shown := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not shown.is_waiting:
         await SystemClock().sleep(_POLL_S)
     status, screen = shown.job.status, ctx.screen
     result = await ctx.client.jobs.result(id, ctx.frame) if status == "completed" else None
     if ctx.as_json:
         screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
-    elif shown.waits:
+    elif shown.is_waiting:
         for question in shown.questions:
             screen.note(screen.quote_block(question))
             screen.note(f"Answer: {how_to_answer(id, question, shown.questions)}", "yellow")
@@ -151,7 +151,7 @@ async def wait_for_member(id: str, ctx: Context) -> int:
         print_result(result, screen)
     else:
         screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason given'}", "red")
-    return exit_codes.NEEDS_YOU if shown.waits else exit_codes.DONE if result is not None else exit_codes.FAILED
+    return exit_codes.NEEDS_YOU if shown.is_waiting else exit_codes.DONE if result is not None else exit_codes.FAILED
 
 
 def print_result(result: JobResult, screen: Screen) -> None:

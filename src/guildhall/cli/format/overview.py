@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from guildhall.members.model import AtWork
+    from guildhall.members.model import ActiveJob
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
@@ -38,7 +38,7 @@ class Groups:
     runs: Sequence[Run]
     asks: Sequence[Ask]
     workflows: Sequence[WorkflowSummary] = ()  # without those that have ended
-    members: Sequence[AtWork] = ()  # running jobs of members
+    members: Sequence[ActiveJob] = ()  # running jobs of members
     meetings: Sequence[Meeting] = ()  # requested ones are among the asks
     commissions: Sequence[Commission] = ()
 
@@ -131,7 +131,7 @@ class _Rows:
         for ask in self._groups.asks:
             rows.append(ask_row(ask, self._screen, self._now))
         for theirs in self._groups.members:
-            asked, elsewhere = theirs.shown.questions, self._other_project(theirs)
+            asked, elsewhere = theirs.details.questions, self._other_project(theirs)
             cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
             rows += [
                 [theirs.id, "question", self._line(one, 80), "", f"{cd}{how_to_answer(theirs.id, one, asked)}"]
@@ -158,9 +158,9 @@ class _Rows:
             else:
                 rows.append([id_of(run), run.worker, self._task(run), since])
         for theirs in self._groups.members:
-            if theirs.shown.waits and theirs.shown.questions:  # it is listed under "needs you"
+            if theirs.details.is_waiting and theirs.details.questions:  # it is listed under "needs you"
                 continue
-            job = theirs.shown.job
+            job = theirs.details.job
             try:
                 since = age(job.started_at, self._now)
             except (ValueError, TypeError):  # the member may use any format
@@ -171,7 +171,7 @@ class _Rows:
         queued = [one for one in self._groups.commissions if one.status == "dispatched"]
         return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
 
-    def _other_project(self, theirs: AtWork) -> str:
+    def _other_project(self, theirs: ActiveJob) -> str:
         """Return the project of a job's member if it is another one."""
         return "" if theirs.project in (None, str(self._here)) else f" (in {theirs.project})"
 

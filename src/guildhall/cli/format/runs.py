@@ -68,9 +68,9 @@ def _describe(data: entries.Payload) -> str:
     """Return the main facts of an entry."""
     match data:
         case entries.Assembly():
-            from guildhall.runtimes.model import labelled
+            from guildhall.runtimes.model import attachment_label
 
-            return "; ".join([data.model, *map(labelled, data.attachments)])
+            return "; ".join([data.model, *map(attachment_label, data.attachments)])
         case entries.ModelAsked():
             again = f"attempt {data.attempt + 1}: " if data.attempt else ""
             return again + "; ".join(_text(part.get("content")) for part in data.message)

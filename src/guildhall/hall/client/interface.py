@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         TrustReport,
         WorkerReport,
     )
-    from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
-    from guildhall.members.model import AtWork, MemberShown
+    from guildhall.jobs.model import Dispatch, Job, JobDetails, JobResult, Page
+    from guildhall.members.model import ActiveJob, MemberDetails
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay.fork import ForkResult
     from guildhall.runs.replay.replay import ReplayResult
-    from guildhall.workers.model import Added, Listed, PackageKind, PackageListed, PackageShown, Pin, Seen, Worker
+    from guildhall.workers.model import (
+        AddedPackage,
+        FileTrust,
+        PackageDetails,
+        PackageKind,
+        PackageListing,
+        Pin,
+        Worker,
+        WorkerListing,
+    )
     from guildhall.workflow.plan import WorkflowPlan
     from guildhall.workflow.target import Schedule, SendResult, Start, Target, WorkflowSummary
 
@@ -149,7 +158,7 @@ class Asks(Protocol):
 class Workers(Protocol):
     """Workers: the worker files that a request can use, and their lifecycle."""
 
-    async def list(self, frame: Frame) -> Sequence[Listed]:
+    async def list(self, frame: Frame) -> Sequence[WorkerListing]:
         """Return all workers of the frame's project, of the user and of packages. Invalid workers have an error."""
         ...
 
@@ -313,7 +322,7 @@ class Jobs(Protocol):
         """
         ...
 
-    async def get(self, id: str, frame: Frame | None = None) -> JobShown:
+    async def get(self, id: str, frame: Frame | None = None) -> JobDetails:
         """Return a job with its progress, questions and decisions.
 
         The id of a member's job is MEMBER/JOB; `frame` finds the member. Jobs of the hall do not need it.
@@ -347,11 +356,11 @@ class Members(Protocol):
     hall keeps no record of a member's jobs; `jobs` asks the member.
     """
 
-    async def list(self, frame: Frame) -> Sequence[MemberShown]:
+    async def list(self, frame: Frame) -> Sequence[MemberDetails]:
         """Return all members of the frame's project and of the user. Invalid members have an error."""
         ...
 
-    async def get(self, name: str, frame: Frame) -> MemberShown:
+    async def get(self, name: str, frame: Frame) -> MemberDetails:
         """Return a member."""
         ...
 
@@ -367,7 +376,7 @@ class Members(Protocol):
         """Call a tool of a member and return the tool result."""
         ...
 
-    async def active_jobs(self) -> Sequence[AtWork]:
+    async def active_jobs(self) -> Sequence[ActiveJob]:
         """Return the running jobs of all members that this hall has started."""
         ...
 
@@ -395,15 +404,15 @@ class Projects(Protocol):
 class Packages(Protocol):
     """Packages: workers, toolboxes and templates that the user has installed."""
 
-    async def list(self) -> Sequence[PackageListed]:
+    async def list(self) -> Sequence[PackageListing]:
         """Return the installed packages. Invalid packages have an error."""
         ...
 
-    async def get(self, name: str, frame: Frame) -> PackageShown:
+    async def get(self, name: str, frame: Frame) -> PackageDetails:
         """Return an installed package with its tools and problems. A confined child process loads its tools."""
         ...
 
-    async def inspect(self, folder: Path) -> PackageShown:
+    async def inspect(self, folder: Path) -> PackageDetails:
         """Return the content of a package folder, installed or not, without executing any of its code."""
         ...
 
@@ -411,7 +420,7 @@ class Packages(Protocol):
         """Create and install a package from a template and return its folder."""
         ...
 
-    async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
+    async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> AddedPackage:
         """Install a package from a folder. `force` replaces an installed package of the same name.
 
         `seen` is the digest from `inspect`: raise Conflict if the folder has changed since.
@@ -588,7 +597,7 @@ class Trust(Protocol):
         """
         ...
 
-    async def grant(self, files: Sequence[Seen]) -> None:
+    async def grant(self, files: Sequence[FileTrust]) -> None:
         """Trust files with the digests from `inspect`. A file that has changed since stays untrusted."""
         ...
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.members.model import MemberStatus
     from guildhall.room.model import Proposal, Vote
     from guildhall.runs.plan.model import ExecutedCode, Plan
-    from guildhall.workers.model import Seen, Worker
+    from guildhall.workers.model import FileTrust, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class TestResult:
     worker: str | None  # None: the file could not be read
     deviations: Sequence[Deviation]
     updated: bool = False  # the expectations in the file were rewritten
-    trusted: Seen | None = None  # the updated file, if it was trusted before
+    trusted: FileTrust | None = None  # the updated file, if it was trusted before
     seconds: float = 0.0
 
     @property
@@ -131,10 +131,10 @@ class TrustReport:
     problems: Sequence[GuildError]  # of files that cannot be read
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
         """Return the files that the user has not trusted in their current version, without duplicates."""
         files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def as_dict(self) -> dict[str, Any]:
         return {

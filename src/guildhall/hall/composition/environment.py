@@ -13,7 +13,7 @@ from guildhall.core.config import Settings, load_settings
 from guildhall.core.frame import Frame
 from guildhall.core.ids import new_id
 from guildhall.core.redaction import Secrets
-from guildhall.models.credentials import travelling
+from guildhall.models.credentials import forwarded_variables
 from guildhall.runs.model import HALL
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Environment:
     def frame_at(self, cwd: Path, root: Path) -> Frame:
         """Return the frame of work that the hall resumes by itself, with the variables of the hall's process."""
         allowed = frozenset(self.settings(Frame(cwd=cwd, root=root)).env)
-        return replace(Frame.here(cwd, self.environ, allowed=allowed, keys=travelling()), root=root)
+        return replace(Frame.here(cwd, self.environ, allowed=allowed, keys=forwarded_variables()), root=root)
 
     def hall_frame(self, folder: Path) -> Frame:
         """Return the frame of work that the hall itself starts in a folder."""

@@ -206,7 +206,7 @@ class Hall:
     def is_busy(self) -> bool:
         """Return True if runs are live, background work is pending, or a keep-alive check returns True."""
         members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
-        in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
+        in_background = (members is not None and members.is_busy) or (compactor is not None and compactor.is_busy)
         return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keep_alive_checks)
 
     async def wait_background_work(self, timeout_s: float | None = None) -> list[Event]:

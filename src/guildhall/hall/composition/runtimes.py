@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
 from guildhall.hall.composition.environment import Environment, peek
-from guildhall.models.credentials import joined
+from guildhall.models.credentials import merge_environ
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry
-    from guildhall.runtimes.catalog import Row
+    from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.discovery import Programs
-    from guildhall.runtimes.forked.client import Nursery
+    from guildhall.runtimes.forked.client import ForkServer
     from guildhall.runtimes.model import Runtime
     from guildhall.workers.definition import RuntimeName
 
@@ -53,28 +53,28 @@ class RuntimeRegistry:
 
     @cached_property
     def programs(self) -> Programs:
-        from guildhall.runtimes.discovery import Programs, Versions
+        from guildhall.runtimes.discovery import Programs, VersionCache
 
-        return Programs(self._environment.environ, Versions(self._environment.home.programs))
+        return Programs(self._environment.environ, VersionCache(self._environment.home.programs))
 
     @cached_property
-    def fork_server(self) -> Nursery | None:
+    def fork_server(self) -> ForkServer | None:
         """Return the server that forks the processes of runs, or None if this process executes them."""
         if not self._children:
             return None
-        from guildhall.runtimes.forked.client import Nursery, available
+        from guildhall.runtimes.forked.client import ForkServer, is_available
 
-        return Nursery() if available() else None
+        return ForkServer() if is_available() else None
 
     @cached_property
     def _child_runtime(self) -> Runtime:
-        from guildhall.runtimes.forked.runtime import ChildRuntime
+        from guildhall.runtimes.forked.runtime import ForkedRuntime
 
         assert self.fork_server is not None
         self.warm()
         home = self._environment.home
         limit_bytes = load_settings(home, home.path).hall.run_memory  # the user's own: a project must not change it
-        return ChildRuntime(self.fork_server, memory_bytes=limit_bytes)
+        return ForkedRuntime(self.fork_server, memory_bytes=limit_bytes)
 
     def runtime_for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """Return the runtime of a new or resumed run."""
@@ -90,16 +90,16 @@ class RuntimeRegistry:
             from guildhall.runtimes.pydantic import PydanticRuntime
 
             return PydanticRuntime()
-        from guildhall.runtimes.programs.runtime import CliRuntime, driver_of
+        from guildhall.runtimes.programs.runtime import ProgramRuntime, driver_factory
 
-        programs = self.programs.seen_by(frame.keys)
-        driver = driver_of(runtime, joined(self._environment.environ, frame.keys))
-        return CliRuntime(driver, programs, self.door_app.listen)
+        programs = self.programs.with_variables(frame.keys)
+        driver = driver_factory(runtime, merge_environ(self._environment.environ, frame.keys))
+        return ProgramRuntime(driver, programs, self.door_app.listen)
 
-    def check_program(self, row: Row, frame: Frame) -> None:
+    def check_program(self, row: RuntimeInfo, frame: Frame) -> None:
         """Raise if the program that a runtime needs is not installed."""
         if self._environment.policy.runtime_of is None:
-            self.programs.seen_by(frame.keys).demand(row)
+            self.programs.with_variables(frame.keys).check_installed(row)
 
     def warm(self) -> None:
         """Start the fork server in the background. Call it in the thread that has the hall's event loop."""

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models import catalog
-from guildhall.models.credentials import joined, login_of
+from guildhall.models.credentials import find_login, merge_environ
 from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.assembly.preflight import Preflight, raise_problems
 from guildhall.workers import records
-from guildhall.workers.code import how_to_trust
+from guildhall.workers.code import trust_command
 from guildhall.workers.definition import ToolRule
-from guildhall.workers.lifecycle import usable, wish
+from guildhall.workers.lifecycle import check_usable, requested_lock
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Listed, Pin, Worker
+    from guildhall.workers.model import Pin, Worker, WorkerListing
 
     # The tools that a worker has in a project without declaring them: worker, frame, run, context.
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
@@ -66,9 +66,9 @@ class WorkerServices:
         """Return the workers that a request can see."""
         return Registry(frame.root, self.environment.home, locks=self.store.read(records.all_locks))
 
-    def list_workers(self, frame: Frame) -> list[Listed]:
+    def list_workers(self, frame: Frame) -> list[WorkerListing]:
         """Return all workers that a request can see, including invalid ones."""
-        return self.registry(frame).listed()
+        return self.registry(frame).listings()
 
     def find(self, name: str, frame: Frame) -> Worker:
         """Return a worker by name or file.
@@ -76,9 +76,9 @@ class WorkerServices:
         A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
         """
         worker = self.registry(frame).find(name, frame.cwd)
-        pin = wish(worker, stamp(self.environment.clock.now()))
+        pin = requested_lock(worker, stamp(self.environment.clock.now()))
         if pin is not None and not self.environment.readonly:
-            lock = self.store.submit(lambda connection: records.pin_wish(connection, pin)).result()
+            lock = self.store.submit(lambda connection: records.add_requested_lock(connection, pin)).result()
             worker = replace(worker, lock=lock)
         self.environment.policy.check_worker(worker, frame)
         asks_before = self.environment.settings(frame).manager.asks_before if is_manager(worker) else ()
@@ -90,7 +90,7 @@ class WorkerServices:
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that accepts work. Raise NotTrusted if it or a worker that it may call is not trusted."""
         worker = self.find(name, frame)
-        usable(worker, "name")
+        check_usable(worker, "name")
         self.check_trust(worker, frame)
         return worker
 
@@ -98,7 +98,7 @@ class WorkerServices:
         """Return the workers that `*` stands for: every active worker whose file is valid."""
         registry = self.registry(frame)
         found: list[Worker] = []
-        for one in registry.listed():
+        for one in registry.listings():
             with suppress(GuildError):
                 if one.error is None and one.status == "active":
                     found.append(registry.find(str(one.path), frame.cwd))
@@ -171,13 +171,13 @@ class WorkerServices:
         """Return the source of a model's answers. `login`: a Claude login may replace an API key."""
         if (source_of := self.environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        environ = joined(self.environment.environ, frame.keys)
-        found = login_of(environ) if login else None
-        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
+        environ = merge_environ(self.environment.environ, frame.keys)
+        found = find_login(environ) if login else None
+        return catalog.create_source(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that is uncertain."""
-        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self.environment.environ, frame.keys))
+        return catalog.has_price(model, cwd=frame.cwd, environ=merge_environ(self.environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
@@ -203,12 +203,12 @@ class WorkerServices:
     def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
         """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
         named = {one.identity for one in self._callees(worker, frame)}
-        everyone = self._callees(worker, frame, active=self.active_workers(worker.frame(frame)))
+        everyone = self._callees(worker, frame, active=self.active_workers(worker.project_frame(frame)))
         return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
         """Return the workers that a worker can call, directly or indirectly. `active`: the workers that `*` selects."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         found = find_callees(worker, lambda name: self.find(name, near), lambda: active)
         return [one.worker for one in found if one.worker and one.problem is None]
 
@@ -216,7 +216,7 @@ class WorkerServices:
         trust, found = self.preflight.trust(), list[NotTrusted]()
         for code in self.preflight.code_of(worker, frame, given)[0]:
             try:
-                trust.demand(code, worker, frame)
+                trust.check(code, worker, frame)
             except NotTrusted as error:
                 found.append(error)
         return found
@@ -225,5 +225,5 @@ class WorkerServices:
 def _as_error_of(caller: Worker, error: NotTrusted, frame: Frame) -> NotTrusted:
     """Return the error of a worker as an error of its caller, with the command that shows all code of the caller."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
-    hint = f"Look at it, then: {how_to_trust(caller, frame)}"
+    hint = f"Review and trust it: {trust_command(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

@@ -17,7 +17,7 @@ from guildhall.room.tools import room_tools
 from guildhall.runs.assembly.preflight import raise_problems
 from guildhall.runs.plan.planner import TeamContext
 from guildhall.workers.code import Trust
-from guildhall.workers.lifecycle import usable
+from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.loader import check_trust, load
 from guildhall.workflow.plan import WorkflowPlan, make_plan, planned_start
@@ -72,7 +72,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
     request, frame = anchor_models(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
-        usable(agent.worker, "name")
+        check_usable(agent.worker, "name")
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
@@ -89,11 +89,13 @@ async def plan_workflow(
     """Return the plan of a workflow. `request.worker` is its file."""
     workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
-    starting = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
+    values, problems = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
     return make_plan(
         workflow,
-        await plans_of_agents(hall, workflow, starting.values, request, frame),
-        starting,
+        await plans_of_agents(hall, workflow, values, request, frame),
+        values,
+        params=params,
+        problems=problems,
         frame=frame,
         home=hall.home,
         trust=Trust(hall.workers.pins()),
@@ -110,7 +112,7 @@ async def plans_of_agents(
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
         team = TeamContext(tools=tools, around=workflow.other_capabilities(agent))
-        worker = replace(agent.worker, keeps=workflow.protected_paths(values))
+        worker = replace(agent.worker, workflow_paths=workflow.protected_paths(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, team=team)
     return found
 

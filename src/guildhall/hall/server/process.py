@@ -153,7 +153,7 @@ class HallProcess:
         finally:
             self._recovered.set()
         await asyncio.to_thread(log_invalid_packages, self._hall.home)
-        for name in self._hall.members.go_on(lambda root: self._hall.environment.frame_at(root, root)):
+        for name in self._hall.members.restart_busy(lambda root: self._hall.environment.frame_at(root, root)):
             _log.info("restarted the member %s, which had running jobs", name)
 
     async def _watch(self) -> None:
@@ -171,7 +171,7 @@ class HallProcess:
 
     async def _close(self) -> None:
         """Pause all runs, let clients read the end of their streams, and close the hall."""
-        self._listener.refuse()
+        self._listener.stop_accepting()
         await self._hall.drain()
         with suppress(FileNotFoundError):
             self._hall.home.address.unlink()

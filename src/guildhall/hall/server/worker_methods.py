@@ -18,7 +18,7 @@ from guildhall.core.errors import GuildError, NotDeletable, NotFinished, Unknown
 from guildhall.core.frame import Frame
 from guildhall.core.paths import project_root
 from guildhall.core.text import did_you_mean
-from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, Page, WorkerJobs, detail_of
+from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, parse_detail
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
 from guildhall.rpc.http import HttpError, Message, is_token
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
@@ -62,7 +62,7 @@ class HallJobs:
     ) -> Page:
         return await self._hall.jobs.list(worker=self._name, filter=filter, limit=limit, cursor=cursor)
 
-    async def status(self, id: str) -> JobShown:
+    async def status(self, id: str) -> JobDetails:
         details = None if "/" in id else await self._hall.jobs.get(id)  # MEMBER/JOB is a job of a member
         if details is None or details.job.worker != self._name:
             raise UnknownJob(f"unknown job {id[:60]!r}")
@@ -110,7 +110,7 @@ class WorkerMethods:
 
     async def _list(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _check_known(params, "detail", "filter", "limit", "cursor")
-        detail = detail_of(_optional(params, "detail", str) or "simple")
+        detail = parse_detail(_optional(params, "detail", str) or "simple")
         page = await self._jobs.page(
             detail=detail,
             filter=_optional(params, "filter", str),
@@ -210,7 +210,7 @@ def workers_endpoint(
 
         return Offer(name=worker.name, version=__version__, worker=operate)
 
-    return Endpoint(admits=lambda candidate: is_token(candidate, token), find=find)
+    return Endpoint(is_valid_token=lambda candidate: is_token(candidate, token), find=find)
 
 
 def _frame(hall: Hall, project: Path | None) -> Frame:

@@ -20,9 +20,9 @@ from guildhall.hall.client.model import Check, ClientSettings, HallStatus, Proce
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.models.catalog import detected_keys
-from guildhall.models.credentials import joined
+from guildhall.models.credentials import merge_environ
 from guildhall.runs.assembly.preflight import find_warnings
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.sandbox.jail import strongest_kind
 from guildhall.workers.package_store import Packages
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 
 class InfoService(HallService, HallInfo):
@@ -95,7 +95,7 @@ def _settings(hall: Hall, frame: Frame) -> Check:
 
 
 def _keys(hall: Hall, frame: Frame) -> Check:
-    names = detected_keys(joined(hall.environ, frame.keys))
+    names = detected_keys(merge_environ(hall.environ, frame.keys))
     hint = None if names else "For other models set the key of a provider, such as ANTHROPIC_API_KEY."
     return Check(name="keys", ok=True, detail=", ".join(names) or "none found (scripted models still work)", hint=hint)
 
@@ -112,15 +112,17 @@ def _confinement() -> Check:
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """Return a check for each runtime that is a program. The check of a program that is not installed is ok."""
     found: list[Check] = []
-    programs = hall.runtimes.programs.seen_by(frame.keys)
-    for row in ROWS.values():
+    programs = hall.runtimes.programs.with_variables(frame.keys)
+    for row in RUNTIMES.values():
         if row.program is None:
             continue
         try:
             installed = await programs.find(row)
-            found.append(Check(name=row.name, ok=True, detail=f"{row.line}; {installed.version} at {installed.path}"))
+            found.append(
+                Check(name=row.name, ok=True, detail=f"{row.summary}; {installed.version} at {installed.path}")
+            )
         except RuntimeMissing as error:
-            is_configured = programs.where(row) is not None  # the path in its variable is wrong
+            is_configured = programs.locate(row) is not None  # the path in its variable is wrong
             detail = error.message if is_configured else "not installed (optional)"
             found.append(
                 Check(
@@ -143,13 +145,13 @@ def _workers(hall: Hall, frame: Frame) -> Check:
 
 
 def _packages(hall: Hall) -> list[Check]:
-    listed = Packages(hall.home).listed()
+    listed = Packages(hall.home).listings()
     wrong = [package.name for package in listed if package.error is not None]
     return [_count("packages", len(listed), wrong, "See: guild package ls")] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:
-    shown = [hall.members.shown(member) for member in hall.members.roster(frame).listed()]
+    shown = [hall.members.details(member) for member in hall.members.registry(frame).members()]
     if not shown:
         return []
     wrong = [one.member.name for one in shown if one.member.error is not None]
@@ -165,7 +167,7 @@ def _count(name: str, total: int, wrong: Sequence[str], hint: str, untrusted: Se
     return Check(name=name, ok=not wrong, detail=", ".join(parts), hint=hint if wrong else None)
 
 
-def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
+def _lacks(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
     """Return True if a worker of this project cannot run. Other workers may depend on another project."""
     if listed.scope != "project":
         return False

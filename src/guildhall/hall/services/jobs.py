@@ -13,10 +13,10 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.hall.client.interface import Jobs
 from guildhall.hall.composition.hall import Hall, HallService
-from guildhall.jobs.model import Dispatch, Job, JobOperations, JobResult, JobShown, Page, open_question
-from guildhall.members.model import Member, of_member
+from guildhall.jobs.model import Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, open_question
+from guildhall.members.model import Member, parse_member_job
 from guildhall.runs.model import Answer, Ask
-from guildhall.workers.registry import FILES
+from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,35 +51,35 @@ class JobService(HallService, Jobs):
             return await self._member_jobs(member, frame).page(filter=filter, limit=limit, cursor=cursor)
         return self._hall.jobs.page(filter=filter, limit=limit, cursor=cursor, worker=worker)
 
-    async def get(self, id: str, frame: Frame | None = None) -> JobShown:
-        if (named := of_member(id)) is not None:
+    async def get(self, id: str, frame: Frame | None = None) -> JobDetails:
+        if (named := parse_member_job(id)) is not None:
             return await self._member_jobs(named[0], frame).status(named[1])
         return self._hall.jobs.status(id)
 
     async def result(self, id: str, frame: Frame | None = None) -> JobResult:
-        if (named := of_member(id)) is not None:
+        if (named := parse_member_job(id)) is not None:
             return await self._member_jobs(named[0], frame).result(named[1])
         return self._hall.jobs.result(id)
 
     async def cancel(self, id: str, frame: Frame | None = None) -> Job:
-        if (named := of_member(id)) is not None:
+        if (named := parse_member_job(id)) is not None:
             return await self._member_jobs(named[0], frame).cancel(named[1])
         return await self._hall.jobs.cancel(id)
 
     async def delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None:
-        if (named := of_member(id)) is not None:
+        if (named := parse_member_job(id)) is not None:
             await self._member_jobs(named[0], frame).delete(named[1], force=force)
         else:
             await self._hall.jobs.delete(id, force=force)
 
     async def answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
-        if (named := of_member(id)) is not None:
+        if (named := parse_member_job(id)) is not None:
             return await self._member_jobs(named[0], frame).answer(named[1], text, question)
         asked = open_question(self._hall.jobs.status(id), question)
         await self._answer(asked.ask, Answer(choice=text))
         return asked.question
 
-    def _member_jobs(self, name: str, frame: Frame | None) -> JobOperations:
+    def _member_jobs(self, name: str, frame: Frame | None) -> WorkerJobs:
         if frame is None:
             raise UsageError(f"frame: required to find the member {name[:60]!r}")
         return self._hall.members.jobs(self._hall.members.find(name, frame), frame)
@@ -87,13 +87,13 @@ class JobService(HallService, Jobs):
 
 def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:
     """Return the member with this name, or None if it names a worker or nothing. Raise Conflict if it names both."""
-    if name.endswith(FILES):
+    if name.endswith(FILE_SUFFIXES):
         return None
     scope, _, rest = name.rpartition("/")
-    members = [one for one in hall.members.roster(frame).listed() if one.name == rest and scope in ("", one.scope)]
+    members = [one for one in hall.members.registry(frame).members() if one.name == rest and scope in ("", one.scope)]
     if not members:
         return None
-    workers = [one for one in hall.workers.registry(frame).listed() if one.name == rest and scope in ("", one.scope)]
+    workers = [one for one in hall.workers.registry(frame).listings() if one.name == rest and scope in ("", one.scope)]
     if not workers:
         return hall.members.find(name, frame)
     paths = "".join(f"\n  {one.scope}/{one.name}  {one.path}" for one in (*workers, *members))

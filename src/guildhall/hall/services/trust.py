@@ -11,7 +11,7 @@ from guildhall.core.clock import stamp
 from guildhall.hall.client.interface import Trust
 from guildhall.hall.composition.hall import HallService
 from guildhall.workers import records
-from guildhall.workers.model import Pin, Seen
+from guildhall.workers.model import FileTrust, Pin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +34,10 @@ class TrustService(HallService, Trust):
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
         return self._hall.workers.untrusted_callees(self._hall.workers.find(worker, frame), frame)
 
-    async def grant(self, files: Sequence[Seen]) -> None:
+    async def grant(self, files: Sequence[FileTrust]) -> None:
         now = stamp(self._hall.clock.now())
-        pins = [Pin(path=seen.path, digest=seen.digest, trusted_at=now) for seen in files if seen.standing != "gone"]
-        gone = [seen.path for seen in files if seen.standing == "gone"]
+        pins = [Pin(path=seen.path, digest=seen.digest, trusted_at=now) for seen in files if seen.state != "gone"]
+        gone = [seen.path for seen in files if seen.state == "gone"]
 
         def write(connection: Connection) -> None:
             records.put_pins(connection, pins)

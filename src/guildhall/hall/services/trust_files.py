@@ -17,7 +17,7 @@ from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_pro
 from guildhall.members.folders import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan
-from guildhall.workers.code import Code, Trust, toolboxes_in
+from guildhall.workers.code import Code, Trust, project_toolboxes
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
 from guildhall.workflow.loader import setup_status
@@ -60,7 +60,9 @@ async def inspect_worker(hall: Hall, worker: Worker, frame: Frame) -> TrustRepor
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
     _, wrong = hall.workers.preflight.code_of(worker, frame)
-    return TrustReport(folder=worker.beside(frame), code=_unique(_untrusted_code([plan])), plans=[plan], problems=wrong)
+    return TrustReport(
+        folder=worker.resource_folder(frame), code=_unique(_untrusted_code([plan])), plans=[plan], problems=wrong
+    )
 
 
 async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustReport:
@@ -96,7 +98,7 @@ async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
     members, invalid_members = _members(hall, frame)
     # The user has put the toolboxes of the home there, so they need no trust.
     is_home = folder.resolve() == hall.home.path.resolve()
-    toolboxes, invalid_toolboxes = ([], []) if is_home else toolboxes_in(folder)
+    toolboxes, invalid_toolboxes = ([], []) if is_home else project_toolboxes(folder)
     tests: list[ExecutedCode] = []
     for file in tests_in(folder / TESTS):
         try:
@@ -123,9 +125,9 @@ async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     there = workflow.frame(frame)
     setup = setup_status(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
-    known = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
+    values, _ = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
-    plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
+    plans = [*(await plans_of_agents(hall, workflow, values, request, frame)).values()]
     wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_untrusted_code(plans)]
     return TrustReport(folder=there.root, code=_unique(code), plans=plans, problems=wrong)
@@ -138,7 +140,7 @@ async def inspect_test(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
-    if case is not None and not found.own:
+    if case is not None and not found.is_own:
         plans, runs = await plan_test(case, found.root, hall, frame)
         if runs:
             code = [*_untrusted_code(plans), *_with_trust(hall, [found])]
@@ -150,7 +152,7 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
     """Return the code of the project's members, and the members that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
-    for member in hall.members.roster(frame).listed():
+    for member in hall.members.registry(frame).members():
         if member.scope != "project":
             continue
         if member.error is not None:
@@ -166,14 +168,14 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
 def _with_trust(hall: Hall, found: Iterable[Code]) -> list[ExecutedCode]:
     trust = Trust(hall.workers.pins())
     return [
-        ExecutedCode(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
+        ExecutedCode(kind=one.kind, name=one.name, own=False, trusted=trust.is_trusted(one), files=trust.files(one))
         for one in found
     ]
 
 
 def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
     registry = hall.workers.registry(frame)
-    for listed in registry.listed():
+    for listed in registry.listings():
         if listed.scope == "project" and listed.error is None:
             try:
                 yield registry.find(str(listed.path), frame.cwd)

@@ -30,16 +30,16 @@ from guildhall.workers.code import package_code
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import (
     WORKERS,
-    Added,
-    Listed,
+    AddedPackage,
+    PackageDetails,
     PackageKind,
-    PackageListed,
-    PackageShown,
+    PackageListing,
     PackageTool,
     Worker,
+    WorkerListing,
 )
 from guildhall.workers.package import Package, read_package
-from guildhall.workers.records import work_for
+from guildhall.workers.records import unfinished_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.client.model import WorkerReport
-    from guildhall.members.model import AtWork, MemberShown
+    from guildhall.members.model import ActiveJob, MemberDetails
 
 
 class WorkerService(HallService, Workers):
-    async def list(self, frame: Frame) -> Sequence[Listed]:
-        return self._hall.workers.registry(frame).listed()
+    async def list(self, frame: Frame) -> Sequence[WorkerListing]:
+        return self._hall.workers.registry(frame).listings()
 
     async def get(self, name: str, frame: Frame) -> Worker:
         return self._hall.workers.find(name, frame)
@@ -63,13 +63,13 @@ class WorkerService(HallService, Workers):
 
     async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
-        path = lifecycle.new(frame.root / WORKERS, name, locks=locks, force=force)
+        path = lifecycle.new_worker(frame.root / WORKERS, name, locks=locks, force=force)
         await self._hall.store.write(lambda connection: records.drop_lock(connection, path))
         return path
 
     async def lock(self, name: str, frame: Frame) -> Worker:
         worker = self._hall.workers.registry(frame).find(name, frame.cwd)
-        pin = lifecycle.lock(worker, stamp(self._hall.clock.now()))
+        pin = lifecycle.make_lock(worker, stamp(self._hall.clock.now()))
         await self._hall.store.write(lambda connection: records.put_lock(connection, pin))
         return self._hall.workers.find(name, frame)
 
@@ -80,10 +80,10 @@ class WorkerService(HallService, Workers):
         return worker
 
     async def promote(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.promote(self._hall.workers.find(name, frame))
+        return lifecycle.set_status(self._hall.workers.find(name, frame), "active")
 
     async def retire(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.retire(self._hall.workers.find(name, frame))
+        return lifecycle.set_status(self._hall.workers.find(name, frame), "retired")
 
 
 _log = logging.getLogger("guildhall.hall")
@@ -91,22 +91,28 @@ _NOT_PERMISSIONS = frozenset({"name", "description", "instructions", "status", "
 
 
 class PackageService(HallService, interface.Packages):
-    async def list(self) -> Sequence[PackageListed]:
-        return await asyncio.to_thread(package_store.Packages(self._hall.home).listed)
+    async def list(self) -> Sequence[PackageListing]:
+        return await asyncio.to_thread(package_store.Packages(self._hall.home).listings)
 
-    async def get(self, name: str, frame: Frame) -> PackageShown:
+    async def get(self, name: str, frame: Frame) -> PackageDetails:
         return await _describe(self._hall, package_store.Packages(self._hall.home).find(name), frame)
 
-    async def inspect(self, folder: Path) -> PackageShown:
+    async def inspect(self, folder: Path) -> PackageDetails:
         return await asyncio.to_thread(_inspect, folder)
 
     async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
         return package_store.new_package(self._hall.home, name, kind, template)
 
-    async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
-        now, unused = stamp(self._hall.clock.now()), partial(_check_unused, self._hall)
-        add = partial(package_store.add_package, self._hall.home, folder, now, seen=seen, force=force, unused=unused)
-        return await asyncio.to_thread(add)
+    async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> AddedPackage:
+        return await asyncio.to_thread(
+            package_store.add_package,
+            self._hall.home,
+            folder,
+            stamp(self._hall.clock.now()),
+            confirmed_digest=seen,
+            force=force,
+            check_unused=partial(_check_unused, self._hall),
+        )
 
     async def remove(self, name: str) -> Path:
         if is_name(name):  # a package with an invalid name cannot be in use
@@ -115,31 +121,31 @@ class PackageService(HallService, interface.Packages):
         return await asyncio.to_thread(package_store.remove_package, self._hall.home, name, now)
 
 
-def _inspect(folder: Path) -> PackageShown:
+def _inspect(folder: Path) -> PackageDetails:
     """Return the content of a package folder, without executing any of its code."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="Unpack an archive first and name its folder.")
-    package = read_package(folder, named=False)
-    code = package_store.code_in(package)
-    files, digest = package_store.described_files(folder, code)
-    return PackageShown(
-        package=package_store.listed_as(package),
+    package = read_package(folder, check_name=False)
+    code = package_store.load_code(package)
+    files, digest = package_store.describe_files(folder, code)
+    return PackageDetails(
+        package=package_store.package_listing(package),
         files=files,
         digest=digest,
         posture=package.posture,
         rights=_permissions(package) if "worker" in package.types else None,
         activate=package.table.activate,
         export=package.table.export,
-        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in package_store.tools_said(one)),
+        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in package_store.find_tools(one)),
     )
 
 
-async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
+async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetails:
     """Return an installed package with its problems, and with its tools as a confined child process finds them."""
     details = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
-        code = next(one for one in package_store.code_in(package) if one.kind == "toolbox")
+        code = next(one for one in package_store.load_code(package) if one.kind == "toolbox")
         try:
             box = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [
@@ -155,13 +161,13 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        worker = package_store.worker_in(package)
+        worker = package_store.package_worker(package)
         problems += [str(error) for error in hall.workers.preflight.find_problems(worker, frame)]
     return replace(details, problems=tuple(problems))
 
 
 def log_invalid_packages(home: Home) -> None:
-    for package in package_store.Packages(home).listed():
+    for package in package_store.Packages(home).listings():
         if package.error is not None:
             _log.warning("skipped the package %s: %s", package.name, package.error)
 
@@ -174,7 +180,7 @@ def _check_unused(hall: Hall, name: str) -> None:
         for run, worker, frozen in part.store.read(list_unfinished)
         if _uses(name, worker, frozen)
     ]
-    users += hall.store.read(lambda connection: work_for(connection, (name, f"package/{name}")))
+    users += hall.store.read(lambda connection: unfinished_work(connection, (name, f"package/{name}")))
     if users:
         more = f", and {len(users) - 5} more" if len(users) > 5 else ""
         raise Conflict(
@@ -192,18 +198,18 @@ def _uses(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
 
 def _permissions(package: Package) -> dict[str, Any]:
     """Return the fields of the package's worker that grant permissions and differ from their defaults."""
-    definition = package_store.worker_in(package).definition
+    definition = package_store.package_worker(package).definition
     fields = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NOT_PERMISSIONS))
     return {name: fields[name] for name in Definition.model_fields if name in fields}
 
 
 class MemberService(HallService, Members):
-    async def list(self, frame: Frame) -> Sequence[MemberShown]:
+    async def list(self, frame: Frame) -> Sequence[MemberDetails]:
         found = self._hall.members
-        return [found.shown(member) for member in found.roster(frame).listed()]
+        return [found.details(member) for member in found.registry(frame).members()]
 
-    async def get(self, name: str, frame: Frame) -> MemberShown:
-        return self._hall.members.shown(self._hall.members.find(name, frame))
+    async def get(self, name: str, frame: Frame) -> MemberDetails:
+        return self._hall.members.details(self._hall.members.find(name, frame))
 
     async def create(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
         from guildhall.members.folders import new_member
@@ -211,16 +217,16 @@ class MemberService(HallService, Members):
         return new_member(frame.root, name, template)
 
     async def tools(self, name: str, frame: Frame) -> Sequence[Mapping[str, Any]]:
-        async with self._hall.members.connected(name, frame) as server:
+        async with self._hall.members.connect(name, frame) as server:
             return [tool.as_shown() for tool in server.offered]
 
     async def call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
-        async with self._hall.members.connected(name, frame) as server:
+        async with self._hall.members.connect(name, frame) as server:
             known = [one.name for one in server.offered]
             if tool not in known:
                 raise NotFound(f"unknown tool {tool!r} of the member {name}", hint=did_you_mean(tool, known))
             return (await server.call(tool, arguments)).as_dict()
 
-    async def active_jobs(self) -> Sequence[AtWork]:
+    async def active_jobs(self) -> Sequence[ActiveJob]:
         members = peek(self._hall, Hall.members)
-        return members.at_work() if members is not None else []
+        return members.active_jobs() if members is not None else []

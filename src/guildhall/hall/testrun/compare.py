@@ -16,7 +16,7 @@ from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import ScriptExhausted
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.hall.client.model import Deviation
-from guildhall.models.scripted.source import ANYONE, Answer, Script
+from guildhall.models.scripted.source import ANY_WORKER, Answer, Script
 from guildhall.runs.record.entries import ModelAsked, ToolStarted
 from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
 from guildhall.runs.replay.script_export import expected_end
@@ -59,7 +59,7 @@ class Comparison:
             if one.error and one.error_code == ScriptExhausted.code:
                 self._add_unfixable(one.error["message"], one.worker)
         for worker, runs in self._script.workers.items():
-            if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
+            if worker != ANY_WORKER and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 text = f"number of runs changed: {len(runs)} recorded, now {counted[worker]}"
                 self._add_unfixable(text, worker)
         self.can_update = self.can_update and not stopped
@@ -84,7 +84,7 @@ class Comparison:
     def _compare_run(self, run: Run, ordinal: int, journal: Journal, *, stopped: bool) -> None:
         if ordinal == 0:
             self._compare_shown(run.worker, journal)
-        answers = self._script.run_of(run.worker, ordinal) or []
+        answers = self._script.find_run(run.worker, ordinal) or []
         steps = [(place, answer) for place, answer in enumerate(answers) if answer.fail is None]
         asked = {entry.key: entry for entry in journal.all(ModelAsked)}
         for number, (place, answer) in enumerate(steps, 1):
@@ -105,7 +105,7 @@ class Comparison:
             return
         text = difference("input of the model changed", answer.sent, now)
         self.deviations.append(Deviation(text=text, worker=worker, run=ordinal + 1, answer=number))
-        section = worker if worker in self._script.workers else ANYONE
+        section = worker if worker in self._script.workers else ANY_WORKER
         runs = len(self._script.workers[section])
         self.changes["workers", section, min(ordinal, runs - 1), place, "sent"] = now
 

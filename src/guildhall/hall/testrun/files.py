@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, NotTrusted
 from guildhall.core.paths import Home, project_root
 from guildhall.workers.code import Code, CodeFile, Trust
-from guildhall.workers.package_store import ASIDE
+from guildhall.workers.package_store import BACKUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,16 +63,16 @@ def code_of_test(source: Source, home: Home) -> Code:
     path = source.path.resolve()
     root = root_of_test(source.path).resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=source.text.encode())
-    return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+    file = CodeFile(path=path, display_path=shown, content=source.text.encode())
+    return Code(kind="test", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
 def check_programs_trusted(source: Source, hall: Hall, plan: Plan) -> None:
     """Raise NotTrusted if the test would execute programs and the current content of its file is not trusted."""
     code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
-    if not runs_programs(plan) or trust.holds(code):
+    if not runs_programs(plan) or trust.is_trusted(code):
         return
-    state = trust.seen(code)[0].said
+    state = trust.files(code)[0].state_text
     raise NotTrusted(
         f"the test executes programs and is not trusted ({state})",
         where=str(source.path),
@@ -150,7 +150,7 @@ def copy_home(home: Home, target: Home) -> None:
     folders = {home.workers: target.workers, home.toolboxes: target.toolboxes, home.packages: target.packages}
     for folder, copied in folders.items():
         if folder.is_dir():
-            copy_project(folder, copied, without=home.packages / ASIDE)
+            copy_project(folder, copied, without=home.packages / BACKUPS)
 
 
 def delete_folder(folder: Path, project: Path) -> None:

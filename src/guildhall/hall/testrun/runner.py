@@ -33,7 +33,7 @@ from guildhall.hall.composition.workflow_files import load_workflow, prepare_wor
 from guildhall.hall.testrun import files
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
 from guildhall.models.scripted.source import Script, ScriptSource
-from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
+from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, UserMessage
 from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.plan.model import Plan
-    from guildhall.workers.model import Pin, Seen, Worker
+    from guildhall.workers.model import FileTrust, Pin, Worker
 
 _MEMORY_FOLDER = "/dev/shm"
 
@@ -87,12 +87,12 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
     )
 
 
-def _still_trusted(before: Source, hall: Hall) -> Seen | None:
+def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
     """Return the updated file of a test if its earlier content was trusted."""
     trust = Trust(hall.workers.pins())
-    if any(seen.standing != "trusted" for seen in trust.seen(files.code_of_test(before, hall.home))):
+    if any(seen.state != "trusted" for seen in trust.files(files.code_of_test(before, hall.home))):
         return None
-    return trust.seen(files.code_of_test(yaml.read(before.path), hall.home))[0]
+    return trust.files(files.code_of_test(yaml.read(before.path), hall.home))[0]
 
 
 async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
@@ -135,15 +135,15 @@ def _frame(project: Path, home: Home, case: Case, hall: Hall) -> Frame:
     return Frame(cwd=there.cwd, root=project, env=there.env, interactive=True, caller="test")
 
 
-@dataclass(frozen=True)
+@dataclass
 class TestHome(Home):
     """A temporary home. Its database may be in memory."""
 
     record: Path = field(kw_only=True)
 
-    @property
-    def database(self) -> Path:
-        return self.record / "hall.db"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.database = self.record / "hall.db"
 
 
 @dataclass
@@ -251,7 +251,7 @@ class TestHall:
             for runs in script.workers.values()
             for answers in runs
             for answer in answers
-            for call in answer.every_call
+            for call in answer.all_calls
             if call.result is not None
         ]
         self._setup = list(test.setup) if test else []
@@ -307,7 +307,7 @@ class TestHall:
         await asyncio.to_thread(files.write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
-    async def _speak(self, spoken: Spoken) -> None:
+    async def _speak(self, spoken: UserMessage) -> None:
         for room in self.hall.main.workflows.active_rooms():
             await room.send(spoken.person, Actor.person(), to=spoken.to)
 
@@ -327,7 +327,9 @@ class TestHall:
 
     def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
-        writable = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.folders(frame) if one.is_writable]
+        writable = [
+            (f"sandboxes.{one.name}", one.path, "worker") for one in worker.sandbox_folders(frame) if one.is_writable
+        ]
         if worker.workdir is not None:
             writable.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
         for name, path, writer in writable:
@@ -378,7 +380,7 @@ class OrderedSource(ScriptSource):
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = run_label(query.worker, query.ordinal + 1)
         self.order.finish(begin_label(mine))
-        run = self.script.run_of(query.worker, query.ordinal) or []
+        run = self.script.find_run(query.worker, query.ordinal) or []
         answers = sum(answer.fail is None for answer in run)
         last_step = answers if run and run[-1].fail is not None else answers - 1  # all failures at the end are one step
         if query.step >= last_step:

@@ -14,7 +14,7 @@ from guildhall.core.exports import lazy_exports
 if TYPE_CHECKING:
     from guildhall.models.dialects.anthropic import Anthropic as Anthropic
     from guildhall.models.dialects.base import Dialect as Dialect
-    from guildhall.models.dialects.base import Malformed as Malformed
+    from guildhall.models.dialects.base import InvalidMessage as InvalidMessage
     from guildhall.models.dialects.openai_chat import OpenAIChat as OpenAIChat
     from guildhall.models.dialects.openai_responses import OpenAIResponses as OpenAIResponses
 

@@ -2,7 +2,7 @@
 
 A body is parsed as plain JSON with limits on its depth and size.
 `Conversation` checks that each tool call has a result.
-`Trim` describes the prompt, tools and results that a request may show.
+`TrimRules` describes the prompt, tools and results that a request may show.
 Does not contain the format of a provider: `anthropic`, `openai_chat` and `openai_responses` do.
 """
 
@@ -39,15 +39,13 @@ if TYPE_CHECKING:
 
     from pydantic_ai.usage import RequestUsage
 
-    FileOf = Callable[[Mapping[str, Any], str], BinaryContent | None]
-
 
 _MAX_DEPTH = 200
-_MAX_PARTS = 2_000_000  # no model reads as many commas and brackets; reading them stops the hall for that long
+_MAX_PARTS = 2_000_000  # commas and brackets: parsing more would block the hall, and no model reads as many
 
 
-class Malformed(Exception):
-    """A request that is not what the API describes; `param` is the field that is wrong."""
+class InvalidMessage(Exception):
+    """A request or an answer that violates the format of its API. `param` is the invalid field."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -55,25 +53,25 @@ class Malformed(Exception):
         self.param = param
 
 
-def parse(data: bytes) -> Mapping[str, Any]:
-    """A body as an object that is safe to go through: plain JSON, not too deep or manifold, only real characters."""
+def parse_body(data: bytes) -> Mapping[str, Any]:
+    """Return the JSON object of a body. Raise InvalidMessage if it is invalid, too deep, too large or not Unicode."""
     if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_PARTS:
-        raise Malformed("the body has too many parts")
+        raise InvalidMessage("the body has too many parts")
     try:
-        body: Any = json.loads(data, parse_constant=_no_constant)
+        body: Any = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        raise Malformed("the body is not valid JSON") from None
+        raise InvalidMessage("the body is not valid JSON") from None
     if not isinstance(body, dict):
-        raise Malformed("the body is not a JSON object")
-    _check(cast("dict[str, Any]", body))
-    return cast("dict[str, Any]", body)
+        raise InvalidMessage("the body is not a JSON object")
+    _check_body(body := cast("dict[str, Any]", body))
+    return body
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _check(body: Any) -> None:
+def _check_body(body: Any) -> None:
     level: list[Any] = [body]
     for _ in range(_MAX_DEPTH):
         below: list[Any] = []
@@ -84,97 +82,112 @@ def _check(body: Any) -> None:
             elif isinstance(node, list):
                 below.extend(cast("list[Any]", node))
             elif isinstance(node, str) and not is_unicode(node):
-                raise Malformed("the body has characters that are not valid Unicode")
+                raise InvalidMessage("the body has characters that are not valid Unicode")
         if not below:
             return
         level = below
-    raise Malformed("the body is nested too deeply")
+    raise InvalidMessage("the body is nested too deeply")
 
 
-def mapping(value: Any, param: str) -> dict[str, Any]:
+# Fields of a request or an answer. Each function names the path of an invalid value: `messages[2].content`.
+
+
+def mapping(block: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
+    return as_mapping(block.get(field), _path(place, field))
+
+
+def optional_mapping(block: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
+    return as_mapping(block.get(field) or {}, _path(place, field))
+
+
+def as_mapping(value: Any, param: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Malformed(f"{param}: expected an object", param)
+        raise InvalidMessage(f"{param}: expected an object", param)
     return cast("dict[str, Any]", value)
 
 
-def sequence(value: Any, param: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise Malformed(f"{param}: expected an array", param)
-    return cast("list[Any]", value)
-
-
-def text(value: Any, param: str) -> str:
+def text(block: Mapping[str, Any], field: str, place: str = "", *, default: str | None = None) -> str:
+    """Return a string. `default` replaces a missing or empty one."""
+    value = block.get(field) or default if default is not None else block.get(field)
     if not isinstance(value, str):
-        raise Malformed(f"{param}: expected a string", param)
+        raise InvalidMessage(f"{_path(place, field)}: expected a string", _path(place, field))
     return value
 
 
-def flag(value: Any, param: str) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise Malformed(f"{param}: expected true or false", param)
-    return value
+def flag(block: Mapping[str, Any], field: str, place: str = "") -> bool:
+    value = block.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidMessage(f"{_path(place, field)}: expected true or false", _path(place, field))
+    return value or False
 
 
-def objects(value: Any, param: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the objects of an array, each with the name of its place. A missing array is an empty one."""
-    for index, item in enumerate(sequence([] if value is None else value, param)):
-        yield mapping(item, place := f"{param}[{index}]"), place
+def objects(block: Mapping[str, Any], field: str, place: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the objects of an array with their paths. A missing array counts as empty."""
+    value, param = block.get(field), _path(place, field)
+    if value is not None and not isinstance(value, list):
+        raise InvalidMessage(f"{param}: expected an array", param)
+    for index, item in enumerate(cast("list[Any]", value or [])):
+        yield as_mapping(item, path := f"{param}[{index}]"), path
 
 
-def shown(value: Any, param: str) -> str:
-    """Content that is a string, or blocks of it: their text, and a mark for each block of another kind."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return "\n".join(_words(block, place) for block, place in objects(value, param))
+def _path(place: str, field: str) -> str:
+    return f"{place}.{field}" if place else field
 
 
-def _words(block: Mapping[str, Any], place: str) -> str:
-    return text(block["text"], f"{place}.text") if "text" in block else f"[{text(block.get('type'), f'{place}.type')}]"
-
-
-def content(value: Any, param: str, file_of: FileOf) -> str | list[str | BinaryContent]:
-    """What a user's message holds: its text, or, where there are files in it, the text and the files in their order.
-
-    `file_of` gives the file in a block, where there is one; any other block that is not text is a mark.
-    """
+def text_content(block: Mapping[str, Any], field: str, place: str = "") -> str:
+    """Return the text of a string or of content blocks. Each block without text becomes a mark such as `[image]`."""
+    value = block.get(field)
     if value is None or isinstance(value, str):
-        return shown(value, param)
-    items = [file_of(block, place) or _words(block, place) for block, place in objects(value, param)]
-    return items if any(isinstance(item, BinaryContent) for item in items) else shown(value, param)
+        return value or ""
+    return "\n".join(_block_text(inner, path) for inner, path in objects(block, field, place))
 
 
-def data_url(value: Any, param: str) -> BinaryContent | None:
-    """The file in a `data:` URL; None where there is none, or another URL, which is not fetched."""
-    if value is None:
+def _block_text(block: Mapping[str, Any], place: str) -> str:
+    return text(block, "text", place) if "text" in block else f"[{text(block, 'type', place)}]"
+
+
+def user_content(
+    block: Mapping[str, Any], place: str, decode: Callable[[Mapping[str, Any], str], BinaryContent | None]
+) -> str | list[str | BinaryContent]:
+    """Return the text of a user message, or its texts and files in order if it has files.
+
+    `decode` returns the file of a content block, or None if the block has no file.
+    """
+    if not isinstance(block.get("content"), list):
+        return text_content(block, "content", place)
+    items = [decode(inner, path) or _block_text(inner, path) for inner, path in objects(block, "content", place)]
+    has_files = any(isinstance(item, BinaryContent) for item in items)
+    return items if has_files else "\n".join(cast("list[str]", items))
+
+
+def decode_data_url(block: Mapping[str, Any], field: str, place: str) -> BinaryContent | None:
+    """Return the file of a `data:` URL, or None for a missing or another URL. URLs are never fetched."""
+    if block.get(field) is None:
         return None
-    head, comma, data = text(value, param).partition(",")
+    head, comma, data = text(block, field, place).partition(",")
     if not head.startswith("data:"):
         return None
     media_type, marked, _ = head.removeprefix("data:").partition(";base64")
+    param = _path(place, field)
     if not comma or not marked:
-        raise Malformed(f"{param}: expected data:TYPE;base64,DATA", param)
-    return file(media_type, data, param)
+        raise InvalidMessage(f"{param}: expected data:TYPE;base64,DATA", param)
+    return decode_file(media_type, data, param)
 
 
-def file(media_type: str, data: str, param: str) -> BinaryContent:
-    """A file that is sent as base64."""
+def decode_file(media_type: str, data: str, param: str) -> BinaryContent:
     try:
         return BinaryContent(data=base64.b64decode(data, validate=True), media_type=media_type)
     except (binascii.Error, ValueError):
-        raise Malformed(f"{param}: the data is not base64", param) from None
+        raise InvalidMessage(f"{param}: the data is not base64", param) from None
 
 
-# Clients offer the tool for a structured result among the others; these are its names in pydantic-ai and Claude Code.
+# Names of the tool for structured output in pydantic-ai and Claude Code. Clients list it among the other tools.
 _OUTPUT_TOOLS = ("final_result", "StructuredOutput")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WireRequest:
-    """A request of a client, read."""
+    """A parsed request of a client."""
 
     model: str
     messages: list[ModelMessage]
@@ -185,177 +198,171 @@ class WireRequest:
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
-class BrokenOff(Exception):
-    """An answer that did not come to its end. `body` is what the provider said about it, where it said something."""
+class IncompleteAnswer(Exception):
+    """An answer that ended before it was complete. `body` is the error message of the provider, if it sent one."""
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
-        super().__init__("the answer broke off before it was complete")
+        super().__init__("the answer ended before it was complete")
         self.body = body
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one event of an answer is: the text that it brings, and what becomes of it.
+class CollectedEvent:
+    """A streamed event: its text, and the action that the hall takes.
 
-    What a program could act on, a complete call or the end, is held, and all that follows, until the answer is on
-    record. `dropped`: the door itself has asked for it.
+    `hold`: a program could act on it (a complete tool call, the end of the answer), so it waits until the answer is
+    recorded, together with all later events. `drop`: only the hall had requested it.
     """
 
     text: str = ""
-    fate: Literal["on", "held", "dropped"] = "on"
+    action: Literal["forward", "hold", "drop"] = "forward"
 
 
 class Collector(Protocol):
-    """Puts a whole answer together from its events."""
+    """Builds the complete answer from its events."""
 
-    def take(self, data: Mapping[str, Any] | str) -> Piece:
-        """Hears one event. Raises BrokenOff where it is an error, Malformed where it is nothing of this API."""
+    def add(self, data: Mapping[str, Any] | str) -> CollectedEvent:
+        """Add an event. Raise IncompleteAnswer for an error event, InvalidMessage for an event of another API."""
         ...
 
     def answer(self) -> dict[str, Any]:
-        """All of it, as the API gives it in one piece; it may not be complete."""
+        """Return the answer so far, in the format of an answer that is not streamed."""
         ...
 
 
-# What a program cannot ask of a provider: that it reaches other servers, runs programs, or is paid otherwise.
-NOT_PASSED = frozenset(
+# With these fields, a provider would contact other servers, run programs, or charge another price.
+FORBIDDEN_FIELDS = frozenset(
     {"mcp_servers", "container", "service_tier", "speed", "inference_geo", "background", "prompt", "web_search_options"}
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trim:
-    """What a request is to show of a run, and nothing else: its prompt, and its tools by the names they are shown."""
+class TrimRules:
+    """The content that may stay in a request: the prompt, tools and results of the run."""
 
     prompt: str
     tools: frozenset[str]
-    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # as they are ours
-    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # what calls gave, by ids
-    login: bool = False  # the provider demands the program's own first lines of the prompt
+    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # by shown name
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # by call id
+    has_login: bool = False  # the provider requires the program's own first lines of the prompt
 
-    def defined(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
-        """A tool as the run defines it, where that is known: programs cut what is long. `schema` is its field."""
+    def define_tool(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
+        """Return a tool with the description and schema of the run, because programs shorten them.
+
+        `schema` is the field of the schema.
+        """
         ours = self.definitions.get(name or tool_name(tool))
         known = {"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}
         return {**tool, **known}
 
 
 class Dialect(Protocol):
-    """One provider's API."""
+    """The wire format of a provider's API."""
 
-    api: ClassVar[str]  # its name here
-    path: ClassVar[str]  # of what is asked, below the address of the provider
+    api: ClassVar[str]
+    path: ClassVar[str]  # below the URL of the provider
 
-    def collector(self, *, usage: bool) -> Collector:
-        """For the events of one answer. `usage`: whoever asked wants to be told the tokens."""
+    def create_collector(self, *, wants_usage: bool) -> Collector:
+        """Return a collector for the events of one answer. `wants_usage`: the client requested token counts."""
         ...
 
-    def response(self, answer: Mapping[str, Any]) -> ModelResponse:
-        """A whole answer of a provider, with all of it kept beside. Raises BrokenOff, Malformed."""
+    def parse_answer(self, answer: Mapping[str, Any]) -> ModelResponse:
+        """Convert a complete answer and keep its original. Raise IncompleteAnswer or InvalidMessage."""
         ...
 
-    def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
-        """The request without what a program has put in beside the run's own."""
+    def trim(self, body: Mapping[str, Any], rules: TrimRules) -> dict[str, Any]:
+        """Return the request without the prompt, tools and messages that the program added."""
         ...
 
-    def system(self, body: Mapping[str, Any]) -> str:
-        """All that the request tells the model as its system prompt."""
+    def system_prompt(self, body: Mapping[str, Any]) -> str: ...
+
+    def upstream_body(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
+        """Return the request for this model, with at most `max_tokens` for the answer."""
         ...
 
-    def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
-        """The request as it is passed on: to this model, for an answer of at most so many tokens."""
+    def error_event(self, status: int, message: str) -> str:
+        """Return the event that reports a failure within a stream."""
         ...
 
-    def broken(self, status: int, message: str) -> str:
-        """A failure in the midst of an answer, as an event."""
+    def parse_request(self, body: Mapping[str, Any]) -> WireRequest:
+        """Raise InvalidMessage if the request is invalid."""
         ...
 
-    def read(self, body: Mapping[str, Any]) -> WireRequest:
-        """The request; raises Malformed."""
-        ...
+    def build_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]: ...
 
-    def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        """The answer as one JSON object."""
-        ...
+    def stream_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]: ...
 
-    def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        """The answer as server-sent events."""
-        ...
-
-    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        """A failure, in this API's shape."""
-        ...
+    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]: ...
 
 
 class Conversation:
-    """Collects what a request says into messages, and holds it to the rules that providers have about calls."""
+    """Collects the messages of a request and checks that calls and results match."""
 
     def __init__(self) -> None:
         self._messages: list[ModelMessage] = []
-        self._asked: list[ModelRequestPart] = []
-        self._answered: list[ModelResponsePart] = []
-        self._open: dict[str, str] = {}
+        self._request_parts: list[ModelRequestPart] = []
+        self._response_parts: list[ModelResponsePart] = []
+        self._open_calls: dict[str, str] = {}
 
-    def system(self, text: str) -> None:
-        self._ask(SystemPromptPart(text))
+    def add_system(self, text: str) -> None:
+        self._add_request_part(SystemPromptPart(text))
 
-    def user(self, content: str | list[str | BinaryContent]) -> None:
-        self._ask(UserPromptPart(content))
+    def add_user(self, content: str | list[str | BinaryContent]) -> None:
+        self._add_request_part(UserPromptPart(content))
 
-    def result(self, call_id: str, text: str, param: str, *, failed: bool = False) -> None:
-        """The result of a call that was made in the answer before."""
-        self._end_answer()
-        tool = self._open.pop(call_id, None)
+    def add_result(self, call_id: str, text: str, param: str, *, failed: bool = False) -> None:
+        self._flush_response()
+        tool = self._open_calls.pop(call_id, None)
         if tool is None:
-            raise Malformed(f"{param}: no call {call_id!r} in the answer before waits for a result", param)
-        self._ask(ToolReturnPart(tool, text, call_id, outcome="failed" if failed else "success"))
+            raise InvalidMessage(f"{param}: no open call {call_id!r} in the previous answer", param)
+        self._add_request_part(ToolReturnPart(tool, text, call_id, outcome="failed" if failed else "success"))
 
-    def said(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         if text:
-            self._answer(TextPart(text))
+            self._add_response_part(TextPart(text))
 
-    def called(self, call_id: str, tool: str, arguments: str | dict[str, Any], param: str) -> None:
-        self._answer(ToolCallPart(tool, arguments, call_id))
-        if call_id in self._open:
-            raise Malformed(f"{param}: the call id {call_id!r} is used twice", param)
-        self._open[call_id] = tool
+    def add_call(self, call_id: str, tool: str, arguments: str | dict[str, Any], param: str) -> None:
+        self._add_response_part(ToolCallPart(tool, arguments, call_id))
+        if call_id in self._open_calls:
+            raise InvalidMessage(f"{param}: the call id {call_id!r} is used twice", param)
+        self._open_calls[call_id] = tool
 
     def end_turn(self) -> None:
-        """An assistant's turn was there, even if it said nothing that is kept."""
-        if not self._answered:
-            self._answer(TextPart(""))
+        """Make sure that an assistant message exists, even if nothing of it was kept."""
+        if not self._response_parts:
+            self._add_response_part(TextPart(""))
 
-    def messages(self) -> list[ModelMessage]:
-        """All of it. A call without a result, or nothing to answer to, is a malformed request."""
-        self._end_answer()
-        self._end_asking()
+    def finish(self) -> list[ModelMessage]:
+        """Return the messages. Raise InvalidMessage if the list is empty or a call has no result."""
+        self._flush_response()
+        self._flush_request()
         if not self._messages:
-            raise Malformed("messages: at least one message is required", "messages")
+            raise InvalidMessage("messages: at least one message is required", "messages")
         return self._messages
 
-    def _ask(self, part: ModelRequestPart) -> None:
-        self._end_answer()
-        self._asked.append(part)
+    def _add_request_part(self, part: ModelRequestPart) -> None:
+        self._flush_response()
+        self._request_parts.append(part)
 
-    def _answer(self, part: ModelResponsePart) -> None:
-        self._end_asking()
-        self._answered.append(part)
+    def _add_response_part(self, part: ModelResponsePart) -> None:
+        self._flush_request()
+        self._response_parts.append(part)
 
-    def _end_answer(self) -> None:
-        if self._answered:
-            self._messages.append(ModelResponse(parts=self._answered))
-            self._answered = []
+    def _flush_response(self) -> None:
+        if self._response_parts:
+            self._messages.append(ModelResponse(parts=self._response_parts))
+            self._response_parts = []
 
-    def _end_asking(self) -> None:
-        if self._open and not self._answered:
-            raise Malformed(f"messages: no result for the call {next(iter(self._open))!r}", "messages")
-        if self._asked:
-            self._messages.append(ModelRequest(parts=self._asked))
-            self._asked = []
+    def _flush_request(self) -> None:
+        if self._open_calls and not self._response_parts:
+            raise InvalidMessage(f"messages: no result for the call {next(iter(self._open_calls))!r}", "messages")
+        if self._request_parts:
+            self._messages.append(ModelRequest(parts=self._request_parts))
+            self._request_parts = []
 
 
-def parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
-    """The tools as a model is offered them, with the one for a structured result told apart."""
+def request_parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
+    """Return the parameters for these tools, with the tool for structured output separate."""
     output = [tool for tool in tools if tool.name.startswith(_OUTPUT_TOOLS)]
     return ModelRequestParameters(
         function_tools=[tool for tool in tools if tool not in output],
@@ -365,47 +372,46 @@ def parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """The name of an offered tool; empty where there is none."""
+    """Return the name of a tool, or an empty string if it is invalid."""
     name = tool.get("name")
     return name if isinstance(name, str) else ""
 
 
 def tool_definition(tool: Mapping[str, Any], schema: str, param: str, prefix: str = "") -> ToolDefinition:
-    """One offered tool; `schema` names the field that its input schema is in."""
-    description = tool.get("description")
+    """Return the definition of an offered tool. `schema` is the field of its input schema."""
     return ToolDefinition(
-        name=prefix + text(tool.get("name"), f"{param}.name"),
-        description=None if description is None else text(description, f"{param}.description"),
-        parameters_json_schema=mapping(tool.get(schema) or {}, f"{param}.{schema}"),
+        name=prefix + text(tool, "name", param),
+        description=None if tool.get("description") is None else text(tool, "description", param),
+        parameters_json_schema=optional_mapping(tool, schema, param),
     )
 
 
-def settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
-    """The settings that say something to a model; `limit` names the field with the most tokens of an answer."""
+def request_settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
+    """Return the settings of a request. `limit` is the field of the maximum number of answer tokens."""
     read = ModelSettings()
     if (most := body.get(limit)) is not None:
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise Malformed(f"{limit}: expected a positive integer", limit)
+            raise InvalidMessage(f"{limit}: expected a positive integer", limit)
         read["max_tokens"] = most
     if (temperature := body.get("temperature")) is not None:
         if not isinstance(temperature, int | float) or isinstance(temperature, bool) or not 0 <= temperature <= 2:
-            raise Malformed("temperature: expected a number from 0 to 2", "temperature")
+            raise InvalidMessage("temperature: expected a number from 0 to 2", "temperature")
         read["temperature"] = float(temperature)
     return read
 
 
 # Writing answers
 
-WIRE = "wire"  # in an answer's details: the whole of it as its provider gave it
+WIRE = "wire"  # the key of the original answer in the details of a response
 
 
-def kept(response: ModelResponse, api: str) -> dict[str, Any] | None:
-    """The answer as this API gave it, if it came from there."""
+def recorded_answer(response: ModelResponse, api: str) -> dict[str, Any] | None:
+    """Return the original answer of the provider, or None if it came from another API."""
     wire = (response.provider_details or {}).get(WIRE)
     return dict(wire["answer"]) if isinstance(wire, dict) and wire.get("api") == api else None  # pyright: ignore
 
 
-def whole_response(
+def build_response(
     answer: Mapping[str, Any],
     parts: list[ModelResponsePart],
     api: str,
@@ -413,7 +419,7 @@ def whole_response(
     usage: RequestUsage,
     finish: FinishReason,
 ) -> ModelResponse:
-    """Return a response that keeps the whole answer of the provider in its details."""
+    """Return a response that keeps the original answer in its details."""
     return ModelResponse(
         parts=parts,
         usage=usage,
@@ -425,32 +431,31 @@ def whole_response(
     )
 
 
-def names_of(response: ModelResponse) -> dict[str, str]:
-    """The tools that an answer calls, by the ids of the calls."""
-    return {call.tool_call_id: call.tool_name for call in calls_of(response)}
+def call_names(response: ModelResponse) -> dict[str, str]:
+    return {call.tool_call_id: call.tool_name for call in tool_calls(response)}
 
 
-def count_of(value: Any) -> int:
-    """A number of tokens; whatever is none counts nothing."""
+def token_count(value: Any) -> int:
+    """Return a number of tokens, or 0 for an invalid value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def event(data: Mapping[str, Any], name: str | None = None) -> str:
-    """One server-sent event. ASCII only, so that no character in it can look like the end of a line."""
+def encode_event(data: Mapping[str, Any], name: str | None = None) -> str:
+    """Return a server-sent event. It is ASCII, so that no character can look like a line break."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n"
 
 
-def calls_of(response: ModelResponse) -> list[ToolCallPart]:
+def tool_calls(response: ModelResponse) -> list[ToolCallPart]:
     return [part for part in response.parts if isinstance(part, ToolCallPart)]
 
 
 MAX_EVENT_BYTES = 16_000_000
-DONE = "[DONE]"  # ends the events of OpenAI's Chat Completions, and is not JSON
+DONE = "[DONE]"  # the last event of Chat Completions, which is not JSON
 
 
-def read_event(data: bytes) -> dict[str, Any] | str | None:
-    """Return the object of an event, DONE, or None if the event has no data. Raise Malformed for anything else."""
+def decode_event(data: bytes) -> dict[str, Any] | str | None:
+    """Return the object of an event, DONE, or None if the event has no data. Raise InvalidMessage otherwise."""
     if not data:
         return None
     if data.strip() == DONE.encode():
@@ -458,7 +463,7 @@ def read_event(data: bytes) -> dict[str, Any] | str | None:
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
-        raise Malformed("an event of the answer is not JSON") from None
+        raise InvalidMessage("an event of the answer is not JSON") from None
     if not isinstance(value, dict):
-        raise Malformed("an event of the answer is not an object")
+        raise InvalidMessage("an event of the answer is not an object")
     return cast("dict[str, Any]", value)

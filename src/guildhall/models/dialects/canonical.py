@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", ModelMessage, ModelResponse)
 
 
-def in_order(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Put the tool results of each message first, in the order of the calls that they answer."""
+def sort_results(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    """Put the tool results of each message first, in the order of their calls."""
     ordered: list[ModelMessage] = []
     calls: dict[str, int] = {}
     for message in messages:
@@ -34,44 +34,46 @@ def in_order(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
     return ordered
 
 
-def blocks_in_order(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Put the tool results first in messages in Anthropic's format."""
+def sort_result_blocks(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Put the tool results of each message in Anthropic's format first, in the order of their calls."""
     ordered: list[Mapping[str, Any]] = []
     calls: dict[str, int] = {}
     for message in messages:
         content = message.get("content")
         blocks = cast("list[Any]", content) if isinstance(content, list) else []
         if message.get("role") == "assistant":
-            calls = {_field(block, "id"): place for place, block in enumerate(blocks)}
+            calls = {_block_field(block, "id"): place for place, block in enumerate(blocks)}
         elif blocks:
-            answered = (
-                _field(block, "tool_use_id") if _field(block, "type") == "tool_result" else None for block in blocks
-            )
+            answered = map(_answered_call, blocks)
             message = {**message, "content": _results_first(blocks, answered, calls)}
         ordered.append(message)
     return ordered
 
 
-def _field(block: Any, name: str) -> str:
+def _answered_call(block: Any) -> str | None:
+    return _block_field(block, "tool_use_id") if _block_field(block, "type") == "tool_result" else None
+
+
+def _block_field(block: Any, name: str) -> str:
     return str(cast("dict[str, Any]", block).get(name)) if isinstance(block, dict) else ""
 
 
 def _results_first(items: Sequence[Any], answered: Iterable[str | None], calls: Mapping[str, int]) -> list[Any]:
-    """Sort items by the calls whose ids `answered` has. Results of unknown calls and other items (None) are last."""
+    """Sort items by the call ids in `answered`. Results of unknown calls and other items (None) are last."""
     last = len(calls)
     ranks = [last + 1 if id is None else calls.get(id, last) for id in answered]
     return [item for _, item in sorted(zip(ranks, items, strict=True), key=itemgetter(0))]
 
 
-def renamed(
+def rename_tools(
     message: Message,
     names: Mapping[str, str],
     prompt: str | None = None,
     results: Mapping[str, ToolReturnPart] | None = None,
 ) -> Message:
-    """Return a message with other names for tools, and with the results that calls gave, where they are known.
+    """Return a message with other tool names, and with the known results of calls.
 
-    The prompt moves from the parts to the instructions, where every run has it.
+    The system prompt moves from the parts to the instructions, as in every run.
     """
     parts: list[Any] = []
     for part in message.parts:

@@ -11,12 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import BinaryContent, ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
-from pydantic_ai.usage import RequestUsage
 
 from guildhall.models.dialects import base
-from guildhall.models.dialects.base import BrokenOff, Conversation, Malformed, Piece, Trim, WireRequest
-from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error
-from guildhall.models.model import pieces
+from guildhall.models.dialects.base import CollectedEvent, Conversation, IncompleteAnswer, InvalidMessage, WireRequest
+from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error, openai_usage
+from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,69 +24,65 @@ if TYPE_CHECKING:
 
 
 API = "openai-responses"
-CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-_ENDS = ("response.completed", "response.incomplete")
-_ON, _HELD = Piece(), Piece(fate="held")
-_OPENED: Mapping[str, Mapping[str, Any]] = {"message": {"content": []}, "function_call": {"arguments": ""}}
-_RESULTS = {"function_call_output", "custom_tool_call_output"}
-# Text that Codex adds by itself in the place of the user, and before the result of a tool.
+CALL_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
+_FINAL_EVENTS = ("response.completed", "response.incomplete")
+_FORWARD, _HOLD = CollectedEvent(), CollectedEvent(action="hold")
+_INITIAL_FIELDS: Mapping[str, Mapping[str, Any]] = {"message": {"content": []}, "function_call": {"arguments": ""}}
+_RESULT_TYPES = {"function_call_output", "custom_tool_call_output"}
+# Text that Codex adds to user messages and before tool results.
 _CONTEXT = re.compile(r"(?s)<(environment_context|user_instructions|permissions instructions|skills_instructions)>.*")
-_TIMED = re.compile(r"Wall time: [0-9.]+ seconds\n(?:Output:\n?)?")
+_WALL_TIME = re.compile(r"Wall time: [0-9.]+ seconds\n(?:Output:\n?)?")
 
 
 class ResponsesCollector:
-    """Hears the events of one response. Its last event has all of it; some servers leave the items out there."""
+    """Builds a response from its events. The last event has the whole response; some servers omit the items in it."""
 
     def __init__(self) -> None:
         self._response: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}
-        self._held = False
+        self._is_holding = False
 
-    def take(self, data: Mapping[str, Any] | str) -> Piece:
+    def add(self, data: Mapping[str, Any] | str) -> CollectedEvent:
         if isinstance(data, str):
-            return _HELD
+            return _HOLD
         kind = data.get("type")
         if kind == "response.output_text.delta":
-            heard = base.text(data.get("delta"), "delta")
-            return Piece(heard, "held") if self._held else Piece(heard)
+            return CollectedEvent(base.text(data, "delta"), "hold" if self._is_holding else "forward")
         if kind in ("error", "response.failed") or (kind is None and data.get("error")):
-            raise BrokenOff(base.mapping(data.get("response") or data, "response"))
-        if kind in ("response.created", "response.in_progress", "response.queued", *_ENDS):
-            self._response = dict(base.mapping(data.get("response"), "response"))
-            self._held = self._held or kind in _ENDS
+            raise IncompleteAnswer(base.optional_mapping(data, "response") or data)
+        if kind in ("response.created", "response.in_progress", "response.queued", *_FINAL_EVENTS):
+            self._response = dict(base.mapping(data, "response"))
+            self._is_holding = self._is_holding or kind in _FINAL_EVENTS
         elif kind == "response.output_item.done":
-            self._item(data)
+            self._add_item(data)
         elif kind in ("response.function_call_arguments.done", "response.custom_tool_call_input.done"):
-            self._held = True
-        return _HELD if self._held else _ON
+            self._is_holding = True
+        return _HOLD if self._is_holding else _FORWARD
 
     def answer(self) -> dict[str, Any]:
         items = self._response.get("output") or [item for _, item in sorted(self._items.items())]
         return {**self._response, "output": items} if self._response else {}
 
-    def _item(self, data: Mapping[str, Any]) -> None:
+    def _add_item(self, data: Mapping[str, Any]) -> None:
         index = data.get("output_index", len(self._items))
         if not isinstance(index, int):
-            raise Malformed("output_index: expected a number")
-        item = dict(base.mapping(data.get("item"), "item"))
+            raise InvalidMessage("output_index: expected a number")
+        item = dict(base.mapping(data, "item"))
         self._items[index] = item
-        self._held = self._held or item.get("type") in CALLS
+        self._is_holding = self._is_holding or item.get("type") in CALL_FIELDS
 
 
-def _parts(item: Mapping[str, Any], place: str) -> Iterator[ModelResponsePart]:
+def _response_parts(item: Mapping[str, Any], place: str) -> Iterator[ModelResponsePart]:
     kind = str(item.get("type"))
     if kind == "message":
-        for block, inner in base.objects(item.get("content"), f"{place}.content"):
-            said = block.get("text", block.get("refusal"))
-            if said:
-                yield TextPart(base.text(said, inner))
-    elif kind in CALLS:
-        name, id = base.text(item.get("name"), f"{place}.name"), base.text(item.get("call_id"), f"{place}.call_id")
-        space = item.get("namespace")
-        shown = name if space is None else joined(base.text(space, f"{place}.namespace"), name)
-        yield ToolCallPart(shown, base.text(item.get(CALLS[kind]) or "{}", f"{place}.{CALLS[kind]}"), id)
+        for block, inner in base.objects(item, "content", place):
+            if text := base.text(block, "text" if "text" in block else "refusal", inner, default=""):
+                yield TextPart(text)
+    elif kind in CALL_FIELDS:
+        id = base.text(item, "call_id", place)
+        yield ToolCallPart(_tool_name(item, place), base.text(item, CALL_FIELDS[kind], place, default="{}"), id)
     elif kind == "reasoning":
-        summary = [str(block.get("text") or "") for block, _ in base.objects(item.get("summary"), f"{place}.summary")]
+        summary = [str(block.get("text") or "") for block, _ in base.objects(item, "summary", place)]
         sealed = item.get("encrypted_content")
         yield ThinkingPart(
             "\n".join(summary),
@@ -97,38 +92,29 @@ def _parts(item: Mapping[str, Any], place: str) -> Iterator[ModelResponsePart]:
         )
 
 
-def joined(space: str, name: str) -> str:
-    """The name of a tool in a namespace, in one word."""
+def _tool_name(item: Mapping[str, Any], place: str) -> str:
+    name = base.text(item, "name", place)
+    return name if item.get("namespace") is None else qualified_name(base.text(item, "namespace", place), name)
+
+
+def qualified_name(space: str, name: str) -> str:
     return f"{space.removesuffix('__')}__{name}"
 
 
-def _usage(usage: Mapping[str, Any]) -> RequestUsage:
-    cached = base.mapping(usage.get("input_tokens_details") or {}, "input_tokens_details")
-    thought = base.mapping(usage.get("output_tokens_details") or {}, "output_tokens_details")
-    sent = base.count_of(usage.get("input_tokens"))
-    read = min(sent, base.count_of(cached.get("cached_tokens")))
-    return RequestUsage(
-        input_tokens=sent,
-        cache_read_tokens=read,
-        cache_write_tokens=min(sent - read, base.count_of(cached.get("cache_write_tokens"))),
-        output_tokens=base.count_of(usage.get("output_tokens")),
-        output_reasoning_tokens=base.count_of(thought.get("reasoning_tokens")),
-    )
-
-
-def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _answer_events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     head: dict[str, Any] = {**answer, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     yield {"type": "response.created", "response": head}
     yield {"type": "response.in_progress", "response": head}
     for index, item in enumerate(answer["output"]):
         place = {"item_id": item.get("id"), "output_index": index}
-        opened = {**item, "status": "in_progress", **_OPENED[kind]} if (kind := item.get("type")) in _OPENED else item
+        kind = item.get("type")
+        opened = {**item, "status": "in_progress", **_INITIAL_FIELDS[kind]} if kind in _INITIAL_FIELDS else item
         yield {"type": "response.output_item.added", "output_index": index, "item": opened}
         if kind == "message":
             yield from _message_events(item, place)
         elif kind == "function_call":
-            for piece in pieces(item["arguments"]):
-                yield {"type": "response.function_call_arguments.delta", **place, "delta": piece}
+            for chunk in split_text(item["arguments"]):
+                yield {"type": "response.function_call_arguments.delta", **place, "delta": chunk}
             done = {**place, "name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **done}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
@@ -140,8 +126,8 @@ def _message_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterat
         part = {**place, "content_index": index}
         if whole.get("type") == "output_text":
             yield {"type": "response.content_part.added", **part, "part": {**whole, "text": ""}}
-            for piece in pieces(whole["text"]):
-                yield {"type": "response.output_text.delta", **part, "delta": piece, "logprobs": []}
+            for chunk in split_text(whole["text"]):
+                yield {"type": "response.output_text.delta", **part, "delta": chunk, "logprobs": []}
             yield {"type": "response.output_text.done", **part, "text": whole["text"], "logprobs": []}
         else:
             yield {"type": "response.content_part.added", **part, "part": whole}
@@ -149,37 +135,34 @@ def _message_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterat
 
 
 class OpenAIResponses:
-    """OpenAI's Responses API. The whole conversation comes with each request: nothing is stored here."""
-
     api: ClassVar[str] = API
     path: ClassVar[str] = "/responses"
 
-    def read(self, body: Mapping[str, Any]) -> WireRequest:
+    def parse_request(self, body: Mapping[str, Any]) -> WireRequest:
         for stored in ("previous_response_id", "conversation"):
             if body.get(stored) is not None:
-                raise Malformed(f"{stored}: nothing is stored here; send the whole conversation as `input`", stored)
+                raise InvalidMessage(f"{stored}: not supported; send the whole conversation as `input`", stored)
         conversation = Conversation()
-        if instructions := base.shown(body.get("instructions"), "instructions"):
-            conversation.system(instructions)
-        asked = body.get("input")
-        if isinstance(asked, str):
-            asked = [{"role": "user", "content": asked}]
-        for item, place in base.objects(asked, "input"):
+        if instructions := base.text_content(body, "instructions"):
+            conversation.add_system(instructions)
+        if isinstance(text := body.get("input"), str):
+            body = {**body, "input": [{"role": "user", "content": text}]}
+        for item, place in base.objects(body, "input"):
             _read_item(conversation, item, place)
         tools, namespaces = _read_tools(body)
         return WireRequest(
-            model=base.text(body.get("model"), "model"),
-            messages=conversation.messages(),
-            settings=base.settings(body, "max_output_tokens"),
-            parameters=base.parameters(tools),
-            stream=base.flag(body.get("stream"), "stream"),
+            model=base.text(body, "model"),
+            messages=conversation.finish(),
+            settings=base.request_settings(body, "max_output_tokens"),
+            parameters=base.request_parameters(tools),
+            stream=base.flag(body, "stream"),
             namespaces=namespaces,
         )
 
-    def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        if (answer := base.kept(response, API)) is not None:
-            names = base.names_of(response)
-            return {**answer, "output": [_renamed(item, names, request) for item in answer["output"]]}
+    def build_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
+        if (answer := base.recorded_answer(response, API)) is not None:
+            names = base.call_names(response)
+            return {**answer, "output": [_rename_call(item, names, request) for item in answer["output"]]}
         cut, usage = response.finish_reason == "length", response.usage
         return {
             "id": f"resp_{answer_id}",
@@ -191,7 +174,7 @@ class OpenAIResponses:
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": None,
             "metadata": {},
-            "output": list(_items(request, response, answer_id)),
+            "output": list(_response_items(request, response, answer_id)),
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],
@@ -209,103 +192,99 @@ class OpenAIResponses:
             },
         }
 
-    def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        for number, data in enumerate(_events(self.whole(request, response, answer_id))):
-            yield base.event({**data, "sequence_number": number}, data["type"])
+    def stream_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
+        for number, data in enumerate(_answer_events(self.build_answer(request, response, answer_id))):
+            yield base.encode_event({**data, "sequence_number": number}, data["type"])
 
-    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         return openai_error(status, message, param)
 
-    def broken(self, status: int, message: str) -> str:
-        return base.event({"type": "error", **self.error(status, message)["error"]}, "error")
+    def error_event(self, status: int, message: str) -> str:
+        return base.encode_event({"type": "error", **self.error_body(status, message)["error"]}, "error")
 
-    def collector(self, *, usage: bool) -> ResponsesCollector:
+    def create_collector(self, *, wants_usage: bool) -> ResponsesCollector:
         return ResponsesCollector()
 
-    def response(self, answer: Mapping[str, Any]) -> ModelResponse:
+    def parse_answer(self, answer: Mapping[str, Any]) -> ModelResponse:
         status = answer.get("status")
         if answer.get("error") or status == "failed":
-            raise BrokenOff(answer)
+            raise IncompleteAnswer(answer)
         if status not in ("completed", "incomplete"):
-            raise BrokenOff
-        items = base.objects(answer.get("output"), "output")
-        parts = [part for item, place in items for part in _parts(item, place)]
-        why = base.mapping(answer.get("incomplete_details") or {}, "incomplete_details").get("reason")
+            raise IncompleteAnswer
+        items = base.objects(answer, "output")
+        parts = [part for item, place in items for part in _response_parts(item, place)]
+        why = base.optional_mapping(answer, "incomplete_details").get("reason")
         called = any(isinstance(part, ToolCallPart) for part in parts)
         cut = "content_filter" if why == "content_filter" else "length"
-        usage = _usage(base.mapping(answer.get("usage") or {}, "usage"))
+        usage = openai_usage(base.optional_mapping(answer, "usage"), "input_tokens", "output_tokens")
         finish = cut if status == "incomplete" else "tool_call" if called else "stop"
-        return base.whole_response(answer, parts, API, "openai", usage, finish)
+        return base.build_response(answer, parts, API, "openai", usage, finish)
 
-    def system(self, body: Mapping[str, Any]) -> str:
-        items = body.get("input")
-        said = [base.shown(body.get("instructions"), "instructions")]
-        for item, place in base.objects(items, "input") if isinstance(items, list) else ():
-            said += [base.shown(item.get("content"), f"{place}.content")] if item.get("role") in SYSTEM_ROLES else []
-        return "\n".join(said)
+    def system_prompt(self, body: Mapping[str, Any]) -> str:
+        items = base.objects(body, "input") if isinstance(body.get("input"), list) else ()
+        prompts = [base.text_content(i, "content", place) for i, place in items if i.get("role") in SYSTEM_ROLES]
+        return "\n".join([base.text_content(body, "instructions"), *prompts])
 
-    def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
-        items = body.get("input")
-        tools = [left for tool, place in base.objects(body.get("tools"), "tools") if (left := _left(tool, place, trim))]
-        trimmed = {**body, "instructions": trim.prompt, "tools": tools}
-        if isinstance(items, list):
-            trimmed["input"] = _without_context([item for item, _ in base.objects(items, "input")])
-        without = {*base.NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
-        without |= set() if trim.prompt else {"instructions"}
-        without |= {"client_metadata"}  # who asks, as the program counts: nothing of the question
+    def trim(self, body: Mapping[str, Any], rules: base.TrimRules) -> dict[str, Any]:
+        tools = [left for tool, place in base.objects(body, "tools") if (left := _trim_tool(tool, place, rules))]
+        trimmed = {**body, "instructions": rules.prompt, "tools": tools}
+        if isinstance(body.get("input"), list):
+            trimmed["input"] = _remove_context([item for item, _ in base.objects(body, "input")])
+        without = {*base.FORBIDDEN_FIELDS, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
+        without |= set() if rules.prompt else {"instructions"}
+        without |= {"client_metadata"}  # identifies the program's session
         without |= {"reasoning"} if body.get("reasoning") == {} else set()
         return {name: value for name, value in trimmed.items() if name not in without}
 
-    def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
+    def upstream_body(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
         sent = {**body, "model": model}
         if max_tokens is not None:
             sent["max_output_tokens"] = min(max_tokens, body.get("max_output_tokens") or max_tokens)
         return sent
 
 
-def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | None:
-    """What is left of a tool, or of a namespace of tools; None: nothing of it is the run's."""
+def _trim_tool(tool: Mapping[str, Any], place: str, rules: base.TrimRules) -> dict[str, Any] | None:
+    """Return a tool or a namespace with only the run's tools, or None if it has none of them."""
     if tool.get("type") == "function":
-        return trim.defined(tool, "parameters") if base.tool_name(tool) in trim.tools else None
+        return rules.define_tool(tool, "parameters") if base.tool_name(tool) in rules.tools else None
     if tool.get("type") != "namespace":
         return None
-    space = base.text(tool.get("name"), f"{place}.name")
-    inner = [one for one, _ in base.objects(tool.get("tools"), f"{place}.tools")]
-    names = [joined(space, base.tool_name(one)) for one in inner]
+    space = base.text(tool, "name", place)
     inner = [
-        trim.defined(one, "parameters", name) for one, name in zip(inner, names, strict=True) if name in trim.tools
+        rules.define_tool(one, "parameters", name)
+        for one, _ in base.objects(tool, "tools", place)
+        if (name := qualified_name(space, base.tool_name(one))) in rules.tools
     ]
     return {**tool, "tools": inner} if inner else None
 
 
-def _without_context(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items without what the program says by itself, before a result too. What is asked last is never that."""
-    last = max((place for place, item in enumerate(items) if item.get("role") == "user"), default=-1)
+def _remove_context(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the items without the context that Codex adds. The last user message is never context."""
+    last = max((index for index, item in enumerate(items) if item.get("role") == "user"), default=-1)
     left: list[dict[str, Any]] = []
-    for place, item in enumerate(items):
-        is_earlier = item.get("role") == "user" and place < last
-        if item.get("role") in SYSTEM_ROLES or (
-            is_earlier and _CONTEXT.fullmatch(base.shown(item.get("content"), "content").strip())
-        ):
+    for index, item in enumerate(items):
+        is_earlier = item.get("role") == "user" and index < last
+        is_context = is_earlier and _CONTEXT.fullmatch(base.text_content(item, "content").strip())
+        if item.get("role") in SYSTEM_ROLES or is_context:
             continue
-        left.append({**item, "output": _bare(item.get("output"))} if str(item.get("type")) in _RESULTS else item)
+        left.append(_remove_wall_time(item) if str(item.get("type")) in _RESULT_TYPES else item)
     return left
 
 
-def _bare(output: Any) -> Any:
-    """A result without the line that says how long it took, which is another one each time."""
-    if isinstance(output, str):
-        return _TIMED.sub("", output, count=1)
-    blocks = [dict(block) for block, _ in base.objects(output, "output")]
-    if blocks and isinstance(said := blocks[0].get("text"), str) and _TIMED.match(said):
-        blocks[0]["text"] = _TIMED.sub("", said, count=1)
-        return blocks if blocks[0]["text"] else blocks[1:]
-    return blocks
+def _remove_wall_time(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without the line with its duration, which differs each time."""
+    if isinstance(output := item.get("output"), str):
+        return {**item, "output": _WALL_TIME.sub("", output, count=1)}
+    blocks = [dict(block) for block, _ in base.objects(item, "output")]
+    if blocks and isinstance(text := blocks[0].get("text"), str) and _WALL_TIME.match(text):
+        blocks[0]["text"] = _WALL_TIME.sub("", text, count=1)
+        blocks = blocks if blocks[0]["text"] else blocks[1:]
+    return {**item, "output": blocks}
 
 
-def _renamed(item: dict[str, Any], names: Mapping[str, str], request: WireRequest) -> dict[str, Any]:
-    """An item as it was; a call is named as it is shown now."""
-    if item.get("type") not in CALLS or (name := names.get(str(item.get("call_id")))) is None:
+def _rename_call(item: dict[str, Any], names: Mapping[str, str], request: WireRequest) -> dict[str, Any]:
+    """Return a call with the given name of its tool. Other items stay unchanged."""
+    if item.get("type") not in CALL_FIELDS or (name := names.get(str(item.get("call_id")))) is None:
         return item
     space, short = request.namespaces.get(name, (None, name))
     bare = {field: value for field, value in item.items() if field != "namespace"}
@@ -313,73 +292,63 @@ def _renamed(item: dict[str, Any], names: Mapping[str, str], request: WireReques
 
 
 def _read_item(conversation: Conversation, item: Mapping[str, Any], place: str) -> None:
-    kind = base.text(item.get("type", "message"), f"{place}.type")
+    kind = base.text({"type": "message", **item}, "type", place)
     if kind == "message":
         _read_message(conversation, item, place)
-    elif kind in CALLS:
-        name = base.text(item.get("name"), f"{place}.name")
-        space = item.get("namespace")
-        conversation.called(
-            base.text(item.get("call_id"), f"{place}.call_id"),
-            name if space is None else joined(base.text(space, f"{place}.namespace"), name),
-            base.text(item.get(CALLS[kind]), f"{place}.{CALLS[kind]}"),
+    elif kind in CALL_FIELDS:
+        conversation.add_call(
+            base.text(item, "call_id", place),
+            _tool_name(item, place),
+            base.text(item, CALL_FIELDS[kind], place),
             f"{place}.call_id",
         )
-    elif kind in _RESULTS:
-        call_id = base.text(item.get("call_id"), f"{place}.call_id")
-        conversation.result(call_id, base.shown(item.get("output"), f"{place}.output"), f"{place}.call_id")
+    elif kind in _RESULT_TYPES:
+        call_id = base.text(item, "call_id", place)
+        conversation.add_result(call_id, base.text_content(item, "output", place), f"{place}.call_id")
 
 
 def _read_message(conversation: Conversation, item: Mapping[str, Any], place: str) -> None:
-    role = base.text(item.get("role"), f"{place}.role")
-    said = item.get("content")
+    role = base.text(item, "role", place)
     if role in SYSTEM_ROLES:
-        conversation.system(base.shown(said, f"{place}.content"))
+        conversation.add_system(base.text_content(item, "content", place))
     elif role == "user":
-        conversation.user(base.content(said, f"{place}.content", _file))
+        conversation.add_user(base.user_content(item, place, _decode_file))
     elif role == "assistant":
-        conversation.said(base.shown(said, f"{place}.content"))
+        conversation.add_text(base.text_content(item, "content", place))
         conversation.end_turn()
     else:
-        raise Malformed(f"{place}.role: expected system, developer, user or assistant", f"{place}.role")
+        raise InvalidMessage(f"{place}.role: expected system, developer, user or assistant", f"{place}.role")
 
 
-def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
-    """The image or the file in a block, where it comes with the request."""
+def _decode_file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
+    """Return the image or file of a block, or None if the block does not contain its data."""
     field = {"input_image": "image_url", "input_file": "file_data"}.get(str(block.get("type")), "")
-    return base.data_url(block[field], f"{place}.{field}") if field in block else None
+    return base.decode_data_url(block, field, place) if field in block else None
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[list[ToolDefinition], dict[str, tuple[str, str]]]:
-    """The tools that are functions, and for those in a namespace how the client wants them named in a call."""
+    """Return the function tools, and the namespace and short name of each tool in a namespace."""
     tools: list[ToolDefinition] = []
     namespaces: dict[str, tuple[str, str]] = {}
-    for tool, place in base.objects(body.get("tools"), "tools"):
-        kind = base.text(tool.get("type"), f"{place}.type")
+    for tool, place in base.objects(body, "tools"):
+        kind = base.text(tool, "type", place)
         if kind == "function":
             tools.append(base.tool_definition(tool, "parameters", place))
         elif kind == "namespace":
-            space = base.text(tool.get("name"), f"{place}.name")
-            for inner, inner_place in base.objects(tool.get("tools"), f"{place}.tools"):
-                definition = base.tool_definition(inner, "parameters", inner_place, joined(space, ""))
+            space = base.text(tool, "name", place)
+            for inner, inner_place in base.objects(tool, "tools", place):
+                definition = base.tool_definition(inner, "parameters", inner_place, qualified_name(space, ""))
                 tools.append(definition)
-                namespaces[definition.name] = (space, base.text(inner.get("name"), f"{inner_place}.name"))
+                namespaces[definition.name] = (space, base.text(inner, "name", inner_place))
     return tools, namespaces
 
 
-def _items(request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[dict[str, Any]]:
+def _response_items(request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[dict[str, Any]]:
     for index, part in enumerate(response.parts):
         if isinstance(part, TextPart) and part.content:
-            content: list[dict[str, Any]] = [
-                {"type": "output_text", "text": part.content, "annotations": [], "logprobs": []}
-            ]
-            yield {
-                "id": f"msg_{answer_id}_{index}",
-                "type": "message",
-                "role": "assistant",
-                "status": "completed",
-                "content": content,
-            }
+            block: dict[str, Any] = {"type": "output_text", "text": part.content, "annotations": [], "logprobs": []}
+            head = {"id": f"msg_{answer_id}_{index}", "type": "message", "role": "assistant"}
+            yield {**head, "status": "completed", "content": [block]}
         elif isinstance(part, ToolCallPart):
             space, name = request.namespaces.get(part.tool_name, (None, part.tool_name))
             yield {

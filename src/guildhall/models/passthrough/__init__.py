@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.models.passthrough.connection import Line as Line
-    from guildhall.models.passthrough.request import Through as Through
-    from guildhall.models.passthrough.session import Passing as Passing
+    from guildhall.models.passthrough.connection import ConnectionPool as ConnectionPool
+    from guildhall.models.passthrough.request import PassthroughRequest as PassthroughRequest
+    from guildhall.models.passthrough.session import PassthroughSession as PassthroughSession
     from guildhall.models.passthrough.session import Reply as Reply
-    from guildhall.models.passthrough.session import Shown as Shown
+    from guildhall.models.passthrough.session import RunContent as RunContent
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

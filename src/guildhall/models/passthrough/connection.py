@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -23,61 +23,46 @@ if TYPE_CHECKING:
 
     import httpx2
 
-_SILENCE = 600.0  # seconds that a provider may take for its next word
-_CONNECT_SECONDS = 10.0
-_WAITING = 1_000_000  # bytes that may wait to be read
-_LARGEST_HEAD = 100_000
+_IDLE_TIMEOUT_S = 600.0
+_CONNECT_TIMEOUT_S = 10.0
+_MAX_BUFFERED_BYTES = 1_000_000
+_MAX_HEAD_BYTES = 100_000
 
 
-class LineLost(Exception):
-    """A connection could not be made, was lost, or carried something that is not HTTP."""
+class ConnectionLost(Exception):
+    """A connection that failed, was closed, or carried data that is not HTTP."""
 
 
-class Answered(Protocol):
-    """An answer whose head has come."""
+class ConnectionPool:
+    """Posts requests over HTTP/1.1 and reuses idle connections."""
 
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-    def pieces(self) -> AsyncIterator[bytes]:
-        """Its body as it comes. Raises LineLost where it breaks off."""
-        ...
-
-
-class Line:
-    """Posts requests. One connection serves one request after another; more are made when they are needed."""
-
-    def __init__(self, *, silence: float = _SILENCE) -> None:
-        """`silence`: seconds that a provider may take for its next bytes."""
-        self._silence = silence
+    def __init__(self, *, idle_timeout_s: float = _IDLE_TIMEOUT_S) -> None:
+        self._idle_timeout_s = idle_timeout_s
         self._idle: list[tuple[tuple[str, int], _Connection]] = []
-        self._client: httpx2.AsyncClient | None = None  # where a proxy is in between
+        self._client: httpx2.AsyncClient | None = None  # only for proxies
 
     @asynccontextmanager
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None
-    ) -> AsyncGenerator[Answered]:
-        """Sends a request; inside, its answer is there. Raises LineLost."""
+    ) -> AsyncGenerator[HttpResponse]:
+        """Post a request and yield the response when its head has arrived. Raise ConnectionLost."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise LineLost(f"{url} is not an address")
+            raise ConnectionLost(f"invalid URL: {url}")
         if getproxies().get(parts.scheme) and not proxy_bypass(parts.hostname):
-            async with self._by_proxy(url, headers, body, ssl) as answered:
-                yield answered
+            async with self._post_by_proxy(url, headers, body, ssl) as response:
+                yield response
             return
-        secure = parts.scheme == "https"
-        place = (parts.hostname, parts.port or (443 if secure else 80))
+        is_secure = parts.scheme == "https"
+        address = (parts.hostname, parts.port or (443 if is_secure else 80))
         target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        sent = _request(target, parts.netloc.rpartition("@")[2], headers, body)
-        connection = await self._asked(place, sent, (ssl or _context()) if secure else None)
+        data = _encode_request(target, parts.netloc.rpartition("@")[2], headers, body)
+        connection = await self._send_request(address, data, (ssl or _ssl_context()) if is_secure else None)
         try:
             yield connection
         finally:
-            if connection.reusable:
-                self._idle.append((place, connection))
+            if connection.is_reusable:
+                self._idle.append((address, connection))
             else:
                 connection.abort()
 
@@ -90,132 +75,133 @@ class Line:
             await self._client.aclose()
             self._client = None
 
-    async def _asked(self, place: tuple[str, int], sent: bytes, ssl: SSLContext | None) -> _Connection:
-        """A connection on which the head of the answer has come. One that was idle may have been closed meanwhile."""
-        for kept in [kept for kept in self._idle if kept[0] == place]:
-            self._idle.remove(kept)
-            if kept[1].reusable and await kept[1].ask(sent, again=True):
-                return kept[1]
-        connection = await _connected(place, ssl, self._silence)
-        await connection.ask(sent)
+    async def _send_request(self, address: tuple[str, int], data: bytes, ssl: SSLContext | None) -> _Connection:
+        """Return a connection with the head of the response. Skip idle connections that were closed."""
+        for entry in [entry for entry in self._idle if entry[0] == address]:
+            self._idle.remove(entry)
+            if entry[1].is_reusable and await entry[1].send(data, is_reused=True):
+                return entry[1]
+        connection = await _connect(address, ssl, self._idle_timeout_s)
+        await connection.send(data)
         return connection
 
     @asynccontextmanager
-    async def _by_proxy(
+    async def _post_by_proxy(
         self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None
-    ) -> AsyncGenerator[Answered]:
+    ) -> AsyncGenerator[HttpResponse]:
         import httpx2
 
         if self._client is None:
-            timeout = httpx2.Timeout(self._silence, connect=_CONNECT_SECONDS)
-            self._client = httpx2.AsyncClient(verify=ssl or _context(), timeout=timeout)
+            timeout = httpx2.Timeout(self._idle_timeout_s, connect=_CONNECT_TIMEOUT_S)
+            self._client = httpx2.AsyncClient(verify=ssl or _ssl_context(), timeout=timeout)
         try:
             async with self._client.stream("POST", url, content=body, headers=dict(headers)) as response:
-                yield _Proxied(response)
+                yield _ProxiedResponse(response)
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            raise LineLost(str(error) or type(error).__name__) from None
+            raise ConnectionLost(str(error) or type(error).__name__) from None
 
 
-class _Proxied:
-    """An answer that came through a proxy."""
+class _ProxiedResponse:
+    """A response through a proxy."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
-        self.pieces = response.aiter_bytes
+        self.chunks = response.aiter_bytes
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. The parser tells what it has found; whoever reads is woken."""
+    """A connection. Callbacks of the parser fill its fields and wake the reader."""
 
-    def __init__(self, silence: float) -> None:
-        self._silence = silence
+    def __init__(self, idle_timeout_s: float) -> None:
+        self._idle_timeout_s = idle_timeout_s
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport
-        self._woken: asyncio.Future[None] | None = None
-        self._lost: str | None = None
-        self._late: asyncio.TimerHandle | None = None
-        self._begin()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: dict[str, str] = {}
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
-        self._silent = True  # nothing of an answer has come
-        self._head = self._complete = self._kept = False
+        self._chunks: deque[bytes] = deque()
+        self._buffered_bytes = 0
+        self._is_silent = True  # no data has arrived
+        self._has_head = self._is_complete = self._keeps_alive = False
 
     @property
-    def reusable(self) -> bool:
-        return self._complete and self._kept and not self._pieces and self._lost is None
+    def is_reusable(self) -> bool:
+        return self._is_complete and self._keeps_alive and not self._chunks and self._error is None
 
-    async def ask(self, sent: bytes, *, again: bool = False) -> bool:
-        """Sends a request and waits for the head of its answer; False: an idle connection was not there any more."""
-        self._begin()
-        self._transport.write(sent)
-        self._heard()
-        while not self._head and self._lost is None:
+    async def send(self, data: bytes, *, is_reused: bool = False) -> bool:
+        """Send a request and wait for the head. Return False if a reused connection was closed before any data."""
+        self._reset()
+        self._transport.write(data)
+        self._start_timer()
+        while not self._has_head and self._error is None:
             await self._wait()
-        if self._lost is not None and not self._head:
-            if again and self._silent:
+        if self._error is not None and not self._has_head:
+            if is_reused and self._is_silent:
                 return False
-            raise LineLost(self._lost)
+            raise ConnectionLost(self._error)
         return True
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raise ConnectionLost if it breaks off."""
         while True:
-            while self._pieces:
-                piece = self._pieces.popleft()
-                self._size -= len(piece)
-                yield piece
-            if self._complete:
+            while self._chunks:
+                chunk = self._chunks.popleft()
+                self._buffered_bytes -= len(chunk)
+                yield chunk
+            if self._is_complete:
                 return
-            if self._lost is not None:
-                raise LineLost(self._lost)
+            if self._error is not None:
+                raise ConnectionLost(self._error)
             self._transport.resume_reading()
             await self._wait()
 
     def abort(self) -> None:
-        self._still()
+        self._stop_timer()
         self._transport.abort()
 
     async def _wait(self) -> None:
-        self._woken = self._loop.create_future()
+        self._waiter = self._loop.create_future()
         try:
-            await self._woken
+            await self._waiter
         except asyncio.CancelledError:
             self.abort()
             raise
         finally:
-            self._woken = None
+            self._waiter = None
 
     def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def _heard(self) -> None:
-        self._last = self._loop.time()
-        if self._late is None:
-            self._late = self._loop.call_later(self._silence, self._look)
+    def _start_timer(self) -> None:
+        self._last_data_at = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
 
-    def _look(self) -> None:
-        self._late = None
-        left = self._last + self._silence - self._loop.time()
+    def _check_idle(self) -> None:
+        self._timer = None
+        left = self._last_data_at + self._idle_timeout_s - self._loop.time()
         if left <= 0:
-            self._lose(f"it was silent for {self._silence:g} s")
+            self._fail(f"no data for {self._idle_timeout_s:g} s")
         else:
-            self._late = self._loop.call_later(left, self._look)
+            self._timer = self._loop.call_later(left, self._check_idle)
 
-    def _still(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _lose(self, why: str) -> None:
-        self._lost = self._lost or why
-        self._still()
+    def _fail(self, reason: str) -> None:
+        self._error = self._error or reason
+        self._stop_timer()
         self._transport.abort()
         self._wake()
 
@@ -223,19 +209,19 @@ class _Connection(asyncio.Protocol):
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]
 
     def data_received(self, data: bytes) -> None:
-        self._silent = False
-        self._last = self._loop.time()
+        self._is_silent = False
+        self._last_data_at = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._lose(f"the answer is not HTTP: {error}")
+            self._fail(f"invalid HTTP: {error}")
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._still()
-        if self._head and not self._complete and not {"content-length", "transfer-encoding"} & self.headers.keys():
-            self._complete = True  # its end was the end of the connection
-        self._lost = self._lost or (str(exc) if exc else "the connection was closed")
+        self._stop_timer()
+        if self._has_head and not {"content-length", "transfer-encoding"} & self.headers.keys():
+            self._is_complete = True  # the end of the connection is the end of the body
+        self._error = self._error or (str(exc) if exc else "the connection was closed")
         self._wake()
         if not self.closed.done():
             self.closed.set_result(None)
@@ -243,57 +229,60 @@ class _Connection(asyncio.Protocol):
     # Callbacks of the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._size += len(name) + len(value)
-        if self._size > _LARGEST_HEAD:
-            raise LineLost("the head of the answer is too long")
+        self._buffered_bytes += len(name) + len(value)
+        if self._buffered_bytes > _MAX_HEAD_BYTES:
+            raise ConnectionLost("the head of the response is too long")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self._size = 0
+        self._buffered_bytes = 0
         self.status = self._parser.get_status_code()
-        self._head = self.status >= 200  # what comes before only says that more is to come
+        self._has_head = self.status >= 200  # a 1xx status precedes the response
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
-        self._size += len(body)
-        if self._size > _WAITING:
+        self._chunks.append(body)
+        self._buffered_bytes += len(body)
+        if self._buffered_bytes > _MAX_BUFFERED_BYTES:
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        if not self._head:
+        if not self._has_head:
             self.headers = {}
             return
-        self._complete = True
-        self._kept = self._parser.should_keep_alive()
-        self._still()
+        self._is_complete = True
+        self._keeps_alive = self._parser.should_keep_alive()
+        self._stop_timer()
 
 
-async def _connected(place: tuple[str, int], ssl: SSLContext | None, silence: float) -> _Connection:
+HttpResponse = _Connection | _ProxiedResponse  # a response whose head has arrived
+
+
+async def _connect(address: tuple[str, int], ssl: SSLContext | None, idle_timeout_s: float) -> _Connection:
     loop = asyncio.get_running_loop()
-    # Only names are raced: if a race is cancelled in the moment that it is won, asyncio does not close the socket.
-    is_address = ":" in place[0] or place[0].replace(".", "").isdecimal()
+    # Only names are raced: asyncio leaks the socket of a race that is cancelled at the moment it is won.
+    is_address = ":" in address[0] or address[0].replace(".", "").isdecimal()
     delay = None if is_address else 0.25
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(
-                lambda: _Connection(silence), *place, ssl=ssl, happy_eyeballs_delay=delay
+                lambda: _Connection(idle_timeout_s), *address, ssl=ssl, happy_eyeballs_delay=delay
             )
     except TimeoutError:
-        raise LineLost(f"there was no connection after {_CONNECT_SECONDS:g} s") from None
+        raise ConnectionLost(f"no connection after {_CONNECT_TIMEOUT_S:g} s") from None
     except OSError as error:
-        raise LineLost(str(error) or type(error).__name__) from None
+        raise ConnectionLost(str(error) or type(error).__name__) from None
     return connection
 
 
-def _context() -> SSLContext:
+def _ssl_context() -> SSLContext:
     import httpx2
 
     return httpx2.create_ssl_context()
 
 
-def _request(target: str, host: str, headers: Mapping[str, str], body: bytes) -> bytes:
+def _encode_request(target: str, host: str, headers: Mapping[str, str], body: bytes) -> bytes:
     lines = [f"POST {target} HTTP/1.1", f"host: {host}", f"content-length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
-        raise LineLost("a header of the request has a line break in it")
+        raise ConnectionLost("a header of the request contains a line break")
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body

@@ -17,10 +17,10 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCredit, NotReachable, UnknownModel
 from guildhall.core.sse import EventReader, EventTooLarge
-from guildhall.models.credentials import BETA
-from guildhall.models.dialects.base import MAX_EVENT_BYTES, BrokenOff, Dialect, Malformed, read_event
-from guildhall.models.passthrough.connection import Answered, Line, LineLost
-from guildhall.models.provider_errors import explained, read_body, retry_after_of
+from guildhall.models.credentials import LOGIN_BETA
+from guildhall.models.dialects.base import MAX_EVENT_BYTES, Dialect, IncompleteAnswer, InvalidMessage, decode_event
+from guildhall.models.passthrough.connection import ConnectionLost, ConnectionPool, HttpResponse
+from guildhall.models.provider_errors import build_error, decode_body, parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -29,48 +29,51 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import OnText, Upstream
 
-LARGEST = 64_000_000  # bytes of an answer
-_LARGEST_ERROR = 100_000
-# Headers that belong to one connection, or to who is asking here; none of them is passed on.
+MAX_ANSWER_BYTES = 64_000_000
+_MAX_ERROR_BYTES = 100_000
+# Headers of one connection, of the content or of the caller. They are not forwarded.
 _CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "via", "alt-svc")
 _CONTENT = ("content-length", "content-encoding", "accept-encoding", "date", "server")
 _IDENTITY = ("host", "origin", "referer", "authorization", "x-api-key", "cookie", "set-cookie", "forwarded")
-_OWN = frozenset((*_CONNECTION, *_CONTENT, *_IDENTITY))
-_OWN_BEGINNINGS = ("proxy-", "x-forwarded-", "sec-")
-_PASSED = 40  # headers that are passed on, each way
-_LASTING = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
+_DROPPED_HEADERS = frozenset((*_CONNECTION, *_CONTENT, *_IDENTITY))
+_DROPPED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
+_MAX_HEADERS = 40  # in each direction
+_PERMANENT_ERRORS = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
 
 
-class Through:
-    """One such request. `on` hears each piece of the answer that may go on; `head` is known before the first."""
+class PassthroughRequest:
+    """A request of a program. `on_data` gets each part of the answer that may be forwarded.
+
+    `answer_headers` are known before the first part.
+    """
 
     def __init__(
         self,
         dialect: Dialect,
         body: Mapping[str, Any],
         headers: Mapping[str, str],
-        line: Line,
+        pool: ConnectionPool,
         *,
-        on: Callable[[bytes], None],
-        ours: Callable[[ModelResponse], ModelResponse],
+        on_data: Callable[[bytes], None],
+        restore_names: Callable[[ModelResponse], ModelResponse],
         query: str = "",
     ) -> None:
         self.api = dialect.api
-        self.begun = False  # something was passed on
-        self.held = bytearray()  # what waits for the record
-        self.head: dict[str, str] | None = None  # the headers of the provider's answer, as soon as there is one
-        self.refusal: tuple[int, dict[str, str], bytes] | None = None  # the provider's last word, where it said no
+        self.has_started = False  # a part of the answer was forwarded
+        self.held_bytes = bytearray()  # the end of the answer, until it is recorded
+        self.answer_headers: dict[str, str] | None = None  # of the provider, before the first part
+        self.error_response: tuple[int, dict[str, str], bytes] | None = None  # of the provider
         self._dialect = dialect
         self._body = body
         self._headers = headers
-        self._line = line
-        self._on = on
-        self._ours = ours  # an answer with our names for tools
+        self._pool = pool
+        self._on_data = on_data
+        self._restore_names = restore_names  # an answer with our names for tools
         self._query = query
 
-    def dearest(self, sent: int, answered: int) -> RequestUsage:
-        """The dearest usage of so many tokens: what the program wants the provider to cache costs more to write."""
-        marks = [mark for block in _blocks(self._body) if (mark := block.get("cache_control")) is not None]
+    def max_usage(self, sent: int, answered: int) -> RequestUsage:
+        """Return the most expensive usage with these token counts: writing to the provider's cache costs extra."""
+        marks = [mark for block in _cacheable_blocks(self._body) if (mark := block.get("cache_control")) is not None]
         hour = any(isinstance(mark, dict) and cast("dict[str, Any]", mark).get("ttl") == "1h" for mark in marks)
         return RequestUsage(
             input_tokens=sent,
@@ -80,141 +83,141 @@ class Through:
         )
 
     async def send(self, upstream: Upstream, max_tokens: int | None, on_text: OnText) -> ModelResponse:
-        """The whole answer; most of it has been passed on by then. Raises ModelFailed."""
-        self.held.clear()
-        self.head = self.refusal = None
-        charged = False
+        """Return the complete answer. Most of it has been forwarded by then. Raise ModelFailed."""
+        self.held_bytes.clear()
+        self.answer_headers = self.error_response = None
+        is_charged = False
         try:
-            async with self._asked(upstream, max_tokens) as response:
+            async with self._post(upstream, max_tokens) as response:
                 if response.status != 200:
-                    raise await self._refused(upstream, response)
-                charged = True
-                self.head = passed(response.headers)
+                    raise await self._read_error(upstream, response)
+                is_charged = True
+                self.answer_headers = forwarded_headers(response.headers)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    answer = await self._streamed(response, on_text)
+                    answer = await self._read_stream(response, on_text)
                 else:
-                    answer = await self._in_one_piece(response)
-                whole = self._dialect.response(answer)
-        except BrokenOff as broken:
-            raise _broken_off(upstream, broken) from None
-        except (Malformed, EventTooLarge) as error:
-            is_known = isinstance(error, Malformed)
-            problem = error.message if is_known else f"an event of the answer is larger than {MAX_EVENT_BYTES:,} bytes"
-            said = upstream.clean(f"{upstream.name}: it is no answer of this API: {problem}")
-            raise ModelFailed(said, transient=True, charged=charged) from None
-        if not self.begun and whole.text:
+                    answer = await self._read_whole(response)
+                whole = self._dialect.parse_answer(answer)
+        except IncompleteAnswer as broken:
+            raise _incomplete_error(upstream, broken) from None
+        except (InvalidMessage, EventTooLarge) as error:
+            is_known = isinstance(error, InvalidMessage)
+            problem = error.message if is_known else f"an event is larger than {MAX_EVENT_BYTES:,} bytes"
+            text = upstream.redact(f"{upstream.name}: invalid answer: {problem}")
+            raise ModelFailed(text, transient=True, charged=is_charged) from None
+        if not self.has_started and whole.text:
             on_text(whole.text)
-        return self._ours(whole)
+        return self._restore_names(whole)
 
     @asynccontextmanager
-    async def _asked(self, upstream: Upstream, max_tokens: int | None) -> AsyncGenerator[Answered]:
-        sent = json.dumps(self._dialect.sent(self._body, upstream.model, max_tokens)).encode()
+    async def _post(self, upstream: Upstream, max_tokens: int | None) -> AsyncGenerator[HttpResponse]:
+        sent = json.dumps(self._dialect.upstream_body(self._body, upstream.model, max_tokens)).encode()
         url = f"{upstream.url}{self._dialect.path}{self._query}"
         try:
-            async with self._line.post(url, _headers(self._headers, upstream), sent, upstream.ssl) as response:
+            async with self._pool.post(url, _request_headers(self._headers, upstream), sent, upstream.ssl) as response:
                 yield response
-        except LineLost as error:
-            if self.head is not None:
-                raise BrokenOff from None
-            raise explained(NotReachable, upstream.name, upstream.clean(str(error))) from None
+        except ConnectionLost as error:
+            if self.answer_headers is not None:
+                raise IncompleteAnswer from None
+            raise build_error(NotReachable, upstream.name, upstream.redact(str(error))) from None
 
-    async def _refused(self, upstream: Upstream, response: Answered) -> ModelFailed:
+    async def _read_error(self, upstream: Upstream, response: HttpResponse) -> ModelFailed:
         body = bytearray()
-        async for piece in response.pieces():
-            body += piece
-            if len(body) > _LARGEST_ERROR:
+        async for chunk in response.chunks():
+            body += chunk
+            if len(body) > _MAX_ERROR_BYTES:
                 break
-        said = upstream.clean(bytes(body[:_LARGEST_ERROR]).decode("utf-8", "replace"))
-        headers = passed(response.headers)
-        self.refusal = (response.status, headers, said.encode())
-        return upstream.failure(response.status, read_body(said.encode()), retry_after_of(response.headers))
+        data = upstream.redact(bytes(body[:_MAX_ERROR_BYTES]).decode("utf-8", "replace")).encode()
+        self.error_response = (response.status, forwarded_headers(response.headers), data)
+        return upstream.make_error(response.status, decode_body(data), parse_retry_after(response.headers))
 
-    async def _streamed(self, response: Answered, on_text: OnText) -> dict[str, Any]:
+    async def _read_stream(self, response: HttpResponse, on_text: OnText) -> dict[str, Any]:
         options = self._body.get("stream_options")
         wants_usage = isinstance(options, dict) and cast("dict[str, Any]", options).get("include_usage") is True
-        collector = self._dialect.collector(usage=wants_usage)
+        collector = self._dialect.create_collector(wants_usage=wants_usage)
         events = EventReader(MAX_EVENT_BYTES)
         size = 0
-        async for data in response.pieces():
+        async for data in response.chunks():
             size += len(data)
-            if size > LARGEST:
-                raise Malformed(f"the answer is larger than {LARGEST:,} bytes")
-            going = bytearray()
+            if size > MAX_ANSWER_BYTES:
+                raise InvalidMessage(f"the answer is larger than {MAX_ANSWER_BYTES:,} bytes")
+            forwarded = bytearray()
             for event in events.feed(data):
-                said = read_event(event.data)
-                piece = None if said is None else collector.take(said)
-                if piece is not None and piece.text:
-                    on_text(piece.text)
-                if piece is None or piece.fate == "on":
-                    going += event.raw
-                elif piece.fate == "held":
-                    self.held += event.raw
-            if going:
-                self.begun = True
-                self._on(bytes(going))
+                content = decode_event(event.data)
+                collected = None if content is None else collector.add(content)
+                if collected is not None and collected.text:
+                    on_text(collected.text)
+                if collected is None or collected.action == "forward":
+                    forwarded += event.raw
+                elif collected.action == "hold":
+                    self.held_bytes += event.raw
+            if forwarded:
+                self.has_started = True
+                self._on_data(bytes(forwarded))
         return collector.answer()
 
-    async def _in_one_piece(self, response: Answered) -> dict[str, Any]:
-        async for data in response.pieces():
-            self.held += data
-            if len(self.held) > LARGEST:
-                raise Malformed(f"the answer is larger than {LARGEST:,} bytes")
-        answer = read_body(bytes(self.held))
+    async def _read_whole(self, response: HttpResponse) -> dict[str, Any]:
+        async for data in response.chunks():
+            self.held_bytes += data
+            if len(self.held_bytes) > MAX_ANSWER_BYTES:
+                raise InvalidMessage(f"the answer is larger than {MAX_ANSWER_BYTES:,} bytes")
+        answer = decode_body(bytes(self.held_bytes))
         if not isinstance(answer, dict):
-            raise Malformed("it is not a JSON object")
+            raise InvalidMessage("not a JSON object")
         return answer  # pyright: ignore[reportUnknownVariableType]
 
 
-async def counted(
-    dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], line: Line, upstream: Upstream
+async def count_tokens(
+    dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], pool: ConnectionPool, upstream: Upstream
 ) -> tuple[int, dict[str, str], bytes]:
-    """What a provider says of how many tokens a request has: nothing is asked, and nothing is paid."""
+    """Return status, headers and body of the provider's token count for a request. It is free."""
     sent = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
     url = f"{upstream.url}{dialect.path}/count_tokens"
-    told = json.dumps({**sent, "model": upstream.model}).encode()
-    said = bytearray()
+    data = json.dumps({**sent, "model": upstream.model}).encode()
+    answer = bytearray()
     try:
-        async with line.post(url, _headers(headers, upstream), told, upstream.ssl) as response:
-            async for piece in response.pieces():
-                said += piece[: _LARGEST_ERROR - len(said)]
-    except LineLost as error:
-        raise explained(NotReachable, upstream.name, upstream.clean(str(error))) from None
-    return response.status, passed(response.headers), upstream.clean(said.decode("utf-8", "replace")).encode()
+        async with pool.post(url, _request_headers(headers, upstream), data, upstream.ssl) as response:
+            async for chunk in response.chunks():
+                answer += chunk[: _MAX_ERROR_BYTES - len(answer)]
+    except ConnectionLost as error:
+        raise build_error(NotReachable, upstream.name, upstream.redact(str(error))) from None
+    data = upstream.redact(answer.decode("utf-8", "replace")).encode()
+    return response.status, forwarded_headers(response.headers), data
 
 
-def _headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:
-    """The program's headers, with the key or the login of the hall."""
-    sent = {**passed(headers), **upstream.headers, "accept-encoding": "identity", "content-type": "application/json"}
-    if upstream.login:
-        said = [part.strip() for part in sent.get("anthropic-beta", "").split(",") if part.strip()]
-        sent["anthropic-beta"] = ",".join(said if BETA in said else [*said, BETA])
+def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:
+    fixed = {"accept-encoding": "identity", "content-type": "application/json"}
+    sent = {**forwarded_headers(headers), **upstream.headers, **fixed}
+    if upstream.has_login:
+        betas = [part.strip() for part in sent.get("anthropic-beta", "").split(",") if part.strip()]
+        sent["anthropic-beta"] = ",".join(betas if LOGIN_BETA in betas else [*betas, LOGIN_BETA])
     return sent
 
 
-def passed(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that are for the other end."""
-    told = ((name.lower(), value) for name, value in headers.items())
-    kept = [(name, value) for name, value in told if name not in _OWN and not name.startswith(_OWN_BEGINNINGS)]
-    return dict(kept[:_PASSED])
+def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that are meant for the other end."""
+    lower = [(name.lower(), value) for name, value in headers.items()]
+    forwarded = [(n, value) for n, value in lower if n not in _DROPPED_HEADERS and not n.startswith(_DROPPED_PREFIXES)]
+    return dict(forwarded[:_MAX_HEADERS])
 
 
-def _blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All that can be marked for the provider's cache."""
+def _cacheable_blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield all blocks that can be marked for the provider's cache."""
     yield body
-    said = body.get("messages")
-    contents = [one.get("content") for one in cast("list[Any]", said if isinstance(said, list) else ())]
+    messages = body.get("messages")
+    contents = [item.get("content") for item in cast("list[Any]", messages if isinstance(messages, list) else ())]
     for blocks in (body.get("system"), body.get("tools"), *contents):
         for block in cast("list[Any]", blocks if isinstance(blocks, list) else ()):
             if isinstance(block, dict):
                 yield cast("dict[str, Any]", block)
 
 
-def _broken_off(upstream: Upstream, broken: BrokenOff) -> ModelFailed:
-    """What an answer that did not come to its end means: what the provider said, or that it said nothing."""
+def _incomplete_error(upstream: Upstream, broken: IncompleteAnswer) -> ModelFailed:
+    """Return the error for an incomplete answer, with the provider's message if there is one."""
     if broken.body is None:
-        text = f"{upstream.name}: the answer broke off before it was complete"
+        text = f"{upstream.name}: the answer ended before it was complete"
         return ModelFailed(text, transient=True, charged=True)
-    failed = upstream.failure(None, broken.body, None)
+    failed = upstream.make_error(None, broken.body, None)
     failed.charged = True
-    failed.transient = not isinstance(failed, _LASTING)
+    failed.transient = not isinstance(failed, _PERMANENT_ERRORS)
     return failed

@@ -18,11 +18,11 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolRetu
 
 from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, RuntimeToolless
 from guildhall.core.ids import fingerprint
-from guildhall.models.dialects.base import Dialect, Malformed, Trim, WireRequest, parse
-from guildhall.models.dialects.canonical import in_order, renamed
-from guildhall.models.model import Upstream, sent_text, tokens
-from guildhall.models.passthrough.connection import Line
-from guildhall.models.passthrough.request import Through, counted
+from guildhall.models.dialects.base import Dialect, InvalidMessage, TrimRules, WireRequest, parse_body
+from guildhall.models.dialects.canonical import rename_tools, sort_results
+from guildhall.models.model import Upstream, estimate_tokens, latest_input
+from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.request import PassthroughRequest, count_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,18 +31,20 @@ if TYPE_CHECKING:
     from pydantic_ai.usage import RequestUsage
 
     # The model door of a run.
-    Ask = Callable[[str, Sequence[ModelMessage], ModelRequestParameters, Through | None], Awaitable[ModelResponse]]
+    Ask = Callable[
+        [str, Sequence[ModelMessage], ModelRequestParameters, PassthroughRequest | None], Awaitable[ModelResponse]
+    ]
 
-MAX_CALLS = 16  # of one run under way at a time
-_ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
+MAX_CALLS = 16  # running at a time, of one run
+_SIDE_ANSWER = "ok"  # for requests of the program itself, such as a request for a title
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
-_FINAL = {"x-should-retry": "false"}  # the clients of both providers heed it: asking again is the door's to do
+_NO_RETRY = {"x-should-retry": "false"}  # the clients of both providers obey it: only the door retries
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What the program is answered."""
+    """The HTTP response for a program."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,153 +52,157 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """The only content that the model of a run is shown. Programs add text of their own and cut long text."""
+class RunContent:
+    """The only content that the model of a run may see. Programs add text of their own and shorten long text."""
 
     prompt: str
-    names: Mapping[str, str]  # the run's tools as the program shows them, and as they are called here
-    parameters: ModelRequestParameters  # those tools as they are to be shown
-    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, "ToolReturnPart"])  # by call; it grows
-    settle: Callable[[], Awaitable[None]] | None = None  # waits for the results of calls under way
+    names: Mapping[str, str]  # the program's names of the run's tools, with the run's own names
+    parameters: ModelRequestParameters  # with the definitions of these tools
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, "ToolReturnPart"])  # by call id; it grows
+    wait_for_results: Callable[[], Awaitable[None]] | None = None
 
-    def trim(self, *, login: bool) -> Trim:
+    def trim_rules(self, *, has_login: bool) -> TrimRules:
         ours = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
         known = {theirs: ours[name] for theirs, name in self.names.items() if name in ours}
         tools = frozenset(self.names)
-        return Trim(prompt=self.prompt, tools=tools, definitions=known, results=self.results, login=login)
+        return TrimRules(prompt=self.prompt, tools=tools, definitions=known, results=self.results, has_login=has_login)
 
 
 @dataclass(kw_only=True)
 class _Call:
-    """A call under way: what is asked, and what of the answer may be passed on by now."""
+    """A model call that is running."""
 
     question: str
-    pieces: asyncio.Queue[bytes | None]
+    chunks: asyncio.Queue[bytes | None]
     task: asyncio.Future[ModelResponse]
-    through: Through
+    request: PassthroughRequest
 
 
-class Passing:
-    """Answers the requests of the program that executes one run."""
+class PassthroughSession:
+    """Answers the model requests of the program that executes one run."""
 
     def __init__(
         self,
         ask: Ask,
         *,
-        shown: Shown | None,
-        breaks: Callable[[Exception], None],
-        heard: Callable[[str, ModelResponse], None] = lambda key, response: None,
-        another: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
+        content: RunContent | None,
+        on_error: Callable[[Exception], None],
+        on_answer: Callable[[str, ModelResponse], None] = lambda key, response: None,
+        has_other_question: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
         upstream: Callable[[str], Upstream | None] = lambda api: None,
-        line: Line | None = None,
-        id: str = "",
-        retries: bool = False,
+        pool: ConnectionPool | None = None,
+        id_prefix: str = "",
+        may_retry: bool = False,
     ) -> None:
-        """Without `shown`, the model is shown everything that the program asks.
+        """Without `content`, the model sees each request unchanged.
 
-        `breaks` ends the run with an error, and `heard` gets each answer when it is recorded. `another` returns True if
-        another question is recorded under a key. `upstream` returns where requests are passed on, over `line`.
-        `retries`: the program may repeat failed requests; else only the door does.
+        `on_error` ends the run. `on_answer` gets each recorded answer. `has_other_question` returns True if a different
+        question is recorded under a key. `upstream` returns the provider that requests are forwarded to. `may_retry`:
+        the program may repeat failed requests; otherwise only the door retries.
         """
         self._ask = ask
-        self._shown = shown
-        self._breaks = breaks
-        self._heard = heard
-        self._another = another
+        self._content = content
+        self._on_error = on_error
+        self._on_answer = on_answer
+        self._has_other_question = has_other_question
         self._upstream = upstream
-        self._line = line or Line()
-        self._id = id
-        self._final = {} if retries else _FINAL
+        self._pool = pool or ConnectionPool()
+        self._id_prefix = id_prefix
+        self._retry_headers = {} if may_retry else _NO_RETRY
         self._calls: dict[str, _Call] = {}
-        self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
+        self._usage: dict[str, RequestUsage] = {}  # by call key
 
-    def under_way(self) -> tuple[asyncio.Future[ModelResponse], ...]:
+    def active_calls(self) -> tuple[asyncio.Future[ModelResponse], ...]:
         return tuple(call.task for call in self._calls.values())
 
     def close(self) -> None:
-        """Cuts off what is under way."""
-        for task in self.under_way():
+        for task in self.active_calls():
             task.cancel()
 
     async def answer(
         self, dialect: Dialect, body: bytes, headers: Mapping[str, str], *, query: str = "", count: bool = False
     ) -> Reply:
-        """The answer to a request, in the format of its API. `count`: only its tokens are to be counted."""
+        """Return the reply to a model request, or its number of tokens if `count` is True."""
         try:
-            told = parse(body)
+            content = parse_body(body)
             if count:
-                return await self._counted(dialect, told, headers)
-            if self._shown is not None and self._shown.settle is not None:
-                await self._shown.settle()
-            if self._is_aside(dialect, told):
-                return self._aside(dialect, told)
-            trimmed = self._trimmed(dialect, told)
-            request = self._ours(dialect.read(trimmed))
-        except Malformed as error:
-            return failure(dialect, 400, error.message, error.param)
+                return await self._count_tokens(dialect, content, headers)
+            if self._content is not None and self._content.wait_for_results is not None:
+                await self._content.wait_for_results()
+            if self._is_side_request(dialect, content):
+                return self._answer_side_request(dialect, content)
+            trimmed = self._trim(dialect, content)
+            request = self._normalize(dialect.parse_request(trimmed))
+        except InvalidMessage as error:
+            return error_reply(dialect, 400, error.message, error.param)
         except GuildError as error:
-            self._breaks(error)
-            return failure(dialect, 400, str(error))
-        return await self._reply(dialect, request, trimmed, headers, query)
+            self._on_error(error)
+            return error_reply(dialect, 400, str(error))
+        return await self._answer_call(dialect, request, trimmed, headers, query)
 
-    def models(self, dialect: Dialect) -> Reply:
-        """The models that the program may ask: the run has one."""
+    def list_models(self, dialect: Dialect) -> Reply:
+        """Return the reply to a request for models. A run has one model."""
         upstream = self._upstream(dialect.api)
         model = {"id": upstream.model if upstream else "model", "object": "model", "type": "model"}
-        return _whole(200, {"object": "list", "data": [model], "has_more": False})
+        return _json_reply(200, {"object": "list", "data": [model], "has_more": False})
 
-    def _is_aside(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
-        """Whether the program asks for something of its own: then the run's prompt is not in the request."""
-        return self._shown is not None and _bare(self._shown.prompt) not in _bare(dialect.system(body))
+    def _is_side_request(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
+        """Return True if the run's prompt is missing, so that the request is the program's own."""
+        return self._content is not None and _words(self._content.prompt) not in _words(dialect.system_prompt(body))
 
-    def _aside(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
-        """A title for the conversation costs nothing and is nobody's. A summary of it would be another run."""
-        request = dialect.read(body)
+    def _answer_side_request(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
+        """Return a fixed answer, for example to a request for a title.
+
+        A summary of the conversation would change the run, so it fails.
+        """
+        request = dialect.parse_request(body)
         if any(message.kind == "response" for message in request.messages):
             error = RuntimeFailed(
-                "the program asked its model for something of its own in the midst of the run, such as a summary",
-                hint="The conversation has probably become too long: give the worker less to do at once.",
+                "the program sent a model request of its own during the run, such as a request for a summary",
+                hint="The conversation is probably too long. Give the worker a smaller task.",
             )
-            self._breaks(error)
-            return failure(dialect, 400, str(error))
-        return _rendered(dialect, request, ModelResponse(parts=[TextPart(_ASIDE)], finish_reason="stop"), "aside")
+            self._on_error(error)
+            return error_reply(dialect, 400, str(error))
+        return _render(dialect, request, ModelResponse(parts=[TextPart(_SIDE_ANSWER)], finish_reason="stop"), "aside")
 
-    def _trimmed(self, dialect: Dialect, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._shown is None:
+    def _trim(self, dialect: Dialect, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._content is None:
             return body
         upstream = self._upstream(dialect.api)
-        return dialect.trimmed(body, self._shown.trim(login=upstream is not None and upstream.login))
+        return dialect.trim(body, self._content.trim_rules(has_login=upstream is not None and upstream.has_login))
 
-    async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """The tokens of a request, by the provider; where there is none, or it is not to see it, by a rule of thumb."""
-        aside = self._is_aside(dialect, body)
-        body = body if aside else self._trimmed(dialect, body)
-        request = dialect.read({"max_tokens": 1, **body})
-        upstream = None if aside else self._upstream(dialect.api)
+    async def _count_tokens(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
+        """Return the provider's token count, or an estimate without a provider or for a side request."""
+        is_side = self._is_side_request(dialect, body)
+        body = body if is_side else self._trim(dialect, body)
+        request = dialect.parse_request({"max_tokens": 1, **body})
+        upstream = None if is_side else self._upstream(dialect.api)
         if upstream is not None:
             try:
-                status, more, told = await counted(dialect, body, headers, self._line, upstream)
+                status, more, data = await count_tokens(dialect, body, headers, self._pool, upstream)
             except ModelFailed as error:
-                return failure(dialect, error.status or 503, str(error))
-            return Reply(status=status, headers={**_JSON, **more}, body=_at_once([told]))
-        texts = sum(len(sent_text([message])) for message in request.messages if message.kind == "request")
-        return _whole(200, {"input_tokens": tokens(texts)})
+                return error_reply(dialect, error.status or 503, str(error))
+            return Reply(status=status, headers={**_JSON, **more}, body=_iterate([data]))
+        texts = sum(len(latest_input([message])) for message in request.messages if message.kind == "request")
+        return _json_reply(200, {"input_tokens": estimate_tokens(texts)})
 
-    def _ours(self, request: WireRequest) -> WireRequest:
-        """The request with our names, and the prompt where every run has it. Raises where tools are missing."""
-        if (shown := self._shown) is None:
+    def _normalize(self, request: WireRequest) -> WireRequest:
+        """Return the request with the run's tool names and prompt. Raise RuntimeToolless if tools are missing."""
+        if (content := self._content) is None:
             return request
         offered = (*request.parameters.function_tools, *request.parameters.output_tools)
-        if missing := sorted(shown.names[name] for name in shown.names.keys() - {tool.name for tool in offered}):
-            raise RuntimeToolless(f"the program does not show its model the tools of the run: {', '.join(missing)}")
-        messages = [renamed(message, shown.names, shown.prompt, shown.results) for message in request.messages]
-        messages = in_order([message for message in messages if message.parts])
+        if missing := sorted(content.names[name] for name in content.names.keys() - {tool.name for tool in offered}):
+            raise RuntimeToolless(f"the program does not offer the tools of the run to its model: {', '.join(missing)}")
+        messages = [
+            rename_tools(message, content.names, content.prompt, content.results) for message in request.messages
+        ]
+        messages = sort_results([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":
-            raise Malformed("messages: the last one is not the user's", "messages")
-        return replace(request, messages=self._with_usage(messages), parameters=shown.parameters)
+            raise InvalidMessage("messages: the last message is not from the user", "messages")
+        return replace(request, messages=self._add_usage(messages), parameters=content.parameters)
 
-    def _with_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
+    def _add_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """Set the known usage of earlier answers, so that the door need not estimate their tokens."""
         steps = count(1)
         return [
             replace(message, usage=self._usage.get(f"m{next(steps)}", message.usage))
@@ -205,125 +211,131 @@ class Passing:
             for message in messages
         ]
 
-    async def _reply(
+    async def _answer_call(
         self, dialect: Dialect, request: WireRequest, body: Mapping[str, Any], headers: Mapping[str, str], query: str
     ) -> Reply:
         step = sum(1 for message in request.messages if message.kind == "response")
-        fields = ("part_kind", "content", "tool_name", "tool_call_id", "args")  # equal when the question is repeated
-        question = fingerprint(
-            [[repr(getattr(part, name, None)) for name in fields] for part in request.messages[-1].parts]
-        )
-        key = self._key(f"m{step + 1}", question, request.messages)
+        fields = ("part_kind", "content", "tool_name", "tool_call_id", "args")  # equal if the question is repeated
+        parts = request.messages[-1].parts
+        question = fingerprint([[repr(getattr(part, name, None)) for name in fields] for part in parts])
+        key = self._call_key(f"m{step + 1}", question, request.messages)
         if (call := self._calls.get(key)) is not None:
-            return await self._joined(dialect, request, call, key)
+            return await self._wait_for_answer(dialect, request, call, key)
         if len(self._calls) >= MAX_CALLS:
-            return failure(dialect, 429, f"{MAX_CALLS} calls of this run are under way: wait for one of them")
-        pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
-        through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, ours=self._named, query=query)
-        asked = self._ask(key, request.messages, request.parameters, through)
-        call = _Call(question=question, pieces=pieces, task=asyncio.ensure_future(asked), through=through)
+            return error_reply(dialect, 429, f"{MAX_CALLS} calls of this run are running: wait for one of them")
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        forwarded = PassthroughRequest(
+            dialect,
+            body,
+            headers,
+            self._pool,
+            on_data=chunks.put_nowait,
+            restore_names=self._restore_names,
+            query=query,
+        )
+        call_model = self._ask(key, request.messages, request.parameters, forwarded)
+        call = _Call(question=question, chunks=chunks, task=asyncio.ensure_future(call_model), request=forwarded)
         self._calls[key] = call
-        call.task.add_done_callback(lambda done: self._over(key, call))
-        if (first := await pieces.get()) is None:
-            return await self._joined(dialect, request, call, key)
-        headers = {**_EVENTS, **(through.head or {})}
-        return Reply(status=200, headers=headers, body=self._flowing(dialect, call, first))
+        call.task.add_done_callback(lambda done: self._finish_call(key, call))
+        if (first := await chunks.get()) is None:
+            return await self._wait_for_answer(dialect, request, call, key)
+        headers = {**_EVENTS, **(forwarded.answer_headers or {})}
+        return Reply(status=200, headers=headers, body=self._stream_body(dialect, call, first))
 
-    def _key(self, first: str, question: str, messages: Sequence[ModelMessage]) -> str:
-        """The key of a call: that of its place in the conversation, unless that is another question's."""
+    def _call_key(self, first: str, question: str, messages: Sequence[ModelMessage]) -> str:
+        """Return the key for the step, with a suffix if another question has that key."""
         key, number = first, 1
         while True:
             call = self._calls.get(key)
-            if call.question == question if call is not None else not self._another(key, messages):
+            if call.question == question if call is not None else not self._has_other_question(key, messages):
                 return key
             number += 1
             key = f"{first}.{number}"
 
-    def _over(self, key: str, call: _Call) -> None:
-        """The call is on record, or has failed: now the end may be passed on. A failure ends the run."""
+    def _finish_call(self, key: str, call: _Call) -> None:
+        """Report the recorded answer or the error, and end the queue of chunks."""
         self._calls.pop(key, None)
         error = None if call.task.cancelled() else call.task.exception()
         if error is None and not call.task.cancelled():
             response = call.task.result()
             if key not in self._usage:
-                self._heard(key, response)
+                self._on_answer(key, response)
             self._usage[key] = response.usage
         elif isinstance(error, Exception):
-            self._breaks(error)
-        call.pieces.put_nowait(None)
+            self._on_error(error)
+        call.chunks.put_nowait(None)
 
-    async def _joined(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
-        """The whole answer, when it is on record."""
-        await asyncio.wait([call.task])  # it goes on when this one is cancelled
+    async def _wait_for_answer(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
+        await asyncio.wait([call.task])  # the call continues if this request is cancelled
         if call.task.cancelled():
-            return failure(dialect, 503, "the run has ended, or was put away")
+            return error_reply(dialect, 503, "the run has ended or was paused")
         error = call.task.exception()
         if error is not None:
-            return self._failed(dialect, call, error)
-        through = call.through
-        if not through.begun and through.head is not None:
-            is_stream = through.head.get("content-type", "").startswith("text/event-stream")
+            return self._failure_reply(dialect, call, error)
+        sent = call.request
+        if not sent.has_started and sent.answer_headers is not None:
+            is_stream = sent.answer_headers.get("content-type", "").startswith("text/event-stream")
             if is_stream == request.stream:
-                kind = _EVENTS if request.stream else _JSON
-                return Reply(status=200, headers={**kind, **through.head}, body=_at_once([bytes(through.held)]))
-        return _rendered(dialect, request, self._theirs(call.task.result()), f"{self._id}{key}")
+                headers = {**(_EVENTS if is_stream else _JSON), **sent.answer_headers}
+                return Reply(status=200, headers=headers, body=_iterate([bytes(sent.held_bytes)]))
+        return _render(dialect, request, self._program_names(call.task.result()), f"{self._id_prefix}{key}")
 
-    async def _flowing(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
-        """The pieces as they come; after the last one what was held, or what went wrong."""
+    async def _stream_body(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
+        """Yield the chunks as they arrive, then the held bytes or an error event."""
         yield first
-        while (piece := await call.pieces.get()) is not None:
-            yield piece
+        while (chunk := await call.chunks.get()) is not None:
+            yield chunk
         if call.task.cancelled():
-            yield dialect.broken(503, "the run has ended, or was put away").encode()
+            yield dialect.error_event(503, "the run has ended or was paused").encode()
         elif (error := call.task.exception()) is not None:
             status = (error.status if isinstance(error, ModelFailed) else None) or 500
-            yield dialect.broken(status, _words(error)).encode()
+            yield dialect.error_event(status, _error_text(error)).encode()
         else:
-            yield bytes(call.through.held)
+            yield bytes(call.request.held_bytes)
 
-    def _failed(self, dialect: Dialect, call: _Call, error: BaseException) -> Reply:
-        """A provider's refusal as it came; all else in the shape of the API. None of it is to be tried again."""
-        refusal = call.through.refusal
-        if isinstance(error, ModelFailed) and refusal is not None:
-            status, headers, body = refusal
-            return Reply(status=status, headers={**_JSON, **headers, **self._final}, body=_at_once([body]))
+    def _failure_reply(self, dialect: Dialect, call: _Call, error: BaseException) -> Reply:
+        """Return the provider's error response unchanged, or another error in the format of the API."""
+        if isinstance(error, ModelFailed) and call.request.error_response is not None:
+            status, headers, body = call.request.error_response
+            return Reply(status=status, headers={**_JSON, **headers, **self._retry_headers}, body=_iterate([body]))
         status, after = (error.status, error.retry_after) if isinstance(error, ModelFailed) else (None, None)
         more = {} if after is None else {"retry-after-ms": str(int(after * 1000))}
-        return _whole(status or 400, dialect.error(status or 400, _words(error)), {**self._final, **more})
+        body = dialect.error_body(status or 400, _error_text(error))
+        return _json_reply(status or 400, body, {**self._retry_headers, **more})
 
-    def _named(self, response: ModelResponse) -> ModelResponse:
-        return response if self._shown is None else renamed(response, self._shown.names)
+    def _restore_names(self, response: ModelResponse) -> ModelResponse:
+        return response if self._content is None else rename_tools(response, self._content.names)
 
-    def _theirs(self, response: ModelResponse) -> ModelResponse:
-        if self._shown is None:
+    def _program_names(self, response: ModelResponse) -> ModelResponse:
+        if self._content is None:
             return response
-        return renamed(response, {ours: theirs for theirs, ours in self._shown.names.items()})
+        return rename_tools(response, {ours: theirs for theirs, ours in self._content.names.items()})
 
 
-def failure(dialect: Dialect, status: int, message: str, param: str | None = None) -> Reply:
-    """A failure in the shape of the API, which asking again does not help."""
-    return _whole(status, dialect.error(status, message, param), _FINAL)
+def error_reply(dialect: Dialect, status: int, message: str, param: str | None = None) -> Reply:
+    """Return an error in the format of the API that the client must not retry."""
+    return _json_reply(status, dialect.error_body(status, message, param), _NO_RETRY)
 
 
-def _rendered(dialect: Dialect, request: WireRequest, response: ModelResponse, id: str) -> Reply:
+def _render(dialect: Dialect, request: WireRequest, response: ModelResponse, id: str) -> Reply:
     if request.stream:
-        events = (event.encode() for event in dialect.stream(request, response, id))
-        return Reply(status=200, headers=_EVENTS, body=_at_once(events))
-    return _whole(200, dialect.whole(request, response, id))
+        events = (event.encode() for event in dialect.stream_answer(request, response, id))
+        return Reply(status=200, headers=_EVENTS, body=_iterate(events))
+    return _json_reply(200, dialect.build_answer(request, response, id))
 
 
-def _whole(status: int, told: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
-    return Reply(status=status, headers={**_JSON, **(headers or {})}, body=_at_once([json.dumps(told).encode()]))
+def _json_reply(status: int, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status=status, headers={**_JSON, **(headers or {})}, body=_iterate([json.dumps(payload).encode()]))
 
 
-async def _at_once(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
-    for piece in pieces:
-        yield piece
+async def _iterate(chunks: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    for chunk in chunks:
+        yield chunk
 
 
-def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, GuildError) else f"the call broke: {type(error).__name__}"
+def _error_text(error: BaseException) -> str:
+    return str(error) if isinstance(error, GuildError) else f"internal error: {type(error).__name__}"
 
 
-def _bare(text: str) -> str:
+def _words(text: str) -> str:
     return " ".join(text.split())

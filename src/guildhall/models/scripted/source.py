@@ -21,18 +21,18 @@ from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptExhausted, ScriptMismatch
 from guildhall.core.text import did_you_mean
 from guildhall.models.model import (
-    VOTER,
+    VOTER_PREFIX,
     OnText,
     Query,
+    estimate_tokens,
+    inputs_by_step,
     is_transient,
-    pieces,
-    sent_each_time,
-    sent_text,
+    latest_input,
+    part_text,
+    split_text,
     system_text,
-    text_of,
-    tokens,
 )
-from guildhall.models.provider_errors import kind_of
+from guildhall.models.provider_errors import error_class
 from guildhall.models.scripted.test_case import Case, Strict
 
 if TYPE_CHECKING:
@@ -43,35 +43,35 @@ if TYPE_CHECKING:
     from pydantic_ai.usage import RequestUsage
 
 
-_TAKEN = re.compile(r"\$\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
-def taken(patterns: Sequence[str | None], messages: Sequence[ModelMessage]) -> dict[str, str]:
-    """What the named groups of these patterns found, each in what was sent before its answer. The last one counts."""
+def captured_values(patterns: Sequence[str | None], messages: Sequence[ModelMessage]) -> dict[str, str]:
+    """Return the values of the named groups in `expect` patterns. Each pattern is matched against its own input."""
     found: dict[str, str] = {}
     if not any("(?P<" in pattern for pattern in patterns if pattern):
         return found
-    for pattern, sent in zip(patterns, sent_each_time(messages), strict=False):
+    for pattern, sent in zip(patterns, inputs_by_step(messages), strict=False):
         if pattern and (match := re.search(pattern, sent)):
             found.update({name: text for name, text in match.groupdict().items() if text is not None})
     return found
 
 
-def filled(value: Any, taken: Mapping[str, str]) -> Any:
-    """Arguments with what was taken in the place of `${name}`. What no group is named after stays as it is."""
+def substitute(value: Any, captured: Mapping[str, str]) -> Any:
+    """Replace `${name}` in arguments by the captured value. Unknown names stay unchanged."""
     if isinstance(value, str):
-        return _TAKEN.sub(lambda match: taken.get(match[1], match[0]), value)
+        return _PLACEHOLDER.sub(lambda match: captured.get(match[1], match[0]), value)
     if isinstance(value, list):
-        return [filled(one, taken) for one in cast("list[Any]", value)]
+        return [substitute(item, captured) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {name: filled(one, taken) for name, one in cast("dict[str, Any]", value).items()}
+        return {name: substitute(item, captured) for name, item in cast("dict[str, Any]", value).items()}
     return value
 
 
-ANYONE = "*"
-_SHOWN = 2_000  # characters of what was sent, in the error about it
+ANY_WORKER = "*"
+_MAX_SHOWN_CHARS = 2_000  # of the input, in an error
 _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
-_ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
+_RETRY_AFTER_S = 0.05
 
 
 class Price(Strict):
@@ -82,7 +82,7 @@ class Price(Strict):
 
 
 class ScriptedUsage(Strict):
-    """The tokens that an answer is said to have cost. `input` includes what came from, or went into, the cache."""
+    """The token counts of an answer. `input` includes cached tokens."""
 
     input: NonNegativeInt
     output: NonNegativeInt
@@ -92,40 +92,40 @@ class ScriptedUsage(Strict):
     @model_validator(mode="after")
     def _cache_is_input(self) -> ScriptedUsage:
         if self.cache_read + self.cache_write > self.input:
-            raise ValueError("cache_read and cache_write are parts of input and cannot be more than it")
+            raise ValueError("cache_read and cache_write are parts of input and cannot exceed it")
         return self
 
 
 class ScriptedResult(Strict):
-    """What a call gave back when it was recorded."""
+    """The recorded result of a tool call."""
 
     text: str
     is_error: bool = False
 
 
 class ScriptedCall(Strict):
-    """One call of a tool. Arguments that are text are what the model wrote, JSON or not."""
+    """A tool call. Arguments as text are sent unchanged, even if they are not JSON."""
 
     call: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
-    result: ScriptedResult | None = None  # for `guild test`: what came of it, where the call is not to be made again
+    result: ScriptedResult | None = None  # for `guild test`, if the call is not executed again
 
 
 class Answer(Strict):
-    """One answer of the model, or one failure in its place."""
+    """An answer of the model, or a failure in its place."""
 
-    sent: str | list[str] | None = None  # for `guild test`: what the model was newly told before it answered
+    sent: str | list[str] | None = None  # for `guild test`: the new input before this answer
     call: Annotated[str, Field(min_length=1)] | None = None
     arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
     result: ScriptedResult | None = None
     calls: Annotated[list[ScriptedCall], Field(min_length=1)] | None = None
     say: str | None = None
     output: dict[str, Any] | None = None
-    cut_off: bool = False  # at the longest that an answer may be
+    cut_off: bool = False  # at the maximum length of an answer
     sleep: Annotated[float, Field(ge=0, le=3600)] = 0
     usage: ScriptedUsage | None = None
     expect: str | None = None
-    expect_system: str | None = None  # the same for the system prompt
+    expect_system: str | None = None  # a pattern for the system prompt
     fail: Annotated[int, Field(ge=400, le=599)] | None = None
 
     @model_validator(mode="after")
@@ -133,12 +133,12 @@ class Answer(Strict):
         names = ("call", "calls", "say", "output", "usage", "expect", "expect_system", "sent")
         content = {name for name in names if getattr(self, name) is not None}
         if self.fail is not None and content:
-            raise ValueError(f"`fail` stands alone: an answer that fails has no `{min(content)}`")
+            raise ValueError(f"`fail` cannot be combined with `{min(content)}`")
         if self.fail is None and not content & {"call", "calls", "say", "output"}:
             raise ValueError("an answer needs one of `say`, `call`, `calls`, `output` or `fail`")
         for name, value in (("with", self.arguments), ("result", self.result)):
             if value is not None and self.call is None:
-                raise ValueError(f"`{name}` belongs to a `call`, and there is none here")
+                raise ValueError(f"`{name}` needs a `call`")
         if self.call is not None and self.calls is not None:
             raise ValueError("use either `call` or `calls`")
         _check_pattern("expect", self.expect or "")
@@ -146,7 +146,7 @@ class Answer(Strict):
         return self
 
     @property
-    def every_call(self) -> list[ScriptedCall]:
+    def all_calls(self) -> list[ScriptedCall]:
         if self.call is not None:
             return [ScriptedCall.model_validate({"call": self.call, "with": self.arguments, "result": self.result})]
         return list(self.calls or ())
@@ -159,17 +159,17 @@ def _check_pattern(name: str, pattern: str) -> None:
         raise ValueError(f"`{name}` is not a regular expression: {error}") from None
 
 
-def _a_run(value: Any) -> Any:
+def _check_run(value: Any) -> Any:
     if isinstance(value, dict):
         raise ValueError("a run is a list of answers: write `- - say: ...` for the first answer of a run")
     return value
 
 
-ScriptedRun = Annotated[list[Answer], BeforeValidator(_a_run)]
+ScriptedRun = Annotated[list[Answer], BeforeValidator(_check_run)]
 
 
 class Script(Strict):
-    """The whole file."""
+    """A parsed script file."""
 
     price: Price | None = None
     accepts: list[Literal["image", "pdf"]] = Field(default=["image", "pdf"])
@@ -178,27 +178,24 @@ class Script(Strict):
     repeat: bool = False
     test: Case | None = None
 
-    def runs_of(self, worker: str) -> list[list[Answer]] | None:
-        """The runs of a worker, or of anyone; None: nobody thought of it."""
-        return self.workers.get(worker, self.workers.get(ANYONE))
+    def find_runs(self, worker: str) -> list[list[Answer]] | None:
+        """Return the runs of a worker, or of any worker, or None if the script has neither."""
+        return self.workers.get(worker, self.workers.get(ANY_WORKER))
 
-    def run_of(self, worker: str, ordinal: int) -> list[Answer] | None:
-        """The answers of the how-manieth run of a worker; None: there are none for it."""
-        runs = self.runs_of(worker) or []
+    def find_run(self, worker: str, ordinal: int) -> list[Answer] | None:
+        runs = self.find_runs(worker) or []
         if ordinal < len(runs):
             return runs[ordinal]
         return runs[-1] if self.repeat and runs else None
 
 
 def load_script(path: Path) -> Script:
-    """The script in this file; what is wrong with it is an error with its line, its field and the nearest name."""
+    """Read a script. Raise InvalidFile with the line and the field of an error."""
     return yaml.validate(Script, yaml.read(path))
 
 
 @dataclass(frozen=True)
 class ScriptSource:
-    """Answers from a script."""
-
     path: Path
     script: Script
     clock: Clock = field(default_factory=SystemClock)
@@ -213,34 +210,33 @@ class ScriptSource:
             return None
         return (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1_000_000
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return ("pdf" if media_type == "application/pdf" else media_type.partition("/")[0]) in self.script.accepts
 
     def upstream(self, api: str) -> None:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        self._refuse_files(query)
-        answer = self._find(query)
-        self._expect(answer, query)
+        self._check_files(query)
+        answer = self._find_answer(query)
+        self._check_expectations(answer, query)
         if answer.sleep:
             await self.clock.sleep(answer.sleep)
         if answer.fail is not None:
-            raise kind_of(answer.fail, "")(
-                f"the scripted provider failed with HTTP {answer.fail}",
+            raise error_class(answer.fail, "")(
+                f"scripted failure: HTTP {answer.fail}",
                 transient=is_transient(answer.fail),
                 status=answer.fail,
-                retry_after=_ASK_AGAIN_AFTER,
-                where=self._place(query),
+                retry_after=_RETRY_AFTER_S,
+                where=self._location(query),
             )
-        for piece in pieces(answer.say or ""):
-            on_text(piece)
-        patterns = [entry.expect for entry in self._run(query) if entry.fail is None]
-        return _response(self.name, answer, query, taken(patterns, query.messages))
+        for chunk in split_text(answer.say or ""):
+            on_text(chunk)
+        patterns = [entry.expect for entry in self._find_run(query) if entry.fail is None]
+        return _build_response(self.name, answer, query, captured_values(patterns, query.messages))
 
-    def _find(self, query: Query) -> Answer:
-        """The entry that the question leads to: the worker's list, the run's answers, the step, the attempt."""
-        run = self._run(query)
+    def _find_answer(self, query: Query) -> Answer:
+        run = self._find_run(query)
         failures: list[Answer] = []
         step = 0
         for entry in run:
@@ -254,72 +250,72 @@ class ScriptSource:
         if step == query.step and query.attempt < len(failures):
             return failures[query.attempt]
         raise ScriptExhausted(
-            f"the script is used up: it has {step} answers for this run, and answer {query.step + 1} was asked for",
-            hint="Add the answer, or end the run with one that only has `say`.",
-            where=self._place(query),
+            f"script exhausted: it has {step} answers for this run, and answer {query.step + 1} was requested",
+            hint="Add the answer, or end the run with an answer that only has `say`.",
+            where=self._location(query),
         )
 
-    def _run(self, query: Query) -> list[Answer]:
+    def _find_run(self, query: Query) -> list[Answer]:
         workers = self.script.workers
-        if query.worker.startswith(VOTER) and query.worker not in workers:
-            return self._vote(query)
-        runs = self.script.runs_of(query.worker)
+        if query.worker.startswith(VOTER_PREFIX) and query.worker not in workers:
+            return self._vote_answers(query)
+        runs = self.script.find_runs(query.worker)
         if runs is None:
             raise ScriptExhausted(
                 f"the script has no answers for the worker {query.worker!r}",
                 hint=did_you_mean(query.worker, workers) or "Add it under `workers:`.",
                 where=str(self.path),
             )
-        if (run := self.script.run_of(query.worker, query.ordinal)) is not None:
+        if (run := self.script.find_run(query.worker, query.ordinal)) is not None:
             return run
         raise ScriptExhausted(
-            f"the script is used up: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} began",
-            hint="Add a run, or say `repeat: true` to use the last one again.",
-            where=self._place(query),
+            f"script exhausted: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} started",
+            hint="Add a run, or set `repeat: true` to repeat the last run.",
+            where=self._location(query),
         )
 
-    def _vote(self, query: Query) -> list[Answer]:
-        """An agent's vote: for the one that `election` names, else for the first one that stands for it."""
-        ballot = _BALLOT.search(sent_text(query.messages[:1]))
+    def _vote_answers(self, query: Query) -> list[Answer]:
+        """Return the vote of an agent: for the candidate in `election`, or else for the first option."""
+        ballot = _BALLOT.search(latest_input(query.messages[:1]))
         if ballot is None:
-            raise ScriptExhausted("the script was asked for a vote, and shown no ballot", where=self._place(query))
-        choice = self.script.election.get(query.worker.removeprefix(VOTER), ballot[1].split(", ")[0])
+            raise ScriptExhausted("cannot vote: the input has no ballot", where=self._location(query))
+        choice = self.script.election.get(query.worker.removeprefix(VOTER_PREFIX), ballot[1].split(", ")[0])
         vote = {"call": "proposal_vote", "with": {"proposal": ballot[2], "choice": choice}}
         return [Answer.model_validate(vote), Answer(say="voted")]
 
-    def _refuse_files(self, query: Query) -> None:
-        """As a provider does with what its model cannot look at."""
+    def _check_files(self, query: Query) -> None:
+        """Raise ModelFailed for files that the model does not accept, as a provider does."""
         from pydantic_ai.messages import BinaryContent
 
         for message in query.messages:
             for part in message.parts if message.kind == "request" else ():
                 content = getattr(part, "content", None)
                 for item in content if isinstance(content, list | tuple) else ():  # pyright: ignore[reportUnknownVariableType]
-                    if isinstance(item, BinaryContent) and not self.takes(item.media_type):
+                    if isinstance(item, BinaryContent) and not self.accepts(item.media_type):
                         text = f"the scripted model does not accept {item.media_type}"
                         raise ModelFailed(text, status=400, where=str(self.path))
 
-    def _expect(self, answer: Answer, query: Query) -> None:
-        for pattern, shown_in in ((answer.expect, sent_text), (answer.expect_system, system_text)):
-            if pattern is None or re.search(pattern, sent := shown_in(query.messages)) is not None:
+    def _check_expectations(self, answer: Answer, query: Query) -> None:
+        for pattern, read in ((answer.expect, latest_input), (answer.expect_system, system_text)):
+            if pattern is None or re.search(pattern, sent := read(query.messages)) is not None:
                 continue
-            shown = sent if len(sent) <= _SHOWN else f"{sent[:_SHOWN]} ... ({len(sent)} characters)"
+            shown = sent if len(sent) <= _MAX_SHOWN_CHARS else f"{sent[:_MAX_SHOWN_CHARS]} ... ({len(sent)} characters)"
             raise ScriptMismatch(
-                f"the model was sent something else than the script expects\nexpected: {pattern}\nsent: {shown}",
-                where=self._place(query),
+                f"script mismatch: the model input does not match `expect`\nexpected: {pattern}\nsent: {shown}",
+                where=self._location(query),
             )
 
-    def _place(self, query: Query) -> str:
+    def _location(self, query: Query) -> str:
         return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
 
 
-def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str]) -> ModelResponse:
+def _build_response(name: str, answer: Answer, query: Query, captured: Mapping[str, str]) -> ModelResponse:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
-    calls: list[tuple[str, Any]] = [(call.call, filled(call.arguments or {}, taken)) for call in answer.every_call]
+    calls: list[tuple[str, Any]] = [(c.call, substitute(c.arguments or {}, captured)) for c in answer.all_calls]
     if answer.output is not None:
         if query.parameters.output_tools:
             calls.append((query.parameters.output_tools[0].name, answer.output))
@@ -328,32 +324,32 @@ def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str])
     parts += [ToolCallPart(*call, f"call_{query.step}_{index}") for index, call in enumerate(calls)]
     return ModelResponse(
         parts=parts,
-        usage=_usage(answer, query, parts),
+        usage=_answer_usage(answer, query, parts),
         model_name=name,
         finish_reason="length" if answer.cut_off else "tool_call" if calls else "stop",
     )
 
 
-def _usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> RequestUsage:
+def _answer_usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> RequestUsage:
     from pydantic_ai.usage import RequestUsage
 
-    if given := answer.usage:
+    if usage := answer.usage:
         return RequestUsage(
-            input_tokens=given.input,
-            output_tokens=given.output,
-            cache_read_tokens=given.cache_read,
-            cache_write_tokens=given.cache_write,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            cache_read_tokens=usage.cache_read,
+            cache_write_tokens=usage.cache_write,
         )
     return RequestUsage(
-        input_tokens=tokens(sum(_length(message) for message in query.messages)),
-        output_tokens=tokens(sum(_part_length(part) for part in parts)),
+        input_tokens=estimate_tokens(sum(_message_length(message) for message in query.messages)),
+        output_tokens=estimate_tokens(sum(_part_length(part) for part in parts)),
     )
 
 
-def _length(message: ModelMessage) -> int:
+def _message_length(message: ModelMessage) -> int:
     if message.kind == "response":
         return sum(_part_length(part) for part in message.parts)
-    return len(message.instructions or "") + sum(len(text_of(part)) for part in message.parts)
+    return len(message.instructions or "") + sum(len(part_text(part)) for part in message.parts)
 
 
 def _part_length(part: ModelResponsePart) -> int:

@@ -12,104 +12,102 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-# What stands in a script for what is another one each time: folders, ids.
+# Placeholders for values that differ each time.
 PROJECT = "@PROJECT@"
 HOME = "@HOME@"
-RUN = "@RUN@"  # the id of a run, in what a model is told
+RUN = "@RUN@"  # the id of a run in a model input
+TIME = "@TIME@"  # of a message in a room
+WHY = "@WHY@"  # the reason why an agent failed, in a message to the others
 
-TIME = "@TIME@"  # when something was said in a room
-WHY = "@WHY@"  # for what reason an agent has failed, in what the others are told of it
-
-TIMED_OUT = "timeout"  # in the place of an answer: nobody said anything in time
+TIMED_OUT = "timeout"  # replaces an answer if the ask timed out
 
 
 class Strict(BaseModel):
-    """A section of a script. Unknown names and values of another type are errors."""
+    """A section of a script that rejects unknown fields and values of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Reply(Strict):
-    """What a person answered to one ask."""
+    """The user's answer to an ask."""
 
     answer: Annotated[str, Field(min_length=1)]
     tool: str | None = None
     limit: str | None = None
-    loop: bool = False  # agents go round in circles
-    worker: str | None = None  # None: the worker of the test
-    run: PositiveInt = 1  # which of that worker's runs asked
+    loop: bool = False
+    worker: str | None = None  # by default the worker of the test
+    run: PositiveInt = 1  # of that worker
     note: str | None = None
 
     @model_validator(mode="after")
-    def _about_one_thing(self) -> Reply:
+    def _check_subject(self) -> Reply:
         if (self.tool is not None) + (self.limit is not None) + self.loop != 1:
-            raise ValueError("say what was asked about: either `tool` (an approval), `limit` or `loop`")
+            raise ValueError("set exactly one of `tool` (an approval), `limit` and `loop`")
         return self
 
 
-class Shown(Strict):
-    """What the model of one worker is shown besides the conversation."""
+class PromptSnapshot(Strict):
+    """The system prompt and the tools that the model of a worker gets."""
 
     system: str | None = None
     tools: dict[str, str] | None = None  # name -> fingerprint of its description and schema
 
 
-class Command(Strict):
-    """A command of a workflow's setup, and what came of it. A test does not run it."""
+class SetupCommand(Strict):
+    """A setup command of a workflow with its recorded output. A test does not execute it."""
 
     command: str
     variables: dict[str, str] = Field(default_factory=dict[str, str])
-    prints: str = ""  # what was kept of it; of one that failed: what was told of it
+    prints: str = ""  # its output, or the error message if it failed
     failed: bool = False
 
 
-class Spoken(Strict):
-    """What a person said to a team."""
+class UserMessage(Strict):
+    """A message of the user to a team."""
 
     person: Annotated[str, Field(min_length=1)]
-    to: list[str] = Field(default_factory=list[str])  # agents that it was for, beside those whom it mentions
+    to: list[str] = Field(default_factory=list[str])  # recipients in addition to the mentioned agents
 
 
 class Case(Strict):
-    """One test: what is run, with what, and what must come of it."""
+    """A test: the worker or workflow to run, its input, and the expected result."""
 
     worker: Annotated[str, Field(min_length=1)] | None = None
     input: Annotated[str, Field(min_length=1)] | None = None
-    workflow: Annotated[str, Field(min_length=1)] | None = None  # in the place of both: its file, in the project
+    workflow: Annotated[str, Field(min_length=1)] | None = None  # a file in the project, instead of worker and input
     tag: str = "main"
     params: dict[str, str] = Field(default_factory=dict[str, str])
-    setup: list[Command] = Field(default_factory=list[Command])
-    order: list[str | Spoken] = Field(default_factory=list[str | Spoken])  # in which things happen in its room
+    setup: list[SetupCommand] = Field(default_factory=list[SetupCommand])
+    order: list[str | UserMessage] = Field(default_factory=list[str | UserMessage])  # of the events in its room
     attachments: list[str] = Field(default_factory=list[str])
-    folder: str = "."  # where it was started, from the top of the project
+    folder: str = "."  # the working directory, relative to the project
     mode: Literal["ask", "approve_all", "strict"] = "ask"
     max_turns: PositiveInt | None = None
     max_tokens: PositiveInt | None = None
     max_budget_usd: PositiveFloat | None = None
     budget: PositiveFloat | None = None
-    files: dict[str, str | None] = Field(default_factory=dict[str, str | None])  # before it begins; None: is not there
+    files: dict[str, str | None] = Field(default_factory=dict[str, str | None])  # before the run; None if missing
     answers: list[Reply] = Field(default_factory=list[Reply])
-    shown: dict[str, Shown] = Field(default_factory=dict[str, Shown])
+    shown: dict[str, PromptSnapshot] = Field(default_factory=dict[str, PromptSnapshot])
     status: Literal["completed", "failed"] = "completed"
     error: str | None = None
     output: Any = None
 
     @property
     def subject(self) -> str:
-        """The worker, or the workflow."""
         return self.workflow or self.worker or ""
 
     @model_validator(mode="after")
-    def _of_one_thing(self) -> Case:
+    def _check_subject(self) -> Case:
         if self.workflow is not None and (self.worker is not None or self.input is not None):
-            raise ValueError("a test is of a `worker` with an `input`, or of a `workflow`; not of both")
+            raise ValueError("set either `worker` and `input`, or `workflow`")
         if self.workflow is None and (self.worker is None or self.input is None):
             missing = "worker" if self.worker is None else "input"
-            raise ValueError(f"`{missing}` is missing: a test is of a `worker` with an `input`, or of a `workflow`")
+            raise ValueError(f"`{missing}` is missing: set `worker` and `input`, or `workflow`")
         return self
 
     @model_validator(mode="after")
-    def _inside_the_project(self) -> Case:
+    def _check_paths(self) -> Case:
         for name in (self.folder, *self.files, *([self.workflow] if self.workflow else [])):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name or not name:

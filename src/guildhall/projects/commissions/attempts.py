@@ -28,7 +28,7 @@ from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.record.records import cancel_tree, find_run
-from guildhall.workers.registry import BY_OPTION
+from guildhall.workers.registry import MODEL_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -64,8 +64,8 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
 def check_model(context: CommissionContext, commission: Commission, frame: Frame) -> None:
     """Raise if the worker may not be given work or has no model."""
     worker = context.find_worker(commission.worker, frame)
-    option = f"`guild edit {commission.id} {BY_OPTION}`"
-    context.models.choose(worker, frame, commission.draft.model, given_by=option)
+    option = f"`guild edit {commission.id} {MODEL_OPTION}`"
+    context.models.choose(worker, frame, commission.draft.model, model_option=option)
 
 
 def open_attempt(connection: Connection, id: str, now: str) -> Commission:

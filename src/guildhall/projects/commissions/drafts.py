@@ -28,7 +28,7 @@ from guildhall.projects.commissions.dependencies import (
 from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
 from guildhall.projects.model import Project, is_hall_path
-from guildhall.workers.registry import FILES
+from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -205,7 +205,7 @@ def _check_not_reserved(draft: Draft, changed: Collection[str] | None) -> None:
             raise UsageError(f"{field}: only the user may set this", hint="Leave it out.")
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
-        if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILES):
+        if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILE_SUFFIXES):
             raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Only the user may name the file of a worker.")
 
 

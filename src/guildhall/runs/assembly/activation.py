@@ -201,7 +201,7 @@ async def describe_code(code: Code, environment: ToolEnvironment) -> Toolbox:
     """Return the tools of this code. Their handlers are bound to the bytes that were read."""
     if code.entry is None:
         file = code.files[0]
-        pinned = None if code.own else file.digest
+        pinned = None if code.is_own else file.digest
         return await describe_toolbox(code.name, file.path, environment, pinned, file.content)
     try:
         return await describe_package(code.name, code.entry, code.sources(), environment)

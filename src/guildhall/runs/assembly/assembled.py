@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.policy.rules import Mode, Rule, rules_against_risk
+from guildhall.policy.rules import Mode, Rule, assess_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation
 from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import permitted_capabilities
@@ -75,7 +75,7 @@ class Assembled:
             output_schema=self.output_schema,
             attachments=self.attachments,
             model=self.model,
-            converses=self.converses,
+            is_conversation=self.converses,
         )
 
     def as_shown(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Assembled:
         return {
             "system_prompt": self.system_prompt,
             "first_message": self.first_message,
-            "attachments": [file.as_described() for file in self.attachments],
+            "attachments": [file.describe() for file in self.attachments],
             "tools": [tool.as_shown() for tool in self.tools],
             "output_schema": self.output_schema,
         }
@@ -150,7 +150,7 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "digest": worker.digest,
         "path": str(worker.path) if worker.path else None,
         "workdir": str(worker.workdir) if worker.workdir else None,
-        "keeps": [str(path) for path in worker.keeps],
+        "keeps": [str(path) for path in worker.workflow_paths],
         **({"activate": worker.activate} if worker.activate else {}),
     }
 
@@ -163,7 +163,7 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         digest=data["digest"],
         path=Path(data["path"]) if data["path"] else None,
         workdir=Path(data["workdir"]) if data.get("workdir") else None,
-        keeps=tuple(map(Path, data.get("keeps", ()))),
+        workflow_paths=tuple(map(Path, data.get("keeps", ()))),
         activate=data.get("activate"),
     )
 
@@ -239,5 +239,5 @@ def run_rules(
         replace(rule, approval_required=False) if rule.name in CREATE_RULES else rule
         for rule in recipe.worker.rules_for(tool.name for tool in tools)
     )
-    accepted = recipe.worker.definition.accepts_risk
-    return (*own, *rules_against_risk(permitted_capabilities(tools, forbidden), accepted=accepted, around=around))
+    capabilities, accepted = permitted_capabilities(tools, forbidden), recipe.worker.definition.accepts_risk
+    return (*own, *assess_risk(capabilities, accepted=accepted, others=around).rules)

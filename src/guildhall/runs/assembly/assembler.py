@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text import is_text
+from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
 from guildhall.runs.assembly.assembled import (
     Assembled,
@@ -26,13 +27,7 @@ from guildhall.runs.assembly.assembled import (
     with_recorded_descriptions,
 )
 from guildhall.runs.assembly.attachments import check_policy, read_user_files
-from guildhall.runs.assembly.callees import (
-    NO_MEMBERS,
-    calling_tools,
-    declared_capabilities,
-    find_callees,
-    recorded_members,
-)
+from guildhall.runs.assembly.callees import calling_tools, declared_capabilities, find_callees, recorded_members
 from guildhall.runs.assembly.mcp_servers import unchanged_server_tools
 from guildhall.runs.assembly.preflight import (
     Preflight,
@@ -42,27 +37,19 @@ from guildhall.runs.assembly.preflight import (
     check_native_tools,
     raise_problems,
 )
-from guildhall.runs.assembly.tool_set import (
-    BASE_TOOLS,
-    check_native_rules,
-    collect_tools,
-    make_bounds,
-    make_tool_environment,
-    make_view,
-    permitted_capabilities,
-)
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, close_on_error
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.lifecycle import usable
-from guildhall.workers.registry import BY_CONFIG, BY_OPTION, Choice, choose_model
+from guildhall.workers.lifecycle import check_usable
+from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import RunRequest
@@ -72,7 +59,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.code import Code
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +68,7 @@ class Assembler:
 
     preflight: Preflight
     find: Callable[[str, Frame], Worker]
-    list_workers: Callable[[Frame], Iterable[Listed]]
+    list_workers: Callable[[Frame], Iterable[WorkerListing]]
     active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Callable[[Code, ToolEnvironment], Awaitable[Toolbox]]
     memory: RunMemory
@@ -112,7 +99,7 @@ class Assembler:
         if not request.input.strip():
             raise UsageError("the input is empty", hint="Describe the task of the worker.")
         worker = worker or self.find(request.worker, frame)
-        usable(worker, "name")
+        check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
         settings = self.preflight.settings(frame)
@@ -121,7 +108,7 @@ class Assembler:
         except ModelUnusable:
             if request.asks_model:
                 raise
-            choice = Choice(model="", by="worker")  # the run calls no model
+            choice = ModelChoice(model="", by="worker")  # the run calls no model
         names, own = [toolbox.name for toolbox in given], choice.by == "worker"
         raise_problems(
             self.preflight.find_problems(worker, frame, given=names, script=own, thorough=False), worker.place
@@ -133,7 +120,7 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=make_bounds(worker, settings, request, called=caller is not None),
+            bounds=tool_set.make_bounds(worker, settings, request, called=caller is not None),
             output_schema=await self.preflight.output_schema(worker, frame),
             given=given,
             above=hooks.other_capabilities
@@ -174,7 +161,7 @@ class Assembler:
             then = recipe.worker
             if then.path is None or then.scope == "workflow" or not then.path.exists():
                 return resumed  # agents keep their recorded permissions
-            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
             worker = _adapt_to_owner(worker, hooks)
             served = unchanged_server_tools(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
@@ -211,7 +198,7 @@ class Assembler:
         return assembled, is_missing
 
     def _has_missing_callee(self, worker: Worker, frame: Frame) -> bool:
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         try:
             for name in worker.definition.allow_workers:
                 if name != EVERY_WORKER:
@@ -223,32 +210,35 @@ class Assembler:
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.settings(frame)
-        environment = make_tool_environment(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
-        recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
+        environment = tool_set.make_tool_environment(
+            worker, frame, self._view(worker, frame), settings, self.preflight.environ
+        )
+        member_tools = recipe.member_tools or self.preflight.member_tools(worker, frame)
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, environment, served)
-            return replace(await self._complete(recipe, environment, settings, tools), servers=servers)
+            tools = await self._tools(recipe, environment, served, member_tools)
+            assembled = await self._complete(recipe, environment, tools, member_tools)
+            return replace(assembled, servers=servers)
 
     async def _complete(
-        self, recipe: Recipe, environment: ToolEnvironment, settings: Settings, tools: tuple[Tool, ...]
+        self, recipe: Recipe, environment: ToolEnvironment, tools: tuple[Tool, ...], member_tools: MemberTools
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        near = worker.frame(frame)
+        settings = self.preflight.settings(frame)
+        near = worker.project_frame(frame)
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = run_rules(recipe, tools, environment.forbidden, around)
-        check_exfiltration(worker, permitted_capabilities(tools, environment.forbidden), around)
-        check_native_rules(tools, rules, recipe.mode, worker.place)
+        check_exfiltration(worker, tool_set.permitted_capabilities(tools, environment.forbidden), around)
+        tool_set.check_native_rules(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
         timeout = settings.approvals.timeout
-        member_tools = recipe.member_tools or NO_MEMBERS
         instructions = worker.instructions if activation.system_prompt is None else activation.system_prompt
         return Assembled(
             worker=worker,
@@ -274,7 +264,11 @@ class Assembler:
         )
 
     async def _tools(
-        self, recipe: Recipe, environment: ToolEnvironment, served: Mapping[str, Sequence[Tool]]
+        self,
+        recipe: Recipe,
+        environment: ToolEnvironment,
+        served: Mapping[str, Sequence[Tool]],
+        member_tools: MemberTools,
     ) -> tuple[Tool, ...]:
         """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
@@ -283,12 +277,11 @@ class Assembler:
         system = (
             (*hooks.filter_base_tools(base), *hooks.tools, *hooks.filter_base_tools(tree)) if hooks else (*base, *tree)
         )
-        member_tools = recipe.member_tools or NO_MEMBERS
         system += member_tools.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
-        every = collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
+        every = tool_set.collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
@@ -304,15 +297,17 @@ class Assembler:
             return ()
         limit = self.preflight.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
+        return (*tool_set.BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return make_view(worker, worker.folders(frame), frame, self.preflight.home, self.preflight.locked())
+        return tool_set.make_view(
+            worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.locked()
+        )
 
     async def _toolboxes(
         self,
@@ -333,16 +328,16 @@ class Assembler:
         return found
 
 
-def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> Choice:
+def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
     """Choose the model. The error for a missing model says how to set one for this kind of run."""
     match request.purpose:
         case JobPurpose():
-            by = BY_CONFIG
+            by = MODEL_CONFIG
         case CommissionPurpose(id=id):
-            by = f"`guild edit {id} {BY_OPTION}`"
+            by = f"`guild edit {id} {MODEL_OPTION}`"
         case _:
-            by = BY_OPTION
-    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
+            by = MODEL_OPTION
+    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
 
 
 def _adapt_to_owner(worker: Worker, hooks: RunHooks | None) -> Worker:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
 from guildhall.core.text import is_text
-from guildhall.runtimes.model import Attachment, is_looked_at
+from guildhall.runtimes.model import Attachment, is_media
 from guildhall.sandbox.files import SandboxFiles, SandboxPath, has_suffix
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import media_type
@@ -101,7 +101,7 @@ def check_policy(attachments: Iterable[Attachment], policy: AttachmentPolicy, *,
 def check_media_types(attachments: Iterable[Attachment], source: Source) -> None:
     """Raise ModelUnusable if the model does not accept the type of a file."""
     for file in attachments:
-        if not file.is_text and not source.takes(file.media_type):
+        if not file.is_text and not source.accepts(file.media_type):
             kind = "PDFs" if file.media_type == _PDF else "images"
             raise ModelUnusable(
                 f"{source.name} does not accept {kind}: {file.name} ({file.media_type})",
@@ -152,7 +152,7 @@ def _in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPa
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
-        raise NotFound(f"there is no file {name}") from None
+        raise NotFound(f"file not found: {name}") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
         raise UsageError(f"cannot attach {name}: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
@@ -193,7 +193,7 @@ def _attachment(name: str, data: bytes) -> Attachment:
     """Return a file with the media type of its name. Raise InvalidFile if the content has another type."""
     kind = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
     found = media_type(data)
-    if is_looked_at(kind):
+    if is_media(kind):
         if found is None and b"%PDF-" in data[:_PDF_HEADER_BYTES]:
             found = _PDF
         if found != kind:

@@ -18,8 +18,8 @@ from guildhall.tools.definition import tool
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Tool
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.lifecycle import usable
-from guildhall.workers.model import GENERATED, Listed, Worker
+from guildhall.workers.lifecycle import check_usable
+from guildhall.workers.model import GENERATED, Worker, WorkerListing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ def _direct_callees(
         worker = problem = None
         try:
             worker = find(name)
-            usable(worker, "name")
+            check_usable(worker, "name")
         except GuildError as error:
             problem = error.message
         yield Callee(name=name, through=caller.name, worker=worker, problem=problem)
@@ -186,7 +186,7 @@ def make_call_tool(callable_workers: Iterable[tuple[str, str | None]], *, create
 
 
 def calling_tools(
-    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> tuple[Tool, ...]:
     """Return the tools to call and create workers that the worker file permits."""
     allowed, creates = worker.definition.allow_workers, can_create_workers(worker)
@@ -197,7 +197,7 @@ def calling_tools(
 
 
 def callable_workers(
-    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> list[tuple[str, str | None]]:
     """Return name and description of the workers of an allow-list. A draft by a worker has no description."""
     if EVERY_WORKER in allowed:

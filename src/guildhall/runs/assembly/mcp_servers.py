@@ -16,7 +16,7 @@ from guildhall.sandbox.jail import Confinement
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.mcp.model import ServerSpec, tool_name
-from guildhall.workers.code import program_of, seen_by, variables_of
+from guildhall.workers.code import readable_folders, server_program, server_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def unchanged_server_tools(
 
 
 def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, environment: ToolEnvironment) -> ServerSpec:
-    variables = variables_of(worker, name, frame)
+    variables = server_variables(worker, name, frame)
     writes = any(folder.is_writable for folder in environment.view.folders)
     spec = ServerSpec(
         name=name,
@@ -69,14 +69,14 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, environmen
     )
     if server.url is not None:
         return replace(spec, url=server.url, token=next(iter(variables.values()), None))
-    program = program_of(worker, name, frame)
+    program = server_program(worker, name, frame)
     if frame.worktree is not None:
         _check_outside_project(worker, name, program, frame)
     confinement = Confinement(
         view=_view(worker, frame, environment.view, spec.capabilities),
         network="net" in spec.capabilities,
         env={**frame.harmless_env(), **variables},
-        read_only=seen_by(worker, name, program, frame),
+        read_only=readable_folders(worker, name, program, frame),
     )
     return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)
 
@@ -85,7 +85,7 @@ def _check_outside_project(worker: Worker, name: str, program: Path, frame: Fram
     """Raise if the program is in the project: its copy in the checkout is not trusted, and the original is hidden."""
     root = frame.root.resolve()
     words = (str(program), *(worker.definition.mcp_servers[name].command or ())[1:])
-    for path in ((worker.folder(frame) / word).resolve() for word in words):
+    for path in ((worker.project_root(frame) / word).resolve() for word in words):
         if path.is_relative_to(root) and path.is_file():
             raise ToolUnavailable(
                 f"mcp_servers.{name}: {path} is in the project and cannot run in a worktree",
@@ -100,5 +100,5 @@ def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]
         return replace(view, folders=())
     writes = "fs.write" in capabilities
     folders = tuple(replace(folder, is_writable=folder.is_writable and writes) for folder in view.folders)
-    here = worker.folder(frame)
+    here = worker.project_root(frame)
     return replace(view, cwd=here, folders=(Folder(path=here), *folders))

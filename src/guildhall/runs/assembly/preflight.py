@@ -17,22 +17,22 @@ from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusable, NotTrusted, Refused, ToolUnavailable
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import joined
-from guildhall.policy.rules import judge_risk
+from guildhall.models.credentials import merge_environ
+from guildhall.policy.rules import assess_risk
 from guildhall.runs.record.entries import ToolStarted
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.code import (
     Code,
     Trust,
     activation_code,
-    checked_schema,
-    code_of,
+    check_output_schema,
+    has_python_schema,
     module_code,
-    names_module,
-    program_of,
     server_code,
+    server_program,
+    server_variables,
     toolbox_code,
-    variables_of,
+    worker_code,
 )
 
 if TYPE_CHECKING:
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker
-    from guildhall.workers.registry import Choice
+    from guildhall.workers.registry import ModelChoice
 
 
 def _schema_path(worker: Worker, frame: Frame) -> Path | None:
     """Return the file of the worker's output schema, or None if it names no file."""
     reference = worker.definition.output_schema_ref
-    return worker.beside(frame) / reference if reference and reference.endswith(".json") else None
+    return worker.resource_folder(frame) / reference if reference and reference.endswith(".json") else None
 
 
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
         hint = "Create the file, or correct the path, which is relative to the worker's project."
-        raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
+        raise InvalidFile(f"output_schema_ref: file not found: {path}", where=worker.place, hint=hint)
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
-    return checked_schema(schema, str(path))
+    return check_output_schema(schema, str(path))
 
 
 async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
@@ -69,7 +69,7 @@ async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
     from guildhall.tools.host.process import schema_of
 
     try:
-        return checked_schema(await schema_of(code.name, code.sources(), code.root), code.name)
+        return check_output_schema(await schema_of(code.name, code.sources(), code.root), code.name)
     except ToolUnavailable as error:
         where = f"{code.root / error.where}" if error.where else worker.place
         raise ToolUnavailable(f"output_schema_ref: {error.message}", where=where, hint=error.hint) from None
@@ -87,7 +87,7 @@ class Preflight:
     pins: Callable[[], Mapping[Path, Pin]]  # the trusted files
     locked: Callable[[], Collection[Path]]  # the files of locked workers
     member_tools: Callable[[Worker, Frame], MemberTools]  # the members that a worker names
-    program: Callable[[Row, Frame], object]  # raises if the program of a runtime is missing
+    program: Callable[[RuntimeInfo, Frame], object]  # raises if the program of a runtime is missing
     own: Path | None = None  # the folder of the program, in the hall of a member
 
     def find_problems(
@@ -108,7 +108,7 @@ class Preflight:
             *(lambda error=error: _raise(error) for error in outside.problems),
             *(lambda code=code: self._check_trust(code, worker, frame) for code in outside.code),
             *(lambda name=name: self.check_server(worker, name, frame) for name in worker.definition.mcp_servers),
-            *(lambda one=one: one.folders(frame) for one in split_by_sandbox(worker)),
+            *(lambda one=one: one.sandbox_folders(frame) for one in split_by_sandbox(worker)),
             lambda: self.check_schema(worker, frame, thorough=thorough),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
@@ -122,14 +122,14 @@ class Preflight:
 
     def _check_program(self, worker: Worker, frame: Frame) -> None:
         try:
-            self.program(ROWS[worker.definition.runtime], frame)
+            self.program(RUNTIMES[worker.definition.runtime], frame)
         except GuildError as error:
             raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """Return the code that the worker and its members would execute, and an error for each missing part."""
         outside = self.member_tools(worker, frame)
-        found, wrong = code_of(worker, frame, self.home, (*given, *outside.toolboxes))
+        found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox_code(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
@@ -140,8 +140,8 @@ class Preflight:
         """Raise if a server is not trusted, or if its program or variables are missing."""
         self._check_trust(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
-            program_of(worker, name, frame)
-        variables_of(worker, name, frame)
+            server_program(worker, name, frame)
+        server_variables(worker, name, frame)
 
     def module_code(self, worker: Worker, frame: Frame) -> Code:
         """Return the module of the worker's output model. Raise NotTrusted if it may not run."""
@@ -151,7 +151,7 @@ class Preflight:
         """Return the schema of the worker's output, or None if its file names none."""
         if (path := _schema_path(worker, frame)) is not None:
             return _read_schema(worker, path)
-        return await load_model_schema(worker, self.module_code(worker, frame)) if names_module(worker) else None
+        return await load_model_schema(worker, self.module_code(worker, frame)) if has_python_schema(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema if it is in a valid file, or None."""
@@ -163,14 +163,14 @@ class Preflight:
         return Trust(self.pins(), self.own)
 
     def _check_trust(self, code: Code, worker: Worker, frame: Frame) -> Code:
-        if not code.own:
-            self.trust().demand(code, worker, frame)
+        if not code.is_own:
+            self.trust().check(code, worker, frame)
         return code
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
         """Raise if the output schema cannot be used, as far as that is known without executing code."""
         path = _schema_path(worker, frame)
-        if names_module(worker):
+        if has_python_schema(worker):
             self.module_code(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
             _read_schema(worker, path)
@@ -182,7 +182,7 @@ class Preflight:
 
         wanted = self.settings(frame).web_search
         try:
-            search_tool(wanted.model_dump() if wanted else None, joined(self.environ, frame.keys))
+            search_tool(wanted.model_dump() if wanted else None, merge_environ(self.environ, frame.keys))
         except ToolUnavailable as error:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
@@ -217,11 +217,11 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     """Raise if the script or, if `thorough`, the provider of the worker's model does not exist."""
     model = worker.definition.model or ""
     if model.startswith(SCRIPT):
-        path = Path(resolve_script_path(model, worker.beside(frame)).removeprefix(SCRIPT))
+        path = Path(resolve_script_path(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
         if not path.exists():
             base = "the folder of the workflow file" if worker.scope == "workflow" else "the worker's project"
             hint = f"Create the file, or correct the path, which is relative to {base}."
-            raise InvalidFile(f"model: there is no script {path}", where=worker.place, hint=hint)
+            raise InvalidFile(f"model: script not found: {path}", where=worker.place, hint=hint)
         if thorough:
             from guildhall.models.scripted.source import load_script
 
@@ -241,42 +241,43 @@ def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))
 
 
-def adapt_model(worker: Worker, choice: Choice) -> Choice:
+def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
     """Return a choice that the worker's runtime accepts. `auto` becomes a model of the runtime's provider."""
-    row = ROWS[worker.definition.runtime]
-    if row.routed and choice.model.startswith(CURSOR):
+    row = RUNTIMES[worker.definition.runtime]
+    if row.uses_model_door and choice.model.startswith(CURSOR):
         raise ModelUnusable(
             f"{choice.model} works only with `runtime: cursor`",
             where=worker.place,
             hint="Set `runtime: cursor` in the worker file, or choose another model.",
         )
-    if not row.providers or (row.routed and choice.model.startswith((SCRIPT, REPLAY))):
+    if not row.providers or (row.uses_model_door and choice.model.startswith((SCRIPT, REPLAY))):
         return choice
     if choice.model == AUTO:
         return replace(choice, model=AUTO_MODELS.get(row.providers[0], f"{row.providers[0]}:{AUTO}"))
     if choice.model.partition(":")[0] in row.providers:
         return choice
     accepted = " or ".join(f"`{provider}:...`" for provider in row.providers)
+    accepted += " or a script" if row.uses_model_door else ""
     raise ModelUnusable(
         f"runtime {row.name} does not accept the model {choice.model}",
         where=worker.place,
-        hint=f"Choose {accepted}{' or a script' if row.routed else ''}, or set `runtime: pydantic`.",
+        hint=f"Choose {accepted}, or set `runtime: pydantic`.",
     )
 
 
 def with_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """Return the capabilities of a worker's tools and of its runtime."""
-    row = ROWS[worker.definition.runtime]
-    return {**tools, **({row.title: frozenset({"net"})} if row.network else {})}
+    row = RUNTIMES[worker.definition.runtime]
+    return {**tools, **({row.title: frozenset({"net"})} if row.needs_network else {})}
 
 
 def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
     """Raise if the runtime itself could send out private data, because it does not ask for approval."""
-    row = ROWS[worker.definition.runtime]
+    row = RUNTIMES[worker.definition.runtime]
     if (
         row.title
-        in judge_risk(
-            with_runtime_capabilities(worker, tools), accepted=worker.definition.accepts_risk, around=around
+        in assess_risk(
+            with_runtime_capabilities(worker, tools), accepted=worker.definition.accepts_risk, others=around
         ).guarded
     ):
         raise ToolUnavailable(
@@ -288,7 +289,7 @@ def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], arou
 
 def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
     """Raise if the runtime cannot use a tool of the model's provider."""
-    row = ROWS[worker.definition.runtime]
+    row = RUNTIMES[worker.definition.runtime]
     if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
         raise ToolUnavailable(
             f"tools: {native} of the provider is not available with runtime {row.name}",
@@ -299,8 +300,8 @@ def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
 
 def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
     """Raise Conflict if resuming would start the run over and repeat calls that have effects."""
-    row = ROWS[worker.definition.runtime]
-    if row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if row.uses_model_door:
         return
     harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
@@ -312,8 +313,8 @@ def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> No
 
 def check_conversation(worker: Worker) -> None:
     """Raise Refused if the runtime cannot resume conversations."""
-    row = ROWS[worker.definition.runtime]
-    if not row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if not row.uses_model_door:
         raise Refused(
             f"runtime {row.name}: conversations cannot be resumed, because {row.title} calls its model itself",
             where=worker.place,
@@ -323,7 +324,7 @@ def check_conversation(worker: Worker) -> None:
 
 def check_replayable(worker: Worker, run: str) -> None:
     """Raise Conflict if the runtime bypassed the model door, so that the journal has no answers."""
-    row = ROWS[worker.definition.runtime]
-    if not row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if not row.uses_model_door:
         message = f"cannot replay {run}: {row.title} calls its model itself, so the answers are not recorded"
         raise Conflict(message, hint=f"Show its tool calls: guild log {run}")

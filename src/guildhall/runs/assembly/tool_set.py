@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.models.credentials import joined
+from guildhall.models.credentials import merge_environ
 from guildhall.policy.rules import Action, Mode, Rule, judge
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.sandbox.files import resolve_view
@@ -43,7 +43,7 @@ def make_tool_environment(
         view=view,
         env=dict(frame.env),
         web_search=settings.web_search.model_dump() if settings.web_search else None,
-        environ=joined(environ, frame.keys),
+        environ=merge_environ(environ, frame.keys),
         forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
     )
 
@@ -68,7 +68,7 @@ def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Hom
         return resolve_view(
             View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), protected=kept)
         )
-    kept = (*worker.deciding(frame), *locked)
+    kept = (*worker.protected_paths(frame), *locked)
     return resolve_view(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), protected=kept))
 
 

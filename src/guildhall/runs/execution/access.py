@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 
-from guildhall.models.passthrough.connection import Line
-from guildhall.models.passthrough.session import Passing, Shown
+from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.session import PassthroughSession, RunContent
 from guildhall.runs.execution.tokens import RESULT, RunDoor, RunHandle, TokenRegistry, server_tool_name
-from guildhall.runtimes.model import Assignment, Entry, ProgramHooks
-from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
+from guildhall.runtimes.model import Assignment, DoorAccess, ProgramHooks
+from guildhall.runtimes.pydantic import output_tool, request_parameters, to_return_part, to_tool_call
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,15 @@ class ProgramAccess:
     tokens: TokenRegistry
     servers: Mapping[str, tuple[Tool, ...]]
     assignment: Assignment
-    line: Line = field(default_factory=Line)  # the connection to the provider, closed with the run
+    pool: ConnectionPool = field(default_factory=ConnectionPool)  # the connection to the provider, closed with the run
 
-    def register(self, handle: RunHandle, program: ProgramHooks) -> Entry:
+    def register(self, handle: RunHandle, program: ProgramHooks) -> DoorAccess:
         """Issue a token that opens the doors of the run for a program."""
         servers = {name: tools for name, tools in self.servers.items() if tools}
-        if program.result is not None and self.assignment.output_schema is not None:
+        if program.on_result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
         names = {
-            program.name_of(server, server_tool_name(server, tool.name)): tool.name
+            program.name_tool(server, server_tool_name(server, tool.name)): tool.name
             for server, tools in servers.items()
             for tool in tools
         }
@@ -54,51 +54,51 @@ class ProgramAccess:
 
         def on_response(key: str, response: ModelResponse) -> None:
             calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-            door.add_requested(call_of(key, part) for part in calls)
+            door.add_requested(to_tool_call(key, part) for part in calls)
             results.add_requested(key, calls)
-            program.heard(response)
+            program.on_answer(response)
 
         async def submit(call: ToolCall) -> ToolResult:
-            assert program.result is not None
-            return await program.result(call.arguments or {})
+            assert program.on_result is not None
+            return await program.on_result(call.arguments or {})
 
         async def ask(
             key: str,
             messages: Sequence[ModelMessage],
             parameters: ModelRequestParameters,
-            through: Through | None = None,
+            through: PassthroughRequest | None = None,
         ) -> ModelResponse:
-            if program.over():  # the program is about to be stopped: never answer
+            if program.is_finished():  # the program is about to be stopped: never answer
                 await asyncio.get_running_loop().create_future()
-            return await handle.model(key, messages, parameters, through)
+            return await handle.call_model(key, messages, parameters, through)
 
         door.submit = submit if RESULT in servers else None
-        door.passing = passing = Passing(
+        door.passing = passing = PassthroughSession(
             ask,
-            shown=Shown(
+            content=RunContent(
                 prompt=self.assignment.system_prompt,
                 names=names,
-                parameters=parameters_of(self.assignment),
+                parameters=request_parameters(self.assignment),
                 results=results.known,
-                settle=results.wait_refused,
+                wait_for_results=results.wait_refused,
             ),
-            breaks=handle.fail,
-            heard=on_response,
-            another=handle.is_other_question,
+            on_error=handle.fail,
+            on_answer=on_response,
+            has_other_question=handle.is_other_question,
             upstream=handle.upstream,
-            line=self.line,
+            pool=self.pool,
         )
         token = self.tokens.issue(door)
 
         async def wait_calls() -> None:
-            while calls := [*(task for _, task in door.calls.values()), *passing.under_way()]:
+            while calls := [*(task for _, task in door.calls.values()), *passing.active_calls()]:
                 await asyncio.wait(calls)
 
-        return Entry(
+        return DoorAccess(
             token=token,
             servers=tuple(servers),
-            busy=lambda: bool(door.calls or passing.under_way()),
-            settle=wait_calls,
+            has_calls=lambda: bool(door.calls or passing.active_calls()),
+            wait_for_calls=wait_calls,
             close=lambda: self.tokens.revoke(token),
         )
 
@@ -121,7 +121,7 @@ class CallResults:
     def add_requested(self, key: str, calls: Iterable[ToolCallPart]) -> None:
         """Add the calls of a model answer, and let the gate refuse calls of unknown tools."""
         for part in calls:
-            call = call_of(key, part)
+            call = to_tool_call(key, part)
             self._calls[call.key] = part
             if part.tool_call_id in self._ids:
                 self._ambiguous.add(part.tool_call_id)
@@ -133,7 +133,7 @@ class CallResults:
     def add(self, call: ToolCall, result: ToolResult) -> None:
         part = self._calls.get(call.key)
         if part is not None and part.tool_call_id not in self._ambiguous:
-            self.known[part.tool_call_id] = returned(part, result)
+            self.known[part.tool_call_id] = to_return_part(part, result)
 
     async def wait_refused(self) -> None:
         """Wait until the gate has recorded the calls that the program does not make."""
@@ -143,7 +143,7 @@ class CallResults:
 
     async def _refuse(self, call: ToolCall) -> None:
         try:
-            self.add(call, await self._handle.tool(call))
+            self.add(call, await self._handle.call_tool(call))
         except Exception as error:  # noqa: BLE001 - the error ends the run, as for every call
             self._handle.fail(error)
 

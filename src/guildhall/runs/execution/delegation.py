@@ -19,9 +19,9 @@ from guildhall.runs.assembly.callees import CALL, CREATE, CREATE_RULES
 from guildhall.runs.record.entries import WorkerCreated
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.tools.model import ToolCall, ToolResult
-from guildhall.workers.create import Draft, draft, spec_of
+from guildhall.workers.create import Draft, draft, parse_spec
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.registry import FILES
+from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 MAX_DEPTH = 8  # of child runs, including the root run
 
@@ -49,7 +49,7 @@ class SingleCallRuntime:
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         if all(tool["name"] != CALL for tool in assignment.tools):
             raise Refused("the worker may not call workers", hint="List them in `allow_workers:` of its file.")
-        result = await doors.tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
+        result = await doors.call_tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
         return Outcome(output=result.text, messages=[])
@@ -64,7 +64,7 @@ class NoModel:
     def cost(self, usage: RequestUsage) -> float | None:
         return 0.0
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     def upstream(self, api: str) -> None:
@@ -83,7 +83,9 @@ def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] =
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
-    if EVERY_WORKER in allowed and not name.endswith(FILES):  # not files: the worker itself may have written one
+    if EVERY_WORKER in allowed and not name.endswith(
+        FILE_SUFFIXES
+    ):  # not files: the worker itself may have written one
         return name
     raise Refused(f"worker_call: calling {name!r} is not allowed.", hint=did_you_mean(name, [*allowed, *created]))
 
@@ -133,19 +135,19 @@ async def create_worker(
     prepared: Prepared,
     ledger: LiveLedger,
     settings: Settings,
-    everyone: Iterable[Listed],
+    everyone: Iterable[WorkerListing],
     plan_text: Callable[[Worker], str],
 ) -> ToolResult:
     """Carry out a call of `worker_create`. Repeating the call creates no second worker, even after a crash."""
     assembled = prepared.assembled
     try:
         new = draft(
-            spec_of(call.arguments or {}),
+            parse_spec(call.arguments or {}),
             settings.worker_creation,
             prepared.frame,
-            taken=[listed.name for listed in everyone],
+            existing_names=[listed.name for listed in everyone],
             creator=assembled.worker,
-            by=f"the worker {assembled.worker.name} in {prepared.run}",
+            author=f"the worker {assembled.worker.name} in {prepared.run}",
         )
         if ledger.journal.last(call.key, WorkerCreated) is None:
             if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, plan_text)) is not None:
@@ -188,7 +190,7 @@ def _approval_body(new: Draft, plan: str) -> str:
     parts = [f"{new.path}\n\n{new.text.rstrip()}"]
     if new.schema is not None:
         parts.append(f"{new.schema_path}\n\n{new.schema.rstrip()}")
-    if new.left_out:
-        parts.append("Not included from worker_creation in your settings:\n" + "\n".join(new.left_out))
+    if new.omitted_rights:
+        parts.append("Not included from worker_creation in your settings:\n" + "\n".join(new.omitted_rights))
     parts.append(f"Plan of its runs:\n{plan}")
     return "\n\n".join(parts)

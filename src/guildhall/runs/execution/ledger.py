@@ -24,26 +24,12 @@ from guildhall.core.events import (
     TurnEndData,
 )
 from guildhall.core.ids import fingerprint
-from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
+from guildhall.models.door import MAX_ATTEMPTS, MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, ModelCall
 from guildhall.runs import limits
 from guildhall.runs.asks import Asks, RunAsks
 from guildhall.runs.execution.budget import InsufficientFunds, RunBudget
 from guildhall.runs.model import AMOUNT, Bounds, Question, parse_amount
-from guildhall.runs.record import records
-from guildhall.runs.record.entries import (
-    LimitAsked,
-    Listening,
-    ModelAnswered,
-    ModelAsked,
-    ModelCallFailed,
-    Said,
-    TokenUsage,
-    ToolAsked,
-    ToolDoubted,
-    ToolEnded,
-    ToolRefused,
-    ToolStarted,
-)
+from guildhall.runs.record import entries, records
 from guildhall.runs.record.journal import Journal, entries_with, message_key
 from guildhall.runs.record.messages import (
     dump_response,
@@ -110,32 +96,34 @@ class LiveLedger(RunAsks):
 
     # the model door
 
-    def answered(
+    def find_answer(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse | None:
-        answer = self.journal.last(key, ModelAnswered)
+        answer = self.journal.last(key, entries.ModelAnswered)
         if answer is None:
             return None
-        if self.journal.last(key, ModelAsked) is None or self.is_other_question(key, messages):
+        if self.journal.last(key, entries.ModelAsked) is None or self.is_other_question(key, messages):
             raise _divergence_error(key)
         return load_response(answer.data.response)
 
     def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Return True if the journal has a different model call under this key."""
-        asked = self.journal.last(key, ModelAsked)
+        asked = self.journal.last(key, entries.ModelAsked)
         return asked is not None and asked.data.message != request_parts(messages[-1])
 
-    def failures(self, key: str) -> int:
-        return len(entries_with(self.journal.of(key), ModelCallFailed))
+    def count_failures(self, key: str) -> int:
+        return len(entries_with(self.journal.of(key), entries.ModelCallFailed))
 
-    async def permit(
-        self, key: str, sent: int, price: Callable[[int], float | None]
+    async def reserve(
+        self, key: str, input_tokens: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
         # A program may ask the model several times at once, so open calls count as turns.
         while (most := self.bounds.max_turns) is not None and self.journal.turns() + self.run_budget.open_calls >= most:
             await self.ask_for_more("max_turns")
         while True:
-            reserved = self.run_budget.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            reserved = self.run_budget.reserve(
+                key, input_tokens, price, floor=MIN_OUTPUT_TOKENS, ceiling=MAX_OUTPUT_TOKENS
+            )
             if not isinstance(reserved, InsufficientFunds):
                 return reserved
             if not await self.run_budget.wait_for_release(reserved):
@@ -146,8 +134,8 @@ class LiveLedger(RunAsks):
     def ledger_of(self, run: str) -> LiveLedger:
         return self if self.run == run or self._parent is None else self._parent.ledger_of(run)
 
-    async def asked(self, call: ModelCall) -> None:
-        asked = ModelAsked(
+    async def record_call(self, call: ModelCall) -> None:
+        asked = entries.ModelAsked(
             message=request_parts(call.messages[-1]),
             tools=tools_fingerprint(call.parameters),
             answers=self.journal.answers(),  # that the message follows; a replay compares them
@@ -157,14 +145,14 @@ class LiveLedger(RunAsks):
             max_tokens=call.max_tokens,
         )
         await self.journal.append(asked, key=call.key)
-        is_user_message = bool(self.journal.all(Said)) and not self.journal.turns()
+        is_user_message = bool(self.journal.all(entries.Said)) and not self.journal.turns()
         if call.attempt == 0 and not is_user_message and (problem := unusable_answer(call.messages)) is not None:
             message = f"the answer is not usable ({problem}); asking the model again"
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": message, "transient": True})
 
-    async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
+    async def record_failure(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.run_budget.settle(call.key, cost or 0.0, 0)
-        failure = ModelCallFailed(
+        failure = entries.ModelCallFailed(
             code=error.code,
             message=error.message,
             hint=error.hint,
@@ -182,14 +170,15 @@ class LiveLedger(RunAsks):
         async with self._adding:
             await self.journal.append(failure, key=call.key, also=also)
 
-    def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
+    def report_retry(self, error: ModelFailed, attempt: int, pause: float) -> None:
         self.publish(
-            ErrorData, {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": ATTEMPTS, "pause": pause}
+            ErrorData,
+            {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": MAX_ATTEMPTS, "pause": pause},
         )
 
-    async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
-        usage = TokenUsage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
-        answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
+    async def record_answer(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
+        usage = entries.TokenUsage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+        answer = entries.ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:
             total = limits.usage_with(self.journal, **usage, cost=cost)
             await self.journal.append(
@@ -206,14 +195,14 @@ class LiveLedger(RunAsks):
     async def start_listening(self, number: int) -> None:
         """Record and publish that the turn is over and the run waits for this message."""
         key = message_key(number)
-        first = self.journal.last(key, Listening) is None
-        await self.journal.append(Listening(), key=key)
+        first = self.journal.last(key, entries.Listening) is None
+        await self.journal.append(entries.Listening(), key=key)
         if first and (problem := _unusable_answer(self.journal)) is not None:
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
         self.publish(ListeningData, {"number": number})
 
     async def record_message(self, number: int, text: str) -> None:
-        await self.journal.append(Said(words=text), key=message_key(number))
+        await self.journal.append(entries.Said(words=text), key=message_key(number))
 
     # limits
 
@@ -267,7 +256,7 @@ class LiveLedger(RunAsks):
                 body=f"{error.message}.\nSpent so far: {spent:.4f} USD. 'yes' grants the same amount again.",
                 choices=("yes", "no", AMOUNT),
             ),
-            lambda ask: LimitAsked(limit=name, value=value, ask=ask),
+            lambda ask: entries.LimitAsked(limit=name, value=value, ask=ask),
         )
         ask = await self.wait_closed(ask, idle_tracker)
         choice = ask.answer.choice if ask.answer else "no"
@@ -284,21 +273,21 @@ class LiveLedger(RunAsks):
     # the tool door
 
     def find_result(self, call: ToolCall) -> ToolResult | None:
-        end = self.journal.last(call.key, ToolEnded, ToolRefused)
+        end = self.journal.last(call.key, entries.ToolEnded, entries.ToolRefused)
         if end is None:
             return None
-        began = self.journal.last(call.key, ToolStarted, ToolRefused, ToolAsked)
+        began = self.journal.last(call.key, entries.ToolStarted, entries.ToolRefused, entries.ToolAsked)
         if began is None or (began.data.tool, began.data.arguments) != (call.tool, call.arguments):
             raise _divergence_error(call.key)
         return ToolResult.from_dict(end.data.result)
 
     def is_interrupted(self, call: ToolCall) -> bool:
-        last = self.journal.last(call.key, ToolStarted, ToolEnded)
-        return last is not None and isinstance(last.data, ToolStarted)
+        last = self.journal.last(call.key, entries.ToolStarted, entries.ToolEnded)
+        return last is not None and isinstance(last.data, entries.ToolStarted)
 
     def answer_calls(self, call: ToolCall) -> list[ToolCall]:
-        calls = requested_calls(self.journal, call)
-        return [one for one in calls if self.journal.last(one.key, ToolEnded, ToolRefused) is None]
+        calls, ends = requested_calls(self.journal, call), (entries.ToolEnded, entries.ToolRefused)
+        return [one for one in calls if self.journal.last(one.key, *ends) is None]
 
     def waiting(self) -> AbstractContextManager[None]:
         return self.idle_tracker.waiting()
@@ -321,7 +310,7 @@ class LiveLedger(RunAsks):
             call.key,
             subject,
             Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "always")),
-            lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
+            lambda ask: entries.ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )
         ask = await self.wait_closed(ask)
@@ -331,7 +320,7 @@ class LiveLedger(RunAsks):
         return ("denied" if ask.answer.choice == "no" else "approved"), ask.answer.note
 
     async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
-        starts = len(entries_with(self.journal.of(call.key), ToolStarted))
+        starts = len(entries_with(self.journal.of(call.key), entries.ToolStarted))
         ask = await self.open(
             "interrupted_call",
             call.key,
@@ -344,7 +333,7 @@ class LiveLedger(RunAsks):
                 ),
                 choices=("done", "again", "fail"),
             ),
-            lambda ask: ToolDoubted(tool=call.tool, arguments=call.arguments, ask=ask),
+            lambda ask: entries.ToolDoubted(tool=call.tool, arguments=call.arguments, ask=ask),
         )
         ask = await self.wait_closed(ask)
         if ask.answer is None:
@@ -353,7 +342,7 @@ class LiveLedger(RunAsks):
         return cast("EffectChoice", ask.answer.choice), ask.answer.note
 
     async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
-        refused = ToolRefused(
+        refused = entries.ToolRefused(
             tool=call.tool, arguments=call.arguments, reason=verdict.reason, rule=verdict.rule, result=result.as_dict()
         )
         await self.journal.append(refused, key=call.key)
@@ -362,7 +351,7 @@ class LiveLedger(RunAsks):
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         # Durable, because no effect may happen without its entry on disk, even if the machine crashes.
-        started = ToolStarted(
+        started = entries.ToolStarted(
             tool=call.tool,
             arguments=call.arguments,
             decision=verdict.decision,
@@ -373,7 +362,7 @@ class LiveLedger(RunAsks):
         self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments})
 
     async def record_end(self, call: ToolCall, result: ToolResult) -> None:
-        await self.journal.append(ToolEnded(result=result.as_dict()), key=call.key)
+        await self.journal.append(entries.ToolEnded(result=result.as_dict()), key=call.key)
         self._publish_result(call, result)
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
@@ -383,7 +372,7 @@ class LiveLedger(RunAsks):
 
 def _unusable_answer(journal: Journal) -> str | None:
     """Return the problem of the last model answer, or None."""
-    if not (answers := journal.all(ModelAnswered)):
+    if not (answers := journal.all(entries.ModelAnswered)):
         return None
     response = answers[-1].data.response
     if response.get("finish_reason") == "length":

@@ -107,7 +107,7 @@ class MemoryCompactor:
             )
         except GuildError as error:
             reason = error.message
-        except Exception as error:  # noqa: BLE001 - compaction is best effort: report anything, harm nobody
+        except Exception as error:  # noqa: BLE001 - compaction is best effort: report every failure
             reason = f"{type(error).__name__}: {error}"
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 

@@ -15,7 +15,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.assembly.attachments import check_media_types
 from guildhall.runs.assembly.preflight import check_restart
 from guildhall.runs.execution.delegation import NoModel
@@ -109,67 +109,53 @@ class Preparation:
             hooks=hooks,
         )
         async with close_on_error(assembled.servers):
-            prepared = await self._create(run, request, assembled, frame, caller, call, hooks)
-        return replace(prepared, given=tuple(given))
+            root = caller.root if caller else run
+            source = self._source(assembled, frame, request)
+            check_media_types(assembled.attachments, source)
+            limited = request.budget is not None or (caller is not None and caller.has_dollar_limit)
+            assembled = with_enforceable_budget(assembled, source, limited=limited)
+            if assembled.model == AUTO:  # recorded, because the available keys may change
+                assembled = replace(assembled, model=source.name)
+            _make_folders(assembled)
+            now, name = stamp(self.clock.now()), assembled.worker.name
+            first = Entry(run=run, seq=0, key=None, data=assembled.as_recorded(), at=now)
+            row = {
+                "id": run,
+                "root": root,
+                "parent": caller.run if caller else None,
+                "parent_call": call,
+                "worker": name,
+                "model": source.name,
+                "status": "running",
+                "kind": request.purpose.kind,
+                "request": {**asdict(request), "frame": frame.to_record().as_dict()},
+                "owner": self.boot,
+                "created_at": now,
+                "cost_usd": 0.0 if has_price(source) else None,
+            }
 
-    async def _create(
-        self,
-        run: str,
-        request: RunRequest,
-        assembled: Assembled,
-        frame: Frame,
-        caller: Prepared | None,
-        call: str | None,
-        hooks: RunHooks | None,
-    ) -> Prepared:
-        """Create the row and the first journal entry of an assembled run."""
-        root = caller.root if caller else run
-        source = self._source(assembled, frame, request)
-        check_media_types(assembled.attachments, source)
-        limited = request.budget is not None or (caller is not None and caller.has_dollar_limit)
-        assembled = with_enforceable_budget(assembled, source, limited=limited)
-        if assembled.model == AUTO:  # recorded, because the available keys may change
-            assembled = replace(assembled, model=source.name)
-        _make_folders(assembled)
-        now = stamp(self.clock.now())
-        first = Entry(run=run, seq=0, key=None, data=assembled.as_recorded(), at=now)
+            def write(connection: Connection) -> int:
+                ordinal = records.count_worker_runs(connection, root, name)
+                records.add_run(connection, **row, ordinal=ordinal)
+                records.add_entry(connection, first)
+                if hooks is not None:
+                    hooks.record_start(connection, run)
+                return ordinal
 
-        row = {
-            "id": run,
-            "root": root,
-            "parent": caller.run if caller else None,
-            "parent_call": call,
-            "worker": assembled.worker.name,
-            "model": source.name,
-            "status": "running",
-            "kind": request.purpose.kind,
-            "request": {**asdict(request), "frame": frame.to_record().as_dict()},
-            "owner": self.boot,
-            "created_at": now,
-            "cost_usd": 0.0 if has_price(source) else None,
-        }
-
-        def write(connection: Connection) -> int:
-            ordinal = records.count_worker_runs(connection, root, assembled.worker.name)
-            records.add_run(connection, **row, ordinal=ordinal)
-            records.add_entry(connection, first)
-            if hooks is not None:
-                hooks.record_start(connection, run)
-            return ordinal
-
-        return Prepared(
-            run=run,
-            root=root,
-            assembled=assembled,
-            source=source,
-            frame=frame,
-            ordinal=await self.store.write(write),
-            journal=Journal(run, self.store, self.clock, [first]),
-            override_model=request.override_model,
-            purpose=request.purpose,
-            has_dollar_limit=limited or assembled.bounds.max_budget_usd is not None,
-            hooks=hooks,
-        )
+            return Prepared(
+                run=run,
+                root=root,
+                assembled=assembled,
+                source=source,
+                frame=frame,
+                ordinal=await self.store.write(write),
+                journal=Journal(run, self.store, self.clock, [first]),
+                given=tuple(given),
+                override_model=request.override_model,
+                purpose=request.purpose,
+                has_dollar_limit=limited or assembled.bounds.max_budget_usd is not None,
+                hooks=hooks,
+            )
 
     async def prepare_resume(
         self,
@@ -227,7 +213,7 @@ class Preparation:
         """Return the model of the run. A run that asks no model needs no key."""
         if not request.asks_model:
             return NoModel(assembled.model)
-        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
+        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == LOGIN_RUNTIME)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """Return how long the run has been running. After a timeout it gets the whole time again."""

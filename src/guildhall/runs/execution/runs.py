@@ -32,11 +32,11 @@ from guildhall.runs.model import ENDED, PauseCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
-from guildhall.workers.lifecycle import usable
+from guildhall.workers.lifecycle import check_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
         runtime=assembled.worker.definition.runtime,
         model=source.name,
         plan=plan,
-        attachments=[file.as_described() for file in assembled.attachments],
+        attachments=[file.describe() for file in assembled.attachments],
         resumed=prepared.is_resumed,
         parent=parent,
     )
@@ -127,7 +127,7 @@ class Runs:
         """Build the parts that execute a run, and publish that it has started."""
         assembled, hooks = prepared.assembled, prepared.hooks
         clients = parent.ledger.idle_tracker.clients if parent else int(prepared.frame.interactive)
-        if not ROWS[assembled.worker.definition.runtime].routed:
+        if not RUNTIMES[assembled.worker.definition.runtime].uses_model_door:
             clients += 1  # never idle, because the runtime cannot continue from the journal
         blocked = parent.ledger.idle_tracker if parent and hooks is None else None
         ledger = LiveLedger(
@@ -165,14 +165,14 @@ class Runs:
                 assembled.mode,
                 ledger,
                 executor,
-                closed=hooks.block_reason if hooks else None,
+                block_reason=hooks.block_reason if hooks else None,
             ),
             model_door=ModelDoor(
                 prepared.source, ledger, self.clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
             program_access=access,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), access.line.close()),
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), access.pool.close()),
             hooks=hooks,
         )
         journals = [prepared.journal, *prepared.child_journals]
@@ -278,12 +278,12 @@ class Runs:
             raise Refused(f"worker_call: the maximum depth of {depth} calls is reached. Do the task yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
-        frame = assembled.worker.frame(caller.prepared.frame)
+        frame = assembled.worker.project_frame(caller.prepared.frame)
         callee = self.assembler.find(name, frame)
         if name in caller.created:
             delegation.check_unchanged(callee, caller.created)
         elif name not in assembled.allow_workers:
-            usable(callee, "star")
+            check_usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
         attached = await asyncio.to_thread(
             forward_attachments, files, assembled.attachments, assembled.environment.view, callee
@@ -303,7 +303,7 @@ class Runs:
     async def _create_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         prepared = caller.prepared
         settings = self.assembler.preflight.settings(prepared.frame)
-        frame = prepared.assembled.worker.frame(prepared.frame)
+        frame = prepared.assembled.worker.project_frame(prepared.frame)
 
         def plan_text(worker: Worker) -> str:
             request = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)

@@ -28,22 +28,10 @@ from guildhall.core.errors import (
 )
 from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
-from guildhall.models.door import OUTPUT_CEILING, ModelDoor
+from guildhall.models.door import MAX_OUTPUT_TOKENS, ModelDoor
 from guildhall.runs import limits
 from guildhall.runs.model import PauseCause, SegmentEnd
-from guildhall.runs.record import records
-from guildhall.runs.record.entries import (
-    Crashed,
-    Ended,
-    ModelAnswered,
-    ModelAsked,
-    ModelCallFailed,
-    Paused,
-    Payload,
-    Said,
-    TokenUsage,
-    Unjudged,
-)
+from guildhall.runs.record import entries, records
 from guildhall.runs.record.messages import dump_response
 
 if TYPE_CHECKING:
@@ -54,13 +42,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.models.model import Upstream
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.runs.execution.access import ProgramAccess
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.runs.hooks import RunHooks
-    from guildhall.runs.record import entries
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry, Outcome, ProgramHooks, Runtime
+    from guildhall.runtimes.model import DoorAccess, Outcome, ProgramHooks, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -127,18 +114,18 @@ class Segment:
 
     # doors of the runtime
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         await self.wait_until_open()
         with self._idle_tracker.call():
-            return await self._model_door.ask(key, messages, parameters, through)
+            return await self._model_door.call(key, messages, parameters, passthrough)
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         await self.wait_until_open()
         with self._idle_tracker.call():
             task = asyncio.create_task(self._gate.call(call))
@@ -148,10 +135,10 @@ class Segment:
             finally:
                 self._open_calls.discard(task)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """Return the recorded message of the user with this key, or wait for the next message."""
         await self.wait_until_open()
-        if (recorded := self._ledger.journal.last(key, Said)) is not None:
+        if (recorded := self._ledger.journal.last(key, entries.Said)) is not None:
             return recorded.data.words
         number = self._ledger.journal.message_number(key)
         next_message = self._hooks.next_message if self._hooks else None
@@ -178,7 +165,7 @@ class Segment:
             self._is_listening = False
             future.cancel()
 
-    def register(self, hooks: ProgramHooks) -> Entry:
+    def register(self, hooks: ProgramHooks) -> DoorAccess:
         return self._program_access.register(self, hooks)
 
     async def wait_until_open(self) -> None:
@@ -277,7 +264,7 @@ class Segment:
             except RuntimeCrashed as error:
                 if crash == _MAX_CRASHES:
                     raise
-                crashed = Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
+                crashed = entries.Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
                 await self._ledger.journal.append(crashed)
                 again = ErrorData(transient=True, attempt=crash + 1, attempts=_MAX_CRASHES, **error.as_dict())
                 self._ledger.publish(ErrorData, again)
@@ -385,11 +372,11 @@ class Segment:
         self._ledger.publish(RunEndedData, {"status": end.status, "reason": end.reason})
 
 
-def _stop_entry(end: SegmentEnd, unjudged: SegmentEnd | None) -> Payload:
-    before = None if unjudged is None else Unjudged.of(unjudged)
+def _stop_entry(end: SegmentEnd, unjudged: SegmentEnd | None) -> entries.Payload:
+    before = None if unjudged is None else entries.Unjudged.of(unjudged)
     if end.status in {"completed", "failed"}:
-        return Ended(status=end.status, reason=end.reason, error=end.error, output=end.output, unjudged=before)
-    return Paused(status=end.status, reason=end.reason, pause=end.pause, unjudged=before)
+        return entries.Ended(status=end.status, reason=end.reason, error=end.error, output=end.output, unjudged=before)
+    return entries.Paused(status=end.status, reason=end.reason, pause=end.pause, unjudged=before)
 
 
 def _failed_end(error: GuildError, hint: str = "") -> SegmentEnd:
@@ -408,14 +395,15 @@ async def record_cut_off_answer(journal: Journal, text: str) -> bool:
     """Record this text as the answer to the open model call of a stopped run. Return False if no call is open."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    open_calls = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
+    calls = journal.all(entries.ModelAsked)
+    open_calls = [call for call in calls if not journal.last(call.key or "", entries.ModelAnswered)]
     if not open_calls:
         return False
     answer = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
     usage, cost = _max_usage(journal, open_calls[-1])
     total = limits.usage_with(journal, **usage, cost=cost)
     await journal.append(
-        ModelAnswered(
+        entries.ModelAnswered(
             response=dump_response(ModelResponse(parts=[TextPart(answer)])), usage=usage, cost_usd=cost, cut_off=True
         ),
         key=open_calls[-1].key,
@@ -424,10 +412,10 @@ async def record_cut_off_answer(journal: Journal, text: str) -> bool:
     return True
 
 
-def _max_usage(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[TokenUsage, float | None]:
+def _max_usage(journal: Journal, asked: entries.Entry[entries.ModelAsked]) -> tuple[entries.TokenUsage, float | None]:
     """Return the most that a cut off call can have used. The journal already has the cost of a failed call."""
-    if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
+    if journal.last(asked.key or "", entries.ModelAsked, entries.ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
     reserved, max_answer = asked.data.reserved_tokens, asked.data.max_tokens
-    answer = min(reserved, OUTPUT_CEILING if max_answer is None else max_answer)
+    answer = min(reserved, MAX_OUTPUT_TOKENS if max_answer is None else max_answer)
     return {"input_tokens": reserved - answer, "output_tokens": answer}, asked.data.reserved_usd

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.session import Ask as AskModel
-    from guildhall.models.passthrough.session import Passing
+    from guildhall.models.passthrough.session import PassthroughSession
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.hooks import RunHooks
 
@@ -44,9 +44,9 @@ class RunHandle(Protocol):
     def is_open(self) -> bool: ...
 
     @property
-    def model(self) -> AskModel: ...
+    def call_model(self) -> AskModel: ...
 
-    async def tool(self, call: ToolCall) -> ToolResult: ...
+    async def call_tool(self, call: ToolCall) -> ToolResult: ...
 
     def is_other_call(self, call: ToolCall) -> bool:
         """Return True if the journal has a different call under the key of this call."""
@@ -76,7 +76,7 @@ class RunDoor:
     run: str
     servers: Mapping[str, tuple[Tool, ...]]
     handle: RunHandle = field(repr=False)
-    passing: Passing | None = None
+    passing: PassthroughSession | None = None
     submit: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # at the server RESULT
     on_result: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
@@ -91,7 +91,7 @@ class RunDoor:
         if call.key in self._pending:
             self._pending.discard(call.key)
             self.handle.expect_calls(len(self._pending))
-        return self.submit(call) if self.submit is not None and server == RESULT else self.handle.tool(call)
+        return self.submit(call) if self.submit is not None and server == RESULT else self.handle.call_tool(call)
 
     def add_requested(self, calls: Iterable[ToolCall]) -> None:
         """Add the calls of a model answer, which the program is going to make."""

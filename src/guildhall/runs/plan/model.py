@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from guildhall.policy.rules import Decision, Mode, Risk
     from guildhall.runs.model import Bounds
-    from guildhall.runtimes.catalog import Row
+    from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ExecutedCode:
     name: str
     own: bool  # in the home, where code needs no trust
     trusted: bool
-    files: tuple[Seen, ...]
+    files: tuple[FileTrust, ...]
     commands: tuple[str, ...] = ()  # of a setup
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Plan:
     worker: str
     place: str
     status: str
-    runtime: Row
+    runtime: RuntimeInfo
     model: str | None
     chosen_by: str | None
     priced: bool | None
@@ -120,7 +120,7 @@ class Plan:
     @property
     def capabilities(self) -> frozenset[str]:
         """Return the capabilities of the tools that no rule forbids, and of the runtime itself."""
-        own = frozenset({"net"} if self.runtime.network else ())
+        own = frozenset({"net"} if self.runtime.needs_network else ())
         return own.union(*(tool.capabilities for tool in self.tools if tool.decision != "refuse"))
 
     @property
@@ -129,11 +129,11 @@ class Plan:
         return self.capabilities.union(*(called.plan.capabilities for called in self.calls if called.plan))
 
     @property
-    def untrusted_files(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
         """Return the files that would be executed and are not trusted in their current version, each once."""
         plans = [self, *(called.plan for called in self.calls if called.plan)]
         files = {seen.path: seen for plan in plans for code in plan.code if not code.trusted for seen in code.files}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     @property
     def max_cost_usd(self) -> float | None:
@@ -145,7 +145,7 @@ class Plan:
         return plan_text.format_line(self)
 
     def text(self) -> str:
-        return plan_text.format_plan(self)
+        return plan_text.format_rows(plan_text.plan_rows(self))
 
     def as_dict(self) -> dict[str, Any]:
         return {

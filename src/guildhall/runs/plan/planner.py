@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
+from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
+from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
     Preflight,
@@ -24,19 +25,9 @@ from guildhall.runs.assembly.preflight import (
     split_by_sandbox,
     with_runtime_capabilities,
 )
-from guildhall.runs.assembly.tool_set import (
-    collect_tools,
-    make_bounds,
-    make_tool_environment,
-    make_view,
-    member_placeholder,
-    permitted_capabilities,
-    placeholder_tools,
-    protected_paths,
-)
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers.registry import choose_model
 
@@ -125,12 +116,12 @@ def plan(
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
     """Return the plan of an assembled run. `called`: by another run, whose budget it shares."""
     worker, view = assembled.worker, assembled.environment.view
-    by_name = permitted_capabilities(assembled.tools, assembled.environment.forbidden)
+    by_name = tool_set.permitted_capabilities(assembled.tools, assembled.environment.forbidden)
     return Plan(
         worker=worker.name,
         place=worker.place,
         status=worker.status,
-        runtime=ROWS[worker.definition.runtime],
+        runtime=RUNTIMES[worker.definition.runtime],
         model=model,
         chosen_by=None,
         priced=priced,
@@ -141,12 +132,12 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         called=called,
         cwd=view.cwd,
         folders=view.folders,
-        protected=protected_paths(view),
+        protected=tool_set.protected_paths(view),
         env=tuple(sorted(assembled.environment.env)),
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
         calls=tuple(PlannedCallee(name=name) for name in worker.definition.allow_workers),
-        risk=judge_risk(by_name, accepted=worker.definition.accepts_risk),
+        risk=assess_risk(by_name, accepted=worker.definition.accepts_risk),
     )
 
 
@@ -161,7 +152,7 @@ class _Prepared:
 
     @property
     def permitted_capabilities(self) -> dict[str, frozenset[str]]:
-        return permitted_capabilities(self.tools, self.environment.forbidden)
+        return tool_set.permitted_capabilities(self.tools, self.environment.forbidden)
 
 
 def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
@@ -170,15 +161,15 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     folders: list[Folder] = []
     for one in split_by_sandbox(worker):
         with suppress(GuildError):
-            folders += one.folders(frame)
-    view = make_view(worker, folders, frame, context.home, context.locked)
-    environment = make_tool_environment(worker, frame, view, context.settings, context.environ)
-    collect = partial(collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
+            folders += one.sandbox_folders(frame)
+    view = tool_set.make_view(worker, folders, frame, context.home, context.locked)
+    environment = tool_set.make_tool_environment(worker, frame, view, context.settings, context.environ)
+    collect = partial(tool_set.collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
     try:
         tools = collect()
     except GuildError:  # no search engine
         tools = collect(without=("WebSearch",))
-    tools += placeholder_tools(worker, environment)
+    tools += tool_set.placeholder_tools(worker, environment)
     return _Prepared(worker=worker, tools=tools, environment=environment, facts=facts)
 
 
@@ -210,23 +201,23 @@ def _plan_alone(
         check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
         problems.append(PlanProblem("risk", error.message))
-    guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
+    risk_with_calls = assess_risk(by_name, accepted=definition.accepts_risk, others=around)
     mode = request.mode if request else "ask"
     return Plan(
         worker=worker.name,
         place=worker.place,
         status=worker.status,
-        runtime=ROWS[definition.runtime],
+        runtime=RUNTIMES[definition.runtime],
         model=model,
         chosen_by=by,
         priced=priced,
         mode=mode,
-        bounds=make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
-        tools=_judge_tools(prepared.tools, (*worker.rules, *guards), mode),
+        bounds=tool_set.make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
+        tools=_judge_tools(prepared.tools, (*worker.rules, *risk_with_calls.rules), mode),
         unknown=tuple(name for name in definition.toolboxes if name not in facts.toolboxes),
         cwd=view.cwd,
         folders=view.folders,
-        protected=protected_paths(view),
+        protected=tool_set.protected_paths(view),
         env=tuple(sorted(prepared.environment.env)),
         called=called,
         servers=definition.mcp_servers,
@@ -235,14 +226,14 @@ def _plan_alone(
         schema_ref=definition.output_schema_ref,
         schema=facts.schema,
         code=facts.code,
-        risk=judge_risk(by_name, accepted=definition.accepts_risk),
-        risk_with_calls=judge_risk(by_name, accepted=definition.accepts_risk, around=around),
+        risk=assess_risk(by_name, accepted=definition.accepts_risk),
+        risk_with_calls=risk_with_calls,
         problems=tuple(problems),
     )
 
 
 def _judge_tools(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[PlannedTool, ...]:
-    rules = (*rules, Rule(name=CREATE, approval_required=True))  # it always asks, whatever the rules are
+    rules = (*rules, Rule(name=CREATE, approval_required=True))  # the creation of a worker always asks
     verdicts = (judge(Action(tool=tool.name, capabilities=tool.capabilities), rules, mode) for tool in tools)
     return tuple(
         PlannedTool(
@@ -260,10 +251,10 @@ def _judge_tools(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tu
 def _join_risks(plans: Sequence[Plan]) -> Risk:
     """Return the risk of workers that call each other: one can send out the data that another has read."""
     risks = [(plan.worker, plan.risk_with_calls or plan.risk) for plan in plans]
-    private = any(risk.private for _, risk in risks)
-    outward = [(worker, risk) for worker, risk in risks if risk.private or not private]
+    private = any(risk.reads_private for _, risk in risks)
+    outward = [(worker, risk) for worker, risk in risks if risk.reads_private or not private]
     return Risk(
-        private=private,
+        reads_private=private,
         outward=tuple(f"{name} of {worker}" for worker, risk in outward for name in risk.outward),
         guarded=tuple(f"{name} of {worker}" for worker, risk in risks for name in risk.guarded),
     )
@@ -318,7 +309,9 @@ class Planner:
         trust = self.preflight.trust()
         found, _ = self.preflight.code_of(worker, frame)
         code = tuple(
-            ExecutedCode(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
+            ExecutedCode(
+                kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
+            )
             for one in found
         )
         problems = self.preflight.find_problems(worker, frame)
@@ -329,7 +322,7 @@ class Planner:
                 *self.assembler.tree_tools(worker, frame),
                 *outside.tools,
             ),
-            toolboxes={name: (member_placeholder(name),) for name in outside.toolboxes},
+            toolboxes={name: (tool_set.member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
             schema=self.preflight.schema_in_file(worker, frame),
@@ -347,7 +340,7 @@ class Planner:
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.preflight.code_of(worker, frame)[0]:
-            if code.kind in ("server", "member", "activation") or not trust.holds(code):
+            if code.kind in ("server", "member", "activation") or not trust.is_trusted(code):
                 continue
             try:
                 if code.kind == "module":
@@ -355,7 +348,7 @@ class Planner:
                     continue
                 place = code.folder or code.files[0].path
                 if place not in known:
-                    nothing = ToolEnvironment(view=make_view(worker, (), frame, self.preflight.home))
+                    nothing = ToolEnvironment(view=tool_set.make_view(worker, (), frame, self.preflight.home))
                     known[place] = (await self.assembler.describe(code, nothing)).tools
                 toolboxes[code.name] = known[place]
             except GuildError as error:

@@ -39,10 +39,6 @@ def format_line(plan: Plan) -> str:
     return "; ".join([_runtime_and_model(plan), *_effects(plan), *attached, *calls, *_mode(plan), *_limits(plan)])
 
 
-def format_plan(plan: Plan) -> str:
-    return format_rows(_rows(plan))
-
-
 def format_rows(rows: Iterable[tuple[str, list[str]]]) -> str:
     """Return a table with the label of each row before its first line."""
     lines: list[str] = []
@@ -56,10 +52,10 @@ def writable_folders(plan: Plan) -> list[Folder]:
     return [folder for folder in plan.folders if folder.is_writable] if "fs.write" in plan.capabilities else []
 
 
-def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+def plan_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
-        yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
+        yield "runtime", [plan.runtime.summary, *plan.runtime.gaps]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, _format_writable)]
@@ -79,7 +75,10 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         yield "output", [f"must match {escape(plan.schema_ref)}"]
     yield "risk", _risk(plan)
     if files := plan.untrusted_files:
-        yield "not trusted", [f"{escape(f.shown)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.said}" for f in files]
+        yield (
+            "not trusted",
+            [f"{escape(f.display_path)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.state_text}" for f in files],
+        )
     if plan.problems:
         yield "cannot run", [escape(problem.text) for problem in plan.problems]
 
@@ -149,7 +148,7 @@ def _programs(plan: Plan) -> str:
 
 def _network(plan: Plan) -> str:
     names = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
-    names += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
+    names += [f"{plan.runtime.title} itself"] if plan.runtime.needs_network else []
     return f"used by {', '.join(names)}" if names else "none"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar, dataclass_transform
 
 from guildhall.core.errors import ErrorInfo, InvalidFile
 
@@ -31,26 +31,26 @@ class TokenUsage(TypedDict):
 PAYLOADS: dict[str, type[Payload]] = {}
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """The data of a journal entry. A subclass is one kind of entry."""
+    """The data of a journal entry. A subclass is a dataclass for one kind of entry."""
 
     kind: ClassVar[str]
 
     def __init_subclass__(cls, *, kind: str | None = None) -> None:
-        """Register the class as the payload of this kind of entry."""
+        """Make the class a dataclass, and register it as the payload of this kind of entry."""
+        dataclass(frozen=True, kw_only=True)(cls)
         if kind is not None:
             cls.kind = kind
             PAYLOADS[kind] = cls
 
     def to_record(self) -> dict[str, Any]:
-        """Return the payload as it is stored."""
         optional = _optional(type(self))
         return {name: value for name, value in vars(self).items() if value or name not in optional}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Payload:
-        """Return the payload that `to_record` stored."""
         return cls(**record)
 
 
@@ -60,7 +60,6 @@ def _optional(payload: type[Payload]) -> frozenset[str]:
     return frozenset(one.name for one in every if one.default is not MISSING or one.default_factory is not MISSING)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Assembly(Payload, kind="assembled"):
     """The run as it was assembled. Always entry 0."""
 
@@ -86,11 +85,10 @@ class Assembly(Payload, kind="assembled"):
     files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelAsked(Payload, kind="model_asked"):
     """A model call, before it is made."""
 
-    message: Sequence[Mapping[str, Any]]  # what is new in it
+    message: Sequence[Mapping[str, Any]]  # only the new part
     tools: str  # fingerprint of the tools shown
     answers: str  # fingerprint of the answers so far
     attempt: int
@@ -100,7 +98,6 @@ class ModelAsked(Payload, kind="model_asked"):
     copied: bool = False  # by a fork: another run paid for it
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelCallFailed(Payload, kind="model_failed"):
     """A model call that failed. It may be made again."""
 
@@ -114,18 +111,16 @@ class ModelCallFailed(Payload, kind="model_failed"):
     copied: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelAnswered(Payload, kind="model_answered"):
     """The answer of the model, before the run sees it."""
 
     response: Mapping[str, Any]
     usage: TokenUsage
     cost_usd: float | None
-    cut_off: bool = False  # the user interrupted it: usage and cost are what was reserved
+    cut_off: bool = False  # the user interrupted it; usage and cost are the reservation
     copied: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolRefused(Payload, kind="tool_refused"):
     """A tool call that was not made."""
 
@@ -133,10 +128,9 @@ class ToolRefused(Payload, kind="tool_refused"):
     arguments: Mapping[str, Any] | None
     reason: str | None
     rule: str | None
-    result: Mapping[str, Any]  # what the model reads
+    result: Mapping[str, Any]  # for the model
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolAsked(Payload, kind="tool_asked"):
     """A tool call that waits for approval."""
 
@@ -146,7 +140,6 @@ class ToolAsked(Payload, kind="tool_asked"):
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolStarted(Payload, kind="tool_started"):
     """A tool call, before it is made."""
 
@@ -157,23 +150,20 @@ class ToolStarted(Payload, kind="tool_started"):
     reason: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolDoubted(Payload, kind="tool_doubted"):
-    """A tool call that was cut off. A person is asked whether it took effect."""
+    """An interrupted tool call. The hall asks the user if it took effect."""
 
     tool: str
     arguments: Mapping[str, Any] | None
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToolEnded(Payload, kind="tool_ended"):
     """The result of a tool call, before the run sees it."""
 
     result: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerCreated(Payload, kind="worker_created"):
     """A worker that the run has written and saved."""
 
@@ -182,33 +172,29 @@ class WorkerCreated(Payload, kind="worker_created"):
     files: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LimitAsked(Payload, kind="limit_asked"):
-    """A limit was reached, and a person is asked for more."""
+    """A reached limit. The hall asks the user for more."""
 
     limit: str
     value: float
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopAsked(Payload, kind="loop_asked"):
-    """Agents of a workflow only talk to one another, and a person is asked whether they may continue."""
+    """A loop of agents that only talk to each other. The hall asks the user if they may continue."""
 
     title: str
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuestionAsked(Payload, kind="question_asked"):
-    """The worker of a job or a commission has asked a person a question."""
+    """A question of the worker of a job or commission to the user."""
 
     question: str
     wait: bool
     ask: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answered(Payload, kind="answered"):
     """The answer to an ask, when the run applied it."""
 
@@ -219,19 +205,16 @@ class Answered(Payload, kind="answered"):
     bounds: Mapping[str, Any] | None = None  # where more was granted
 
 
-@dataclass(frozen=True, kw_only=True)
 class Listening(Payload, kind="listening"):
     """A conversation has finished its turn and waits for the user's next message."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Said(Payload, kind="said"):
-    """A message of the user, before the run hears it."""
+    """A message of the user, before the run receives it."""
 
     words: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Crashed(Payload, kind="crashed"):
     """The process of the run died, and the run continues in another."""
 
@@ -241,7 +224,6 @@ class Crashed(Payload, kind="crashed"):
     where: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Payload, kind="resumed"):
     """The run resumes."""
 
@@ -264,7 +246,6 @@ class Unjudged:
         return Unjudged(status=end.status, reason=end.reason, error=end.error, output=end.output)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Stop(Payload):
     """The end of a run segment."""
 
@@ -284,14 +265,12 @@ class _Stop(Payload):
         return cls(**fields)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Paused(_Stop, kind="paused"):
     """The run stopped for now."""
 
     pause: StopCause | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ended(_Stop, kind="ended"):
     """The run ended."""
 

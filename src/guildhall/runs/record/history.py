@@ -15,7 +15,7 @@ from guildhall.core.text import suggest_or
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, ModelAsked, Payload, Said
 from guildhall.runs.record.journal import Journal
-from guildhall.runtimes.model import labelled
+from guildhall.runtimes.model import attachment_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,6 @@ class History:
         return self._store.read(lambda connection: records.list_descendants(connection, run))
 
     def tree(self, run: str) -> list[Run]:
-        """Return a run and its descendants."""
         return [self.get(run), *self.descendants(run)]
 
     def journal(self, run: str) -> Journal:
@@ -86,7 +85,7 @@ def conversation(journal: Journal) -> list[ConversationMessage]:
     """Return the recorded messages to the model and of the model."""
     frozen = journal.assembly
     messages: list[ConversationMessage] = [{"role": "system", "content": frozen.system_prompt}]
-    first_message = "\n".join([frozen.first_message, *map(labelled, frozen.attachments)])
+    first_message = "\n".join([frozen.first_message, *map(attachment_label, frozen.attachments)])
     for answer in journal.all(ModelAnswered):
         asked = journal.last(answer.key or "", ModelAsked)
         if asked is not None:

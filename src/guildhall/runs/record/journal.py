@@ -126,7 +126,6 @@ def message_key(number: int) -> str:
 
 
 def entries_with(entries: Iterable[Entry[Payload]], payload: type[PayloadT]) -> list[Entry[PayloadT]]:
-    """Return the entries that have this payload."""
     return cast("list[Entry[PayloadT]]", [entry for entry in entries if isinstance(entry.data, payload)])
 
 

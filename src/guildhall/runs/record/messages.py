@@ -19,7 +19,7 @@ from pydantic_ai.messages import (
 
 from guildhall.core.ids import digest, fingerprint
 from guildhall.runs.record.entries import ModelAnswered
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, to_tool_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def requested_calls(journal: Journal, call: ToolCall) -> list[ToolCall]:
     if (answered := journal.last(key, ModelAnswered)) is None:
         return []
     parts = load_response(answered.data.response).parts
-    return [call_of(key, part) for part in parts if isinstance(part, ToolCallPart)]
+    return [to_tool_call(key, part) for part in parts if isinstance(part, ToolCallPart)]
 
 
 def unusable_answer(messages: Sequence[ModelMessage]) -> str | None:

@@ -10,19 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    Connection,
-    Integer,
-    RowMapping,
-    bindparam,
-    func,
-    insert,
-    literal_column,
-    select,
-    update,
-)
+from sqlalchemy import Integer, bindparam, func, insert, literal_column, select, update
 
 from guildhall.core.frame import RecordedFrame
 from guildhall.runs.model import (
@@ -44,6 +32,8 @@ from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import CTE, ColumnElement, Connection, RowMapping
 
     from guildhall.core.errors import ErrorInfo
 

@@ -15,21 +15,12 @@ from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.execution.grants import has_price
 from guildhall.runs.purpose import JobPurpose
-from guildhall.runs.record import records
-from guildhall.runs.record.entries import (
-    Assembly,
-    Entry,
-    ModelAnswered,
-    ModelAsked,
-    ModelCallFailed,
-    Payload,
-    ToolEnded,
-    ToolRefused,
-)
-from guildhall.workers.registry import normal
+from guildhall.runs.record import entries, records
+from guildhall.runs.record.entries import Assembly, Entry, Payload
+from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,14 +74,14 @@ class Forks:
         new = new_id(RUN)
         first, source_name, priced = self._first(_as_root(run, journal, self.budget_of(frame)), frame, model)
         copied: list[Entry[Payload]] = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
-        entries = [replace(entry, run=new, data=_mark_copied(entry.data)) for entry in copied]
+        copies = [replace(entry, run=new, data=_mark_copied(entry.data)) for entry in copied]
         row = self._row(run, new, end, source_name or run.model, priced=priced)
         if model is not None:
             row["request"]["override_model"] = first.data.model
 
         def write(connection: Connection) -> None:
             records.add_run(connection, **row)
-            for entry in entries:
+            for entry in copies:
                 records.add_entry(connection, entry)
 
         await self.store.write(write)
@@ -102,8 +93,8 @@ class Forks:
         """Return entry 0 with the wanted model, the name of the model, and True if it has a price."""
         if model is None:
             return first, None, None
-        wanted = resolve_script_path(normal(model), frame.cwd)
-        login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
+        wanted = resolve_script_path(normalize_model(model), frame.cwd)
+        login = first.data.worker["definition"].get("runtime") == LOGIN_RUNTIME
         source = self.source_of(wanted, frame, login)  # raises before anything is written
         priced = has_price(source)
         bounds = dict(first.data.bounds)
@@ -161,7 +152,7 @@ def _as_root(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly
 def find_fork_point(journal: Journal, at: int) -> int:
     """Return the last entry at or before `at` after which the run can be resumed."""
     end = 0
-    for answer in journal.all(ModelAnswered):
+    for answer in journal.all(entries.ModelAnswered):
         last = _last_entry_of(journal, answer)
         if last is None or last > at:
             break
@@ -169,13 +160,13 @@ def find_fork_point(journal: Journal, at: int) -> int:
     return end
 
 
-def _last_entry_of(journal: Journal, answer: Entry[ModelAnswered]) -> int | None:
+def _last_entry_of(journal: Journal, answer: Entry[entries.ModelAnswered]) -> int | None:
     """Return the entry that ends the last call of an answer, or None if the run cannot continue after it."""
     key = answer.key or ""
     calls = [part for part in answer.data.response["parts"] if part["part_kind"] == "tool-call"]
-    ends = [journal.last(f"{key}/{call['tool_call_id']}", ToolEnded, ToolRefused) for call in calls]
+    ends = [journal.last(f"{key}/{call['tool_call_id']}", entries.ToolEnded, entries.ToolRefused) for call in calls]
     done = [end.seq for end in ends if end is not None]
-    has_next = journal.last(f"m{int(key[1:]) + 1}", ModelAsked) is not None
+    has_next = journal.last(f"m{int(key[1:]) + 1}", entries.ModelAsked) is not None
     if not has_next and (not calls or len(done) < len(calls)):
         return None
     return max([answer.seq, *done])
@@ -183,4 +174,5 @@ def _last_entry_of(journal: Journal, answer: Entry[ModelAnswered]) -> int | None
 
 def _mark_copied(data: Payload) -> Payload:
     """Return the payload of a copied entry. The other run paid for its model calls."""
-    return replace(data, copied=True) if isinstance(data, ModelAsked | ModelCallFailed | ModelAnswered) else data
+    paid = entries.ModelAsked | entries.ModelCallFailed | entries.ModelAnswered
+    return replace(data, copied=True) if isinstance(data, paid) else data

@@ -31,21 +31,7 @@ from guildhall.runs.execution.access import ProgramAccess
 from guildhall.runs.execution.prepare import recorded_frame
 from guildhall.runs.execution.tokens import TokenRegistry, servers_of
 from guildhall.runs.purpose import CallPurpose
-from guildhall.runs.record import records
-from guildhall.runs.record.entries import (
-    Answered,
-    Ended,
-    Entry,
-    ModelAnswered,
-    ModelAsked,
-    Payload,
-    Said,
-    ToolAsked,
-    ToolBegan,
-    ToolEnded,
-    ToolRefused,
-    ToolStarted,
-)
+from guildhall.runs.record import entries, records
 from guildhall.runs.record.messages import load_response, request_parts, requested_calls, tools_fingerprint
 from guildhall.tools.gate import CLOSED, Approval, EffectChoice, Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -58,16 +44,17 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.frame import Frame
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.runs import RuntimeOf
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import Run
+    from guildhall.runs.record.entries import Entry, Payload, ToolBegan
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry as Entrance
+    from guildhall.runtimes.model import DoorAccess as Entrance
     from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
@@ -82,7 +69,7 @@ _SHOWN = {
     "output_schema": "the output schema",
 }
 _DECLARED = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
-_CALLS = (ModelAnswered, ToolAsked, ToolStarted, ToolRefused, Said)
+_CALLS = (entries.ModelAnswered, entries.ToolAsked, entries.ToolStarted, entries.ToolRefused, entries.Said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,17 +135,17 @@ class _Record:
     def end(self) -> Entry[Payload]:
         """Return the last entry. An end has the status and output of the runtime, before hooks judged them."""
         last = self.journal.entries[-1]
-        if not isinstance(last.data, Ended) or last.data.unjudged is None:
+        if not isinstance(last.data, entries.Ended) or last.data.unjudged is None:
             return last
         return replace(last, data=replace(last.data, **vars(last.data.unjudged)))
 
     def meet(self, key: str) -> None:
         self._met.add(key)
 
-    def check_order(self, said: Entry[Said]) -> None:
+    def check_order(self, said: Entry[entries.Said]) -> None:
         """Raise if an answer or a user message before this message was not replayed."""
         for entry in self.journal.entries[: said.seq]:
-            if isinstance(entry.data, ModelAnswered | Said) and entry.key not in self._met:
+            if isinstance(entry.data, entries.ModelAnswered | entries.Said) and entry.key not in self._met:
                 raise self.differs(entry, f"recorded: {_describe(entry)}; now: waits for a later message of the user")
 
     def differs(self, entry: Entry[Payload], text: str) -> ReplayDiffers:
@@ -168,8 +155,8 @@ class _Record:
     def over(self, entry: Entry[Payload], now: str) -> Exception:
         """Return Over if the run stopped here, or a difference if it continued in another way."""
         end = self.end.data
-        completed = isinstance(end, Ended) and end.status == "completed"
-        if completed or any(answer.key not in self._met for answer in self.journal.all(ModelAnswered)):
+        completed = isinstance(end, entries.Ended) and end.status == "completed"
+        if completed or any(answer.key not in self._met for answer in self.journal.all(entries.ModelAnswered)):
             return self.differs(entry, f"recorded: the run continued; now: {now}, which is not in the journal")
         return Over()
 
@@ -190,7 +177,7 @@ class _Record:
 
     def compare_end(self, output: Any) -> None:
         end = self.end.data
-        if not isinstance(end, Ended):
+        if not isinstance(end, entries.Ended):
             return
         if end.status != "completed":
             if end.error is not None and end.error["code"] == RuntimeCrashed.code:
@@ -200,7 +187,7 @@ class _Record:
 
     def compare_failure(self, error: GuildError) -> None:
         end = self.end.data
-        if not isinstance(end, Ended) or end.error is None or end.error["code"] != error.code:
+        if not isinstance(end, entries.Ended) or end.error is None or end.error["code"] != error.code:
             self.differs(self.end, f"now: the run fails: {error}")
 
     def first_difference(self) -> Difference | None:
@@ -225,9 +212,8 @@ class _ReplayDoors:
         self._program_access = program_access
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
-        self._gate = Gate(
-            assembled.tools, assembled.rules, assembled.mode, ledger, self._recorded_result, closed=ledger.closed
-        )
+        tools, rules, mode = assembled.tools, assembled.rules, assembled.mode
+        self._gate = Gate(tools, rules, mode, ledger, self._recorded_result, block_reason=ledger.block_reason)
 
     async def execute(self, runtime: Runtime) -> Outcome:
         """Return the outcome. Errors raised by calls over HTTP are raised here."""
@@ -248,7 +234,7 @@ class _ReplayDoors:
     def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Return True if the journal has a further request with this key. Otherwise a change is a difference."""
         first, _, number = key.partition(".")
-        asked = self._record.journal.last(key, ModelAsked)
+        asked = self._record.journal.last(key, entries.ModelAsked)
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
         return bool(further) and asked is not None and asked.data.message != request_parts(messages[-1])
 
@@ -262,17 +248,17 @@ class _ReplayDoors:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         record = self._record
         record.meet(key)
-        asked = record.journal.last(key, ModelAsked)
-        answer = record.journal.last(key, ModelAnswered)
+        asked = record.journal.last(key, entries.ModelAsked)
+        answer = record.journal.last(key, entries.ModelAnswered)
         if asked is None:
             raise record.over(record.end, "another model call")
         record.compare(asked, "the message to the model", asked.data.message, request_parts(messages[-1]))
@@ -287,14 +273,14 @@ class _ReplayDoors:
         except ValueError:
             raise record.differs(answer, "the recorded answer is not valid") from None
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """Return the recorded message of the user."""
         record = self._record
-        said = record.journal.last(key, Said)
+        said = record.journal.last(key, entries.Said)
         if said is None:
             raise record.over(record.end, "waits for a message of the user")
         record.check_order(said)
@@ -302,7 +288,7 @@ class _ReplayDoors:
         return said.data.words
 
     async def _recorded_result(self, tool: Tool, call: ToolCall) -> ToolResult:
-        end = self._record.journal.last(call.key, ToolEnded)
+        end = self._record.journal.last(call.key, entries.ToolEnded)
         if end is None:
             raise self._record.over(self._record.journal.of(call.key)[0], f"waits for {call.tool}")
         try:
@@ -333,23 +319,23 @@ class _ReplayLedger:
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def closed(self, call: ToolCall) -> str | None:
+    def block_reason(self, call: ToolCall) -> str | None:
         """Return the recorded reason if other code than the rules refused the call. Such code does not run here."""
-        refused = self._record.journal.last(call.key, ToolRefused)
+        refused = self._record.journal.last(call.key, entries.ToolRefused)
         return refused.data.reason if refused is not None and refused.data.rule == CLOSED else None
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         began = self._began(call)
-        asked = self._record.journal.last(call.key, ToolAsked)
-        if asked is None and not (isinstance(began.data, ToolStarted) and began.data.decision == "ask"):
+        asked = self._record.journal.last(call.key, entries.ToolAsked)
+        if asked is None and not (isinstance(began.data, entries.ToolStarted) and began.data.decision == "ask"):
             raise self._record.differs(
                 began, f"{call.tool} {_decision(began)}; now it needs approval: {verdict.reason}"
             )
-        if isinstance(began.data, ToolAsked):
+        if isinstance(began.data, entries.ToolAsked):
             raise self._record.over(began, f"{call.tool} waits for approval")
-        if not isinstance(began.data, ToolRefused):
+        if not isinstance(began.data, entries.ToolRefused):
             return "approved", None
-        answer = self._record.journal.last(call.key, Answered)
+        answer = self._record.journal.last(call.key, entries.Answered)
         return ("timed_out", None) if answer is None else ("denied", answer.data.note)
 
     async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
@@ -357,15 +343,15 @@ class _ReplayLedger:
 
     async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         began = self._began(call)
-        if not isinstance(began.data, ToolRefused):
+        if not isinstance(began.data, entries.ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is refused: {verdict.reason}")
         self._record.compare(began, f"the refusal of {call.tool}", began.data.result, result.as_dict())
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
-        if isinstance(began.data, ToolRefused):
+        if isinstance(began.data, entries.ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is allowed")
-        demanded = isinstance(began.data, ToolAsked) or began.data.rule is not None
+        demanded = isinstance(began.data, entries.ToolAsked) or began.data.rule is not None
         if demanded and verdict.rule is None:
             raise self._record.differs(began, f"{call.tool} needed approval; now it needs none")
         if verdict.rule is not None and not demanded:
@@ -377,10 +363,10 @@ class _ReplayLedger:
     def _began(self, call: ToolCall) -> Entry[ToolBegan]:
         """Return the start or refusal of a call, or its approval request if the run stopped there."""
         journal = self._record.journal
-        began: Entry[ToolBegan] | None = journal.last(call.key, ToolStarted, ToolRefused)
-        began = began or journal.last(call.key, ToolAsked)
+        began: Entry[ToolBegan] | None = journal.last(call.key, entries.ToolStarted, entries.ToolRefused)
+        began = began or journal.last(call.key, entries.ToolAsked)
         if began is None:
-            answer = journal.last(call.key.partition("/")[0], ModelAnswered)
+            answer = journal.last(call.key.partition("/")[0], entries.ModelAnswered)
             raise self._record.over(answer or self._record.end, f"{call.tool} is called")
         recorded = {"tool": began.data.tool, "arguments": began.data.arguments}
         self._record.compare(began, "the call", recorded, {"tool": call.tool, "arguments": call.arguments})
@@ -389,18 +375,18 @@ class _ReplayLedger:
 
 def _describe(entry: Entry[Payload]) -> str:
     match entry.data:
-        case Said():
+        case entries.Said():
             return "a message of the user"
-        case ToolStarted(tool=tool) | ToolRefused(tool=tool) | ToolAsked(tool=tool):
+        case entries.ToolStarted(tool=tool) | entries.ToolRefused(tool=tool) | entries.ToolAsked(tool=tool):
             return f"a call of {tool}"
         case _:
             return "an answer of the model"
 
 
 def _decision(began: Entry[ToolBegan]) -> str:
-    if isinstance(began.data, ToolRefused):
+    if isinstance(began.data, entries.ToolRefused):
         return f"was refused ({began.data.reason})"
-    return "waited for approval" if isinstance(began.data, ToolAsked) else "was allowed"
+    return "waited for approval" if isinstance(began.data, entries.ToolAsked) else "was allowed"
 
 
 def describe_difference(label: str, recorded: Any, now: Any) -> str:
@@ -429,7 +415,7 @@ class Recordings:
     def source(self, run: str) -> RecordingSource:
         """Return a model that repeats the answers of a recorded run and its child runs."""
         tree = self.history.tree(run)
-        answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(ModelAnswered) for one in tree}
+        answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(entries.ModelAnswered) for one in tree}
         loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
         return RecordingSource(run, loaded)
 
@@ -474,7 +460,7 @@ class Recordings:
         """Return the child run of a call and its recorded result, or None if it has not ended."""
         child = self.store.read(lambda connection: records.find_call_run(connection, caller, call))
         end = self.history.entries(child.id)[-1].data if child else None
-        if child is None or not isinstance(end, Ended):
+        if child is None or not isinstance(end, entries.Ended):
             return None
         ended = replace(child, status=end.status, reason=end.reason, error=end.error, output=end.output)
         return None if delegation.is_at_parent_limit(ended) else (child.id, delegation.call_result(ended))

@@ -23,25 +23,10 @@ from guildhall.core.yaml_writer import dump
 from guildhall.models.scripted.source import Script
 from guildhall.models.scripted.test_case import TIMED_OUT
 from guildhall.runs.assembly.tool_set import BASE_TOOLS
-from guildhall.runs.record.entries import (
-    Answered,
-    Assembly,
-    Entry,
-    LimitAsked,
-    LoopAsked,
-    ModelAnswered,
-    ModelAsked,
-    ModelCallFailed,
-    ToolAsked,
-    ToolDoubted,
-    ToolEnded,
-    ToolRefused,
-    ToolStarted,
-    WorkerCreated,
-)
+from guildhall.runs.record import entries
 from guildhall.runs.record.journal import Journal, entries_with
 from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
@@ -52,6 +37,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ToolCallPart
 
     from guildhall.runs.model import Run
+    from guildhall.runs.record.entries import Assembly, Entry
 
     Tree = Sequence[tuple[Run, Journal]]
 
@@ -74,7 +60,8 @@ def files_before(tree: Tree) -> tuple[dict[str, str | None], list[str]]:
                 contents.setdefault(path, _without_numbers(result.text) if tool == "Read" else result.text)
             if tool in _WRITE_TOOLS:
                 changed[path] = None
-        for path in _created_files(run, journal):
+        created = (file for entry in journal.all(entries.WorkerCreated) for file in entry.data.files)
+        for path in filter(None, (_relative_path(Path(file), run.frame.root) for file in created)):
             contents[path] = changed[path] = None
     known = {path: contents[path] for path in changed if path in contents}
     return known, [path for path in changed if path not in known]
@@ -83,21 +70,14 @@ def files_before(tree: Tree) -> tuple[dict[str, str | None], list[str]]:
 def _file_calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, ToolResult]]:
     """Yield tool, path and result of each successful call that read or wrote a file of the project."""
     root, cwd = run.frame.root, run.frame.cwd
-    for end in journal.all(ToolEnded):
-        began = journal.last(end.key or "", ToolStarted)
+    for end in journal.all(entries.ToolEnded):
+        began = journal.last(end.key or "", entries.ToolStarted)
         result = ToolResult.from_dict(end.data.result)
         if began is None or result.is_error:
             continue
         place = _file_of_call(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
         if place is not None and (path := _relative_path(place, root)) is not None:
             yield began.data.tool, path, result
-
-
-def _created_files(run: Run, journal: Journal) -> Iterator[str]:
-    for entry in journal.all(WorkerCreated):
-        for file in entry.data.files:
-            if (path := _relative_path(Path(file), run.frame.root)) is not None:
-                yield path
 
 
 def _file_of_call(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:
@@ -266,21 +246,21 @@ class _Writer:
             yield from self._replies_in(journal, who)
 
     def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        answers = {entry.data.ask: entry.data for entry in journal.all(Answered)}
+        answers = {entry.data.ask: entry.data for entry in journal.all(entries.Answered)}
         for entry in journal.entries:
             match entry.data:
-                case ToolAsked(tool=tool, ask=ask):
+                case entries.ToolAsked(tool=tool, ask=ask):
                     reply = {"tool": tool, **who}
-                case LimitAsked(limit=limit, ask=ask):
+                case entries.LimitAsked(limit=limit, ask=ask):
                     reply = {"limit": limit, **who}
-                case LoopAsked(ask=ask):
+                case entries.LoopAsked(ask=ask):
                     reply = {"loop": True, **who}
                 case _:
                     continue
             if (answer := answers.get(ask)) is not None:
                 note = {"note": self._normalizer.text(answer.note)} if answer.note else {}
                 yield {**reply, "answer": answer.choice, **note}
-            elif isinstance(entry.data, LoopAsked) or journal.last(entry.key or "", ToolRefused) is not None:
+            elif "loop" in reply or journal.last(entry.key or "", entries.ToolRefused) is not None:
                 yield {**reply, "answer": TIMED_OUT}
 
     # the answers
@@ -295,12 +275,12 @@ class _Writer:
     def _answers(self, run: Run, journal: Journal, *, root: bool) -> Iterator[dict[str, Any]]:
         from guildhall.runs.record.messages import load_response
 
-        keys = dict.fromkeys(entry.key for entry in journal.all(ModelAsked) if entry.key)
+        keys = dict.fromkeys(entry.key for entry in journal.all(entries.ModelAsked) if entry.key)
         was_cut_off = False  # a call of the previous answer
         for key in keys:
-            answer = journal.last(key, ModelAnswered)
-            yield from _failures(entries_with(journal.of(key), ModelCallFailed), answered=answer is not None)
-            asked = journal.last(key, ModelAsked)
+            answer = journal.last(key, entries.ModelAnswered)
+            yield from _failures(entries_with(journal.of(key), entries.ModelCallFailed), answered=answer is not None)
+            asked = journal.last(key, entries.ModelAsked)
             if answer is None or asked is None:
                 continue
             try:
@@ -314,7 +294,8 @@ class _Writer:
 
     def _note_interrupted_calls(self, journal: Journal, key: str) -> bool:
         """Return True if a crash cut off a call of this answer. The user decided its result, and a test cannot."""
-        tools = [entry.data.tool for entry in journal.all(ToolDoubted) if (entry.key or "").startswith(f"{key}/")]
+        doubted = journal.all(entries.ToolDoubted)
+        tools = [entry.data.tool for entry in doubted if (entry.key or "").startswith(f"{key}/")]
         for tool in tools:
             self.note(f"the result of a call of {self._normalizer.text(tool)} that was cut off (a test makes the call)")
         return bool(tools)
@@ -357,14 +338,14 @@ class _Writer:
 
     def _arguments(self, call: ToolCallPart) -> dict[str, Any] | str:
         """Return the arguments as fields, or as their original text if YAML cannot hold them."""
-        arguments = arguments_of(call)
+        arguments = call_arguments(call)
         if arguments is not None and _is_yaml(dict(arguments)):
             return self._normalizer.value(dict(arguments))
         return self._normalizer.text(call.args if isinstance(call.args, str) else json.dumps(call.args))
 
     def _result(self, tool: str, journal: Journal, key: str) -> dict[str, Any] | None:
         """Return the result of a call that a test does not repeat, because the tool reaches beyond the project."""
-        end = journal.last(key, ToolEnded)
+        end = journal.last(key, entries.ToolEnded)
         if end is None or tool in _local_tools() or (self._team and tool in self._team.tools):
             return None
         result = ToolResult.from_dict(end.data.result)
@@ -391,7 +372,7 @@ def _local_tools() -> frozenset[str]:
     return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *(tool.name for tool in BASE_TOOLS)} - reaching)
 
 
-def _failures(failed: Sequence[Entry[ModelCallFailed]], *, answered: bool) -> Iterator[dict[str, Any]]:
+def _failures(failed: Sequence[Entry[entries.ModelCallFailed]], *, answered: bool) -> Iterator[dict[str, Any]]:
     """Yield failed model calls. If an answer followed, yield no more than the model door retries."""
     if answered:
         failed = [entry for entry in failed if entry.data.transient][:_MAX_RETRIES]

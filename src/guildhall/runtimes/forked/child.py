@@ -16,8 +16,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.runtimes.forked.protocol import LONGEST, Answered, Asked, Called, Done, Failed, Given, Listened, said
-from guildhall.runtimes.forked.server import BROKE, DONE, LEFT_ALONE, OUT_OF_MEMORY
+from guildhall.runtimes.forked.protocol import (
+    MAX_LINE_BYTES,
+    CallModel,
+    CallTool,
+    Done,
+    Failed,
+    NextMessage,
+    Reply,
+    Start,
+    decode_message,
+)
+from guildhall.runtimes.forked.server import BROKE, DONE, HALL_GONE, OUT_OF_MEMORY
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, PydanticRuntime
 from guildhall.tools.model import ToolCall, ToolResult
 
@@ -28,105 +38,104 @@ if TYPE_CHECKING:
 
 
 class HallGone(Exception):
-    """There is nobody at the other end any more."""
+    """The hall has closed the connection."""
 
 
 class SocketDoors:
-    """The doors as the runtime sees them. What the hall knows from the assignment is not sent to it."""
+    """The doors over a socket. Content that the hall knows from the assignment is not sent."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._numbers = count(1)
-        self._open: dict[int, asyncio.Future[Answered]] = {}
+        self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._lines: list[bytes] = []
 
-    async def model(
+    async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         known = next((n for n in range(len(messages), 0, -1) if messages[n - 1].kind == "response"), 1)
         new: list[ModelRequest] = [message for message in messages[known:] if message.kind == "request"]
-        return await self._ask(Asked(id=next(self._numbers), key=key, after=known, requests=new), "response")
+        return await self._ask(CallModel(id=next(self._numbers), key=key, after=known, requests=new), "response")
 
-    async def tool(self, call: ToolCall) -> ToolResult:
-        return ToolResult.from_dict(await self._ask(Called(id=next(self._numbers), key=call.key), "result"))
+    async def call_tool(self, call: ToolCall) -> ToolResult:
+        return ToolResult.from_dict(await self._ask(CallTool(id=next(self._numbers), key=call.key), "result"))
 
-    async def said(self, key: str) -> str:
-        return await self._ask(Listened(id=next(self._numbers), key=key), "words")
+    async def next_message(self, key: str) -> str:
+        return await self._ask(NextMessage(id=next(self._numbers), key=key), "text")
 
-    async def _ask(self, line: Asked | Called | Listened, field: str) -> Any:
-        """Send a message and return this field of the answer. Raise HallGone if the answer does not have it."""
+    async def _ask(self, line: CallModel | CallTool | NextMessage, field: str) -> Any:
+        """Send a request and return this field of the reply. Raise HallGone if the reply does not have it."""
         loop = asyncio.get_running_loop()
-        answer = self._open[line.id] = loop.create_future()
+        answer = self._pending[line.id] = loop.create_future()
         if not self._lines:
             loop.call_soon(self._send)
-        self._lines.append(line.line())
+        self._lines.append(line.encode())
         if (value := getattr(await answer, field)) is None:
             raise HallGone
         return value
 
     def _send(self) -> None:
-        """The calls of one answer go together, so that the hall sees all of them when it asks what still goes on."""
+        """Send all calls of one answer together, so that the hall knows all of them when it waits for running calls."""
         self._writer.write(b"".join(self._lines))
         self._lines.clear()
 
-    async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Hands out the answers, until there is nobody who gives any."""
+    async def receive_replies(self, reader: asyncio.StreamReader) -> None:
+        """Deliver replies until the connection ends, then raise HallGone."""
         while line := await reader.readline():
-            answer = Answered.read(line)
-            self._open.pop(answer.id).set_result(answer)
+            answer = Reply.decode(line)
+            self._pending.pop(answer.id).set_result(answer)
         raise HallGone
 
 
-async def live(connection: socket.socket) -> None:
-    """Reads what is to be done, does it, and says what came of it."""
-    reader, writer = await asyncio.open_connection(sock=connection, limit=LONGEST)
+async def execute_run(connection: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
     try:
         if not (line := await reader.readline()):
             raise HallGone
         doors = SocketDoors(writer)
-        listening = asyncio.create_task(doors.listen(reader))
-        working = asyncio.create_task(_executed(Given.read(line), doors))
+        listening = asyncio.create_task(doors.receive_replies(reader))
+        working = asyncio.create_task(_execute(Start.decode(line), doors))
         done, _ = await asyncio.wait({listening, working}, return_when=asyncio.FIRST_COMPLETED)
         for task in (listening, working):
             task.cancel()
         if working not in done:
             listening.result()
-        writer.write(working.result().line())
+        writer.write(working.result().encode())
         await writer.drain()
     finally:
         writer.close()
 
 
-async def _executed(given: Given, doors: SocketDoors) -> Done | Failed:
+async def _execute(start: Start, doors: SocketDoors) -> Done | Failed:
     try:
-        outcome = await PydanticRuntime().execute(given.assignment(), doors)
+        outcome = await PydanticRuntime().execute(start.assignment(), doors)
         return Done(output=outcome.output)
     except RuntimeFailed as error:
         return Failed(message=error.message, hint=error.hint)
     except (MemoryError, HallGone):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever broke, the hall is to hear of it
-        return Failed(message=f"the runtime broke: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - the hall reports every error
+        return Failed(message=f"internal error of the runtime: {type(error).__name__}: {error}")
 
 
 def main(connection: socket.socket) -> NoReturn:
-    """The whole life of the process. Nothing is tidied up: whoever waits for it is waiting for its end."""
+    """Execute the run and exit. Nothing is cleaned up, because the server waits for the exit."""
     code = BROKE
     try:
         with asyncio.Runner() as runner:
-            runner.get_loop().set_exception_handler(_left_to_the_loop)
-            runner.run(live(connection))
+            runner.get_loop().set_exception_handler(_exit_on_loop_error)
+            runner.run(execute_run(connection))
             os._exit(DONE)
     except MemoryError:
         code = OUT_OF_MEMORY
-    except (HallGone, OSError):  # a hall that dies with something unread resets the connection
-        code = LEFT_ALONE
+    except (HallGone, OSError):  # a killed hall with unread data resets the connection
+        code = HALL_GONE
     finally:
         os._exit(code)
 
 
-def _left_to_the_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What went wrong where nobody waits for it, such as while bytes were received."""
+def _exit_on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Exit after an error in a callback, such as a MemoryError while bytes were received."""
     os._exit(OUT_OF_MEMORY if isinstance(context.get("exception"), MemoryError) else BROKE)
 
 
@@ -135,23 +144,23 @@ _TOOL: dict[str, Any] = {"name": "look", "description": "Look.", "input_schema":
 _CALL = ModelResponse(parts=[TextPart("I look."), ToolCallPart("look", {}, "c1")])
 
 
-async def rehearse() -> None:
-    """Two runs: one that answers in words, one with an output schema."""
-    await _run(None, ModelResponse(parts=[TextPart("Seen.")]))
-    await _run(_SCHEMA, ModelResponse(parts=[ToolCallPart(OUTPUT_TOOL, {"n": 1}, "c2")]))
+async def warm_up() -> None:
+    """Execute two runs: one with text as its output and one with an output schema."""
+    await _practice_run(None, ModelResponse(parts=[TextPart("Seen.")]))
+    await _practice_run(_SCHEMA, ModelResponse(parts=[ToolCallPart(OUTPUT_TOOL, {"n": 1}, "c2")]))
 
 
-async def _run(schema: dict[str, Any] | None, last: ModelResponse) -> None:
+async def _practice_run(schema: dict[str, Any] | None, last: ModelResponse) -> None:
     ours, theirs = socket.socketpair()
-    living = asyncio.create_task(live(theirs))
+    living = asyncio.create_task(execute_run(theirs))
     reader, writer = await asyncio.open_connection(sock=ours)
-    writer.write(Given(system_prompt="Be.", first_message="Go.", tools=[_TOOL], output_schema=schema).line())
+    writer.write(Start(system_prompt="Be.", first_message="Go.", tools=[_TOOL], output_schema=schema).encode())
     while line := await reader.readline():
-        match said(line):
-            case Asked(id=number, after=after):
-                writer.write(Answered(id=number, response=_CALL if after == 1 else last).line())
-            case Called(id=number):
-                writer.write(Answered(id=number, result=ToolResult.of("It is there.").as_dict()).line())
+        match decode_message(line):
+            case CallModel(id=number, after=after):
+                writer.write(Reply(id=number, response=_CALL if after == 1 else last).encode())
+            case CallTool(id=number):
+                writer.write(Reply(id=number, result=ToolResult.of("It is there.").as_dict()).encode())
             case _:
                 break
     await living

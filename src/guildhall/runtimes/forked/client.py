@@ -31,16 +31,16 @@ _BOOT = (
     "import json, sys; paths, fd = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
     "from guildhall.runtimes.forked.server import main; main(int(fd))"
 )
-_TRIES = 3
-_SIDE_BY_SIDE = 16  # orders under way; more would not fit into the control socket
-_PATIENCE = 60.0  # seconds; a machine may be so busy that the warm parent needs many to come up
-_END_SECONDS = 5.0
-_LOG_BYTES = 4096
-_REPLY_BYTES = 4096
+_MAX_STARTS = 3
+_MAX_PENDING = 16  # requests that fit into the control socket
+_TIMEOUT_S = 60.0  # on a busy machine the server starts slowly
+_EXIT_TIMEOUT_S = 5.0
+_MAX_LOG_BYTES = 4096
+_MAX_REPLY_BYTES = 4096
 
 
-def available() -> bool:
-    """Whether this system has what children need; elsewhere runs are executed in the hall."""
+def is_available() -> bool:
+    """Return True if the system supports forked runs. Otherwise runs are executed in the hall."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -48,115 +48,112 @@ def available() -> bool:
     return True
 
 
-class Child:
-    """A process that lives, or has lived, for one run."""
+class ChildProcess:
+    """A process that executes one run."""
 
-    def __init__(self, pid: int, pidfd: int, connection: socket.socket, give_up: Callable[[], None]) -> None:
+    def __init__(self, pid: int, pidfd: int, connection: socket.socket, abandon: Callable[[], None]) -> None:
         self.pid = pid
         self.pidfd = pidfd
-        self.connection = connection  # the hall's end
-        self.give_up = give_up  # on the warm parent that it came from
-        self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self.connection = connection  # the end of the hall
+        self.abandon = abandon  # kills its server
+        self._exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
-    async def ended(self) -> int | None:
-        """Waits for its end; the status as `wait` gives it, None where nobody was left to ask."""
-        return await asyncio.shield(self._ended)
+    async def wait(self) -> int | None:
+        """Wait for the exit. Return the status of `os.wait`, or None if it is unknown."""
+        return await asyncio.shield(self._exited)
 
     def kill(self) -> None:
-        """Ends it at once; what it has started, the warm parent ends."""
-        if not self._ended.done():
+        """Kill the process. The server kills the processes that it has started."""
+        if not self._exited.done():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
-    def has_ended(self, status: int | None) -> None:
-        if not self._ended.done():
+    def set_exited(self, status: int | None) -> None:
+        if not self._exited.done():
             os.close(self.pidfd)
-            self._ended.set_result(status)
+            self._exited.set_result(status)
 
 
-class Nursery:
-    """Has children for runs. Starting it costs nothing that anyone waits for."""
+class ForkServer:
+    """Spawns a process for each run. Starting it does not block."""
 
-    def __init__(self, command: Sequence[str] | None = None, *, patience: float = _PATIENCE) -> None:
-        """`command` starts another warm parent than ours; the number of the control socket is added to it.
+    def __init__(self, command: Sequence[str] | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
+        """`command` replaces the command of the server; the descriptor of the control socket is appended.
 
-        `patience`: seconds after which a warm parent that does not do what it should is replaced.
+        `timeout_s`: a server that does not respond within this time is replaced.
         """
-        self._command = tuple(command or _own_command())
-        self._patience = patience
-        self._parent: _Parent | None = None
-        self._orders = asyncio.Semaphore(_SIDE_BY_SIDE)
-        self._closed = False
+        self._command = tuple(command or _server_command())
+        self._timeout_s = timeout_s
+        self._server: _ServerProcess | None = None
+        self._slots = asyncio.Semaphore(_MAX_PENDING)
+        self._is_closed = False
 
     def start(self) -> None:
-        """Starts the warm parent. Called by the thread that lives as long as the hall: with it the parent ends."""
-        if not self._closed and (self._parent is None or self._parent.gone):
-            self._parent = _Parent(self._command, self._lost)
+        """Start the server. Call it in the main thread, because the server exits with the thread that started it."""
+        if not self._is_closed and (self._server is None or self._server.has_exited):
+            self._server = _ServerProcess(self._command, self._on_exit)
 
-    def _lost(self, parent: _Parent) -> None:
-        """One that has served is replaced at once; another that cannot come up, only when it is needed."""
-        if parent.has_served:
+    def _on_exit(self, server: _ServerProcess) -> None:
+        """Restart a server that has spawned a process. A server that never did is restarted on the next spawn."""
+        if server.has_spawned:
             self.start()
 
     @property
     def pids(self) -> list[int]:
-        """The warm parent, then its children."""
-        return [] if self._parent is None else self._parent.pids
+        return [] if self._server is None else self._server.pids
 
-    async def birth(self, memory_bytes: int) -> Child:
-        """A new child, which may use so much memory beside what it is born with."""
-        said = ""
-        for _ in range(_TRIES):
+    async def spawn(self, memory_bytes: int) -> ChildProcess:
+        """Return a new process that may use `memory_bytes` in addition to the memory of the server."""
+        last_output = ""
+        for _ in range(_MAX_STARTS):
             self.start()
-            if self._closed or self._parent is None:
-                raise RuntimeFailed("no process is started for the run: the hall is closing")
-            parent = self._parent
+            if self._is_closed or self._server is None:
+                raise RuntimeFailed("cannot start a process for the run: the hall is closing")
+            server = self._server
             try:
-                async with self._orders:
-                    return await parent.birth(memory_bytes, self._patience)
-            except _Gone:
-                said = parent.said
-        raise RuntimeFailed(
-            f"no process can be started for the run: the warm parent ended {_TRIES} times", hint=said or None
-        )
+                async with self._slots:
+                    return await server.spawn(memory_bytes, self._timeout_s)
+            except _ServerDied:
+                last_output = server.last_output
+        text = f"cannot start a process for the run: the fork server exited {_MAX_STARTS} times"
+        raise RuntimeFailed(text, hint=last_output or None)
 
-    async def end(self, child: Child, grace: float = 0) -> int | None:
-        """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known.
+    async def end(self, child: ChildProcess, grace_s: float = 0) -> int | None:
+        """Kill a process and return its exit status, or None if it is unknown.
 
-        `grace`: seconds in which it may end by itself. Goes on to the end even if the caller is cancelled, or was: in a
-        task that was, Python 3.11.2 takes a time-out for that.
+        The process may exit by itself within `grace_s`. The shield completes the kill even if the caller is cancelled:
+        in a cancelled task, Python 3.11.2 confuses a timeout with the cancellation.
         """
-        return await asyncio.shield(self._to_its_end(child, grace))
+        return await asyncio.shield(self._end(child, grace_s))
 
-    async def _to_its_end(self, child: Child, grace: float) -> int | None:
+    async def _end(self, child: ChildProcess, grace_s: float) -> int | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                return await child.ended()
+            async with asyncio.timeout(grace_s):
+                return await child.wait()
         child.kill()
         try:
-            async with asyncio.timeout(self._patience):
-                return await child.ended()
-        except TimeoutError:  # whoever should bury it does not: it is gone with that one
-            child.give_up()
-            return await child.ended()
+            async with asyncio.timeout(self._timeout_s):
+                return await child.wait()
+        except TimeoutError:  # the server did not reap it
+            child.abandon()
+            return await child.wait()
 
     async def close(self) -> None:
-        """Ends the warm parent and every child."""
-        self._closed = True
-        if self._parent is not None:
-            parent, self._parent = self._parent, None
-            await parent.leave()
+        self._is_closed = True
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.shut_down()
 
 
-class _Gone(Exception):
-    """The warm parent has ended, or does not answer."""
+class _ServerDied(Exception):
+    """The server has exited or does not respond."""
 
 
-class _Parent:
-    """One warm parent: its process, what was ordered, the children that live."""
+class _ServerProcess:
+    """A server process with its pending spawns and its children."""
 
-    def __init__(self, command: Sequence[str], lost: Callable[[_Parent], None]) -> None:
-        self._lost = lost
+    def __init__(self, command: Sequence[str], on_exit: Callable[[_ServerProcess], None]) -> None:
+        self._on_exit = on_exit
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
@@ -173,105 +170,105 @@ class _Parent:
             )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = count(1)
-        self._ordered: dict[int, tuple[asyncio.Future[Child], socket.socket]] = {}
-        self._children: dict[int, Child] = {}
-        self.gone = False
-        self.has_served = False
-        self.said = ""  # the last of what it said, once it is gone
+        self._pending: dict[int, tuple[asyncio.Future[ChildProcess], socket.socket]] = {}
+        self._children: dict[int, ChildProcess] = {}
+        self.has_exited = False
+        self.has_spawned = False
+        self.last_output = ""  # set when it has exited
 
     @property
     def pids(self) -> list[int]:
         return [self._process.pid, *(child.pid for child in self._children.values())]
 
-    async def birth(self, memory_bytes: int, seconds: float) -> Child:
-        if self.gone:
-            raise _Gone
+    async def spawn(self, memory_bytes: int, timeout_s: float) -> ChildProcess:
+        if self.has_exited:
+            raise _ServerDied
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._control, self._hear)
+            self._loop.add_reader(self._control, self._receive)
         number = next(self._numbers)
-        born: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        spawned: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         ours, theirs = socket.socketpair()
-        self._ordered[number] = (born, ours)
-        order = json.dumps({"id": number, "memory_bytes": memory_bytes}).encode()
+        self._pending[number] = (spawned, ours)
+        request = json.dumps({"id": number, "memory_bytes": memory_bytes}).encode()
         try:
             with theirs:
-                socket.send_fds(self._control, [order], [theirs.fileno()])
-            async with asyncio.timeout(seconds):
-                return await born
+                socket.send_fds(self._control, [request], [theirs.fileno()])
+            async with asyncio.timeout(timeout_s):
+                return await spawned
         except (TimeoutError, ConnectionError):
             ours.close()
-            self.give_up()
-            raise _Gone from None
+            self.abandon()
+            raise _ServerDied from None
         except BaseException:
-            ours.close()  # one that is born all the same finds nobody there, and ends
-            if born.done() and not born.cancelled() and born.exception() is None:
-                born.result().kill()
+            ours.close()  # a process that is spawned later exits without its connection
+            if spawned.done() and not spawned.cancelled() and spawned.exception() is None:
+                spawned.result().kill()
             raise
 
-    def _hear(self) -> None:
-        while not self.gone:
+    def _receive(self) -> None:
+        while not self.has_exited:
             try:
-                data, fds, _, _ = socket.recv_fds(self._control, _REPLY_BYTES, 1)
+                data, fds, _, _ = socket.recv_fds(self._control, _MAX_REPLY_BYTES, 1)
             except BlockingIOError:
                 return
             except OSError:
                 data, fds = b"", []
             if data:
-                self._heard(json.loads(data), fds)
+                self._handle(json.loads(data), fds)
             else:
-                self.give_up()
+                self.abandon()
 
-    def _heard(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _handle(self, message: dict[str, Any], fds: list[int]) -> None:
         number: int = message["id"]
         if "status" in message:
             if (child := self._children.pop(number, None)) is not None:
-                child.has_ended(message["status"])
+                child.set_exited(message["status"])
             return
-        born, ours = self._ordered.pop(number)
-        if not fds:  # it could not be forked, or we have no descriptor left for it
+        spawned, ours = self._pending.pop(number)
+        if not fds:  # the fork failed, or this process has no free descriptor
             problem = message.get("failed", "too many open files")
-            if not born.done():
-                born.set_exception(RuntimeFailed(f"no process can be started for the run: {problem}"))
+            if not spawned.done():
+                spawned.set_exception(RuntimeFailed(f"cannot start a process for the run: {problem}"))
             return
-        self.has_served = True
-        child = self._children[number] = Child(message["pid"], fds[0], ours, self.give_up)
-        if born.done():
+        self.has_spawned = True
+        child = self._children[number] = ChildProcess(message["pid"], fds[0], ours, self.abandon)
+        if spawned.done():
             child.kill()
         else:
-            born.set_result(child)
+            spawned.set_result(child)
 
-    def give_up(self) -> None:
-        """It has ended, or has to. Its children end with it; what these have started is ended here."""
-        for child in self._end():
+    def abandon(self) -> None:
+        """Kill the server, its children and the process groups of the children."""
+        for child in self._reap():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.kill()
             if self._loop is not None:
-                self._loop.add_reader(child.pidfd, self._orphan_ended, child)
+                self._loop.add_reader(child.pidfd, self._reap_orphan, child)
 
-    def _orphan_ended(self, child: Child) -> None:
+    def _reap_orphan(self, child: ChildProcess) -> None:
         if self._loop is not None:
             self._loop.remove_reader(child.pidfd)
-        child.has_ended(None)
+        child.set_exited(None)
 
-    async def leave(self) -> None:
-        """Lets it end by itself, and everything that it has started before it."""
-        if self.gone:
+    async def shut_down(self) -> None:
+        """Let the server exit by itself, after all its processes."""
+        if self.has_exited:
             return
         self._control.shutdown(socket.SHUT_WR)
         try:
-            await asyncio.to_thread(self._process.wait, _END_SECONDS)
+            await asyncio.to_thread(self._process.wait, _EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self.give_up()
-        for child in self._end():
-            child.has_ended(None)
+            self.abandon()
+        for child in self._reap():
+            child.set_exited(None)
 
-    def _end(self) -> list[Child]:
-        """Reaps it, and tells those who wait for births; the children of whose ends it has not told."""
-        if self.gone:
+    def _reap(self) -> list[ChildProcess]:
+        """Reap the server, fail pending spawns and return the children whose exit was not reported."""
+        if self.has_exited:
             return []
-        self.gone = True
+        self.has_exited = True
         if self._loop is not None:
             self._loop.remove_reader(self._control)
         self._control.close()
@@ -279,16 +276,16 @@ class _Parent:
         self._process.wait()
         with self._output as output:
             output.seek(0, os.SEEK_END)
-            output.seek(max(0, output.tell() - _LOG_BYTES))
-            self.said = output.read().decode("utf-8", "replace").strip()
-        for born, _ in self._ordered.values():
-            if not born.done():
-                born.set_exception(_Gone())
+            output.seek(max(0, output.tell() - _MAX_LOG_BYTES))
+            self.last_output = output.read().decode("utf-8", "replace").strip()
+        for spawned, _ in self._pending.values():
+            if not spawned.done():
+                spawned.set_exception(_ServerDied())
         left, self._children = list(self._children.values()), {}
-        self._lost(self)
+        self._on_exit(self)
         return left
 
 
-def _own_command() -> list[str]:
-    """The real interpreter without its site module: quicker, and what lies in the caller's folder is not imported."""
+def _server_command() -> list[str]:
+    """Return the command: the real interpreter without `site` is faster and imports nothing from the current folder."""
     return [os.path.realpath(sys.executable), "-I", "-S", "-X", "utf8", "-c", _BOOT, json.dumps(import_paths())]

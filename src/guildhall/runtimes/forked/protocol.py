@@ -1,6 +1,6 @@
 """Protocol between the hall and the process of a run: defines the lines of JSON on their socket.
 
-The process asks at the doors, and the hall answers. A model call contains only the new messages, because the hall
+The process sends requests, and the hall replies. A model call contains only the new messages, because the hall
 keeps the conversation. A tool call names the model answer that contains it.
 Does not read or write sockets: `runtime` and `child` do.
 
@@ -18,47 +18,42 @@ from pydantic_ai.messages import ModelRequest, ModelResponse
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment
 
-LONGEST = 128 * 1024**2  # bytes of a line, in either direction
+MAX_LINE_BYTES = 128 * 1024**2  # in either direction
 
 _Id = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class _Line(BaseModel):
+class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
-    def line(self, longest: int = LONGEST) -> bytes:
-        """As it is written."""
-        text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # by json: half characters survive it
-        if len(text) > longest:
-            raise RuntimeFailed(f"what would be sent is too long: {len(text):,} bytes of at most {longest:,}")
+    def encode(self) -> bytes:
+        text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # json keeps lone surrogates
+        if len(text) > MAX_LINE_BYTES:
+            raise RuntimeFailed(f"message too long: {len(text):,} bytes, at most {MAX_LINE_BYTES:,} are allowed")
         return text
 
     @classmethod
-    def read(cls, line: bytes) -> Self:
+    def decode(cls, line: bytes) -> Self:
         return cls.model_validate(json.loads(line))
 
 
-class Given(_Line):
-    """The first line of the hall: what is to be done. What is attached stays with the hall."""
+class Start(_Message):
+    """The first line of the hall: the assignment without its attachments, which stay in the hall."""
 
     system_prompt: str
     first_message: str
     tools: list[dict[str, Any]]
     output_schema: dict[str, Any] | None
-    converses: bool = False
-
-    @staticmethod
-    def of(assignment: Assignment) -> Given:
-        return Given.model_validate(assignment, from_attributes=True)
+    is_conversation: bool = False
 
     def assignment(self) -> Assignment:
         fields: dict[str, Any] = {**dict(self), "tools": tuple(self.tools)}
         return Assignment(**fields)
 
 
-class Asked(_Line):
-    """At the model door: the requests that are new in the conversation, after so many messages that the hall has."""
+class CallModel(_Message):
+    """A model call: the new requests of the conversation, after the `after` messages that the hall has."""
 
     door: Literal["model"] = "model"
     id: _Id
@@ -67,50 +62,50 @@ class Asked(_Line):
     requests: list[ModelRequest]
 
 
-class Called(_Line):
-    """At the tool door: a call that stands in an answer of the model."""
+class CallTool(_Message):
+    """A tool call that is part of a model answer."""
 
     door: Literal["tool"] = "tool"
     id: _Id
     key: _Key
 
 
-class Listened(_Line):
-    """At the ear: what the person says next is to be heard."""
+class NextMessage(_Message):
+    """A request for the next message of the user."""
 
-    door: Literal["said"] = "said"
+    door: Literal["message"] = "message"
     id: _Id
     key: _Key
 
 
-class Done(_Line):
-    """The way out: the output."""
+class Done(_Message):
+    """The output of the run."""
 
     door: Literal["out"] = "out"
     output: str | dict[str, Any]
 
 
-class Failed(_Line):
-    """The other way out: what went wrong between the doors."""
+class Failed(_Message):
+    """The error that ended the run."""
 
     door: Literal["failed"] = "failed"
     message: str
     hint: str | None = None
 
 
-class Answered(_Line):
-    """The hall's answer to a question or a call."""
+class Reply(_Message):
+    """The hall's reply to a request."""
 
     id: _Id
     response: ModelResponse | None = None
     result: dict[str, Any] | None = None  # a ToolResult
-    words: str | None = None  # of the person
+    text: str | None = None  # the message of the user
 
 
-_Message = Asked | Called | Listened | Done | Failed
-_MESSAGE: TypeAdapter[_Message] = TypeAdapter(Annotated[_Message, Field(discriminator="door")])
+_AnyMessage = CallModel | CallTool | NextMessage | Done | Failed
+_ANY_MESSAGE: TypeAdapter[_AnyMessage] = TypeAdapter(Annotated[_AnyMessage, Field(discriminator="door")])
 
 
-def said(line: bytes) -> _Message:
+def decode_message(line: bytes) -> _AnyMessage:
     """Return the message of a run's process. Raise ValueError if the line is not a valid message."""
-    return _MESSAGE.validate_python(json.loads(line))
+    return _ANY_MESSAGE.validate_python(json.loads(line))

@@ -17,75 +17,83 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.messages import ModelMessage, ToolCallPart
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed
-from guildhall.runtimes.forked.protocol import LONGEST, Answered, Asked, Called, Failed, Given, Listened, said
+from guildhall.runtimes.forked.protocol import (
+    MAX_LINE_BYTES,
+    CallModel,
+    CallTool,
+    Failed,
+    NextMessage,
+    Reply,
+    Start,
+    decode_message,
+)
 from guildhall.runtimes.forked.server import OUT_OF_MEMORY
 from guildhall.runtimes.model import Assignment, Doors, Outcome
-from guildhall.runtimes.pydantic import call_of, opening, parameters_of
+from guildhall.runtimes.pydantic import first_request, request_parameters, to_tool_call
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from guildhall.runtimes.forked.client import Nursery
+    from guildhall.runtimes.forked.client import ForkServer
     from guildhall.tools.model import ToolCall
 
-_GRACE = 1.0  # seconds between the last of a process and its end
+_EXIT_GRACE_S = 1.0  # after a process has closed its connection
 
 
-class ChildRuntime:
-    """Executes each assignment in a child of the nursery."""
+class ForkedRuntime:
+    """Executes each assignment in a new process of the fork server."""
 
-    def __init__(self, nursery: Nursery, *, memory_bytes: int = 1024**3) -> None:
-        """`memory_bytes`: what a run may use beside what its process is born with."""
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer, *, memory_bytes: int = 1024**3) -> None:
+        """`memory_bytes` limits a run in addition to the memory of the server."""
+        self._fork_server = fork_server
         self._memory_bytes = memory_bytes
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        child = await self._nursery.birth(self._memory_bytes)
+        child = await self._fork_server.spawn(self._memory_bytes)
         try:
-            reader, writer = await asyncio.open_connection(sock=child.connection, limit=LONGEST)
+            reader, writer = await asyncio.open_connection(sock=child.connection, limit=MAX_LINE_BYTES)
         except BaseException:
             child.connection.close()
-            await self._nursery.end(child)
+            await self._fork_server.end(child)
             raise
-        service = _Service(assignment, doors, reader, writer)
+        service = _DoorService(assignment, doors, reader, writer)
         try:
             return await service.outcome()
-        except _Died as death:
-            status = await self._nursery.end(child, _GRACE if death.what is None else 0)
-            raise RuntimeCrashed(f"the process of the run {death.what or self._manner(status)}") from None
+        except _ProcessDied as death:
+            status = await self._fork_server.end(child, _EXIT_GRACE_S if death.reason is None else 0)
+            raise RuntimeCrashed(f"the process of the run {death.reason or self._describe_exit(status)}") from None
         finally:
             child.kill()
             writer.close()
             await service.stop()
-            await self._nursery.end(child)
+            await self._fork_server.end(child)
 
-    def _manner(self, status: int | None) -> str:
-        """How a process ended that should not have."""
+    def _describe_exit(self, status: int | None) -> str:
         if status is None:
-            return "was killed, with the warm parent of all runs"
+            return "was killed with the fork server"
         code = os.waitstatus_to_exitcode(status)
         if code == OUT_OF_MEMORY:
-            return f"ran out of memory: it may use {self._memory_bytes // 1024**2:,} MB"
+            return f"ran out of memory: its limit is {self._memory_bytes // 1024**2:,} MB"
         if code >= 0:
             return f"exited with code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        told = {"SIGKILL": ", by somebody or because the machine was out of memory", "SIGABRT": ": out of memory?"}
-        return f"was killed by {name}{told.get(name, '')}"
+        causes = {"SIGKILL": " (by a user, or because the machine ran out of memory)", "SIGABRT": " (out of memory?)"}
+        return f"was killed by {name}{causes.get(name, '')}"
 
 
-class _Died(Exception):
-    """The process has ended, or has to; `what` says what it did, where that is known."""
+class _ProcessDied(Exception):
+    """The process has exited or must be killed. `reason` is None if only its exit status can tell."""
 
-    def __init__(self, what: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-class _Service:
-    """Serves one process at the doors of its run."""
+class _DoorService:
+    """Serves the doors of a run to its process."""
 
     def __init__(
         self, assignment: Assignment, doors: Doors, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -94,128 +102,127 @@ class _Service:
         self._doors = doors
         self._reader = reader
         self._writer = writer
-        self._parameters = parameters_of(assignment)
-        self._conversation: list[ModelMessage] = [opening(assignment)]
-        self._asking = False
-        self._callable: dict[str, ToolCall] = {}  # the calls in the model's answers that were not made yet
+        self._parameters = request_parameters(assignment)
+        self._conversation: list[ModelMessage] = [first_request(assignment)]
+        self._is_model_busy = False
+        self._open_calls: dict[str, ToolCall] = {}  # of the last model answer, by key
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listening: asyncio.Task[None] | None = None  # to a person
-        self._heard_after = 0  # so many messages
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._message_task: asyncio.Task[None] | None = None  # waits for the user
+        self._message_after = 0  # the length of the conversation at the last request for a message
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def outcome(self) -> Outcome:
-        """What came of it; what went wrong at a door is raised as it is, and _Died when the process is no more."""
+        """Return the outcome. Raise errors of the doors unchanged, and _ProcessDied if the process ended."""
         reading = asyncio.create_task(self._read())
         try:
-            await asyncio.wait({reading, self._broken}, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                self._broken.result()
+            await asyncio.wait({reading, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
             return reading.result()
-        except _Died:
-            await self._finish()
+        except _ProcessDied:
+            await self._wait_for_calls()
             raise
         finally:
             reading.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await reading
 
-    async def _finish(self) -> None:
-        """Lets the calls under way come to their ends, so that none of them is in doubt.
+    async def _wait_for_calls(self) -> None:
+        """Wait for running calls, so that each one is recorded.
 
-        What a person says next is not waited for: the next process asks for it again.
+        A message of the user is not awaited: the next process requests it again.
         """
-        if self._listening is not None:
-            self._listening.cancel()
-        while self._tasks and not self._broken.done():
-            await asyncio.wait({*self._tasks, self._broken}, return_when=asyncio.FIRST_COMPLETED)
-        if self._broken.done():
-            self._broken.result()
+        if self._message_task is not None:
+            self._message_task.cancel()
+        while self._tasks and not self._failure.done():
+            await asyncio.wait({*self._tasks, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            self._failure.result()
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._broken.done() and not self._broken.cancelled():
-            self._broken.exception()  # it was raised, or something else came first
+        if self._failure.done() and not self._failure.cancelled():
+            self._failure.exception()  # marks it as retrieved
 
     async def _read(self) -> Outcome:
         with suppress(OSError):
-            self._writer.write(Given.of(self._assignment).line())
-            while (line := await self._line()).endswith(b"\n"):
+            self._writer.write(Start.model_validate(self._assignment, from_attributes=True).encode())
+            while (line := await self._read_line()).endswith(b"\n"):
                 try:
-                    message = said(line)
+                    message = decode_message(line)
                 except (ValueError, RecursionError):
-                    raise _Died(f"said what cannot be understood, and was ended: {line[:100]!r}") from None
+                    raise _ProcessDied(f"sent an invalid message and was ended: {line[:100]!r}") from None
                 match message:
-                    case Asked():
-                        if self._asking or message.after != len(self._conversation):
-                            raise _Died("asked the model out of turn, and was ended")
-                        self._asking = True
+                    case CallModel():
+                        if self._is_model_busy or message.after != len(self._conversation):
+                            raise _ProcessDied("called the model out of turn and was ended")
+                        self._is_model_busy = True
                         self._conversation.extend(message.requests)
-                        self._begin(self._model(message))
-                    case Called(id=number, key=key):
-                        if (call := self._callable.pop(key, None)) is None:
-                            raise _Died(f"made a call that the model did not ask for ({key[:100]!r}), and was ended")
-                        self._begin(self._tool(number, call))
-                    case Listened():
-                        self._check_listening()
-                        self._listening = self._begin(self._said(message))
+                        self._start(self._answer_model(message))
+                    case CallTool(id=number, key=key):
+                        if (call := self._open_calls.pop(key, None)) is None:
+                            raise _ProcessDied(f"made a call without a model answer ({key[:100]!r}) and was ended")
+                        self._start(self._answer_tool(number, call))
+                    case NextMessage():
+                        self._check_turn()
+                        self._message_task = self._start(self._answer_message(message.id, message.key))
                     case Failed(message=text, hint=hint):
                         raise RuntimeFailed(text, hint=hint)
                     case done:
-                        return Outcome(output=_plain(done.output), messages=self._conversation)
-        raise _Died
+                        return Outcome(output=_check_output(done.output), messages=self._conversation)
+        raise _ProcessDied
 
-    async def _line(self) -> bytes:
+    async def _read_line(self) -> bytes:
         try:
             return await self._reader.readline()
         except ValueError:
-            raise _Died(f"said more than {LONGEST:,} bytes without an end, and was ended") from None
+            raise _ProcessDied(f"sent a line of more than {MAX_LINE_BYTES:,} bytes and was ended") from None
 
-    def _begin(self, work: Coroutine[Any, Any, Answered]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._done(work))
+    def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._reply(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _done(self, work: Coroutine[Any, Any, Answered]) -> None:
+    async def _reply(self, work: Coroutine[Any, Any, Reply]) -> None:
         try:
             answer = await work
-            with suppress(OSError):  # whoever reads says why
+            with suppress(OSError):  # the reader reports it
                 if not self._writer.is_closing():
-                    self._writer.write(answer.line())
+                    self._writer.write(answer.encode())
                     await self._writer.drain()
-        except Exception as error:  # noqa: BLE001 - it goes to whoever waits for the outcome
-            if not self._broken.done():
-                self._broken.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - `outcome` raises it
+            if not self._failure.done():
+                self._failure.set_exception(error)
 
-    async def _model(self, asked: Asked) -> Answered:
-        response = await self._doors.model(asked.key, self._conversation, self._parameters)
+    async def _answer_model(self, request: CallModel) -> Reply:
+        response = await self._doors.call_model(request.key, self._conversation, self._parameters)
         self._conversation.append(response)
-        self._asking = False
-        calls = (call_of(asked.key, part) for part in response.parts if isinstance(part, ToolCallPart))
-        self._callable = {call.key: call for call in calls}
-        return Answered(id=asked.id, response=response)
+        self._is_model_busy = False
+        calls = (to_tool_call(request.key, part) for part in response.parts if isinstance(part, ToolCallPart))
+        self._open_calls = {call.key: call for call in calls}
+        return Reply(id=request.id, response=response)
 
-    def _check_listening(self) -> None:
-        """Raise if the process may not ask for the user's next message: it may, once after each answer."""
-        place = len(self._conversation)
-        in_turn = self._assignment.converses and not self._asking and self._conversation[-1].kind == "response"
-        if not in_turn or self._heard_after == place:
-            raise _Died("asked for what the person says next out of turn, and was ended")
-        self._heard_after = place
+    def _check_turn(self) -> None:
+        """Raise _ProcessDied unless the process may request the user's next message, once after each answer."""
+        length = len(self._conversation)
+        is_turn = not self._is_model_busy and self._conversation[-1].kind == "response"
+        if not (self._assignment.is_conversation and is_turn) or self._message_after == length:
+            raise _ProcessDied("requested the user's next message out of turn and was ended")
+        self._message_after = length
 
-    async def _said(self, listened: Listened) -> Answered:
-        return Answered(id=listened.id, words=await self._doors.said(listened.key))
+    async def _answer_message(self, number: int, key: str) -> Reply:
+        return Reply(id=number, text=await self._doors.next_message(key))
 
-    async def _tool(self, number: int, call: ToolCall) -> Answered:
-        return Answered(id=number, result=(await self._doors.tool(call)).as_dict())
+    async def _answer_tool(self, number: int, call: ToolCall) -> Reply:
+        return Reply(id=number, result=(await self._doors.call_tool(call)).as_dict())
 
 
-def _plain(output: Any) -> Any:
-    """The output, if it can be put on record."""
+def _check_output(output: Any) -> Any:
     try:
         json.dumps(output, allow_nan=False)
     except (ValueError, RecursionError):
-        raise _Died("gave an output that cannot be put on record, and was ended") from None
+        raise _ProcessDied("returned an output that cannot be recorded and was ended") from None
     return output

@@ -28,139 +28,139 @@ from guildhall.sandbox.mounts import program_paths
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    Rehearsal = Callable[[], Coroutine[Any, Any, None]]
-    Live = Callable[[socket.socket], NoReturn]
+    WarmUp = Callable[[], Coroutine[Any, Any, None]]
+    RunChild = Callable[[socket.socket], NoReturn]
 
-CONNECTION = 3  # the descriptor of a child's only socket
-DONE, BROKE, OUT_OF_MEMORY, LEFT_ALONE = 0, 70, 71, 72  # how a child ends by itself, as an exit code
+CONNECTION_FD = 3
+DONE, BROKE, OUT_OF_MEMORY, HALL_GONE = 0, 70, 71, 72  # exit codes of a child
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_FILES = 64  # descriptors that a child may have
-_OUT_OF_MEMORY_FIRST = "500"  # of those on the machine, when the kernel has to choose
+_MAX_FILES = 64  # open descriptors of a child
+_OOM_SCORE = "500"  # the kernel kills children before other processes
 _WARM_RUNS = 3
-_ORDER_BYTES = 4096
+_MAX_REQUEST_BYTES = 4096
 
 
 def main(control_fd: int) -> None:
-    """Comes up, warms itself, serves until the hall is gone."""
+    """Import and warm up the runtime, then serve until the hall is gone."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     from guildhall.runtimes.forked import child
 
-    serve(socket.socket(fileno=control_fd), child.main, [child.rehearse] * _WARM_RUNS)
+    serve(socket.socket(fileno=control_fd), child.main, [child.warm_up] * _WARM_RUNS)
 
 
-def serve(control: socket.socket, live: Live, rehearsals: Sequence[Rehearsal] = ()) -> None:
-    """Forks on request; `live` is what a child does. What is rehearsed, whenever there is time, children can do."""
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
+def serve(control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp] = ()) -> None:
+    """Fork a process for each request. `run_child` is its main function; `warm_ups` run while there are no requests."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of a child become children of the server
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     _freeze()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the hall is gone
-        _Zygote(control, live, rehearsals).work()
+        _ForkServer(control, run_child, warm_ups).work()
 
 
 def _freeze() -> None:
-    """What is there now is not looked at again when a child collects its garbage, so it stays shared with all."""
+    """Keep the current objects out of garbage collections in children, so that their memory stays shared."""
     gc.collect()
     gc.freeze()
 
 
-class _Zygote:
-    def __init__(self, control: socket.socket, live: Live, rehearsals: Sequence[Rehearsal]) -> None:
+class _ForkServer:
+    def __init__(self, control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp]) -> None:
         self._control = control
-        self._live = live
-        self._confine = _confinement()
-        self._rehearsals = list(rehearsals)
-        self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the number of the order, the process
+        self._run_child = run_child
+        self._confine = _build_confinement()
+        self._warm_ups = list(warm_ups)
+        self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the id of the request and the pid
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
     def work(self) -> None:
         try:
             while True:
-                if self._rehearsals and not self._poll.poll(0):
-                    asyncio.run(self._rehearsals.pop()())
+                if self._warm_ups and not self._poll.poll(0):
+                    asyncio.run(self._warm_ups.pop()())
                     _freeze()
                     continue
                 for fd, _ in self._poll.poll():
                     if fd != self._control.fileno():  # a child has ended
-                        number, status = self._end(fd)
-                        self._tell({"id": number, "status": status})
-                    elif not self._order():
+                        number, status = self._reap(fd)
+                        self._send({"id": number, "status": status})
+                    elif not self._handle_request():
                         return
         finally:
             for pidfd in list(self._children):
-                self._end(pidfd)
+                self._reap(pidfd)
 
-    def _order(self) -> bool:
-        """One order: a child. False: the hall is gone."""
-        data, fds, _, _ = socket.recv_fds(self._control, _ORDER_BYTES, 1)
+    def _handle_request(self) -> bool:
+        """Fork a process. Return False if the hall is gone."""
+        data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, 1)
         if not data:
             return False
-        order = json.loads(data)
+        request = json.loads(data)
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_born(order, fds[0])
+                self._start_child(request, fds[0])
             pidfd = os.pidfd_open(pid)
         except OSError as error:
-            self._tell({"id": order["id"], "failed": str(error)})
+            self._send({"id": request["id"], "failed": str(error)})
             return True
         finally:
             for fd in fds:
                 os.close(fd)
-        self._children[pidfd] = (order["id"], pid)
+        self._children[pidfd] = (request["id"], pid)
         self._poll.register(pidfd, select.POLLIN)
-        self._tell({"id": order["id"], "pid": pid}, pidfd)
+        self._send({"id": request["id"], "pid": pid}, pidfd)
         return True
 
-    def _end(self, pidfd: int) -> tuple[int, int]:
-        """End a child and everything that it has started. Return the number of its order and its exit status."""
+    def _reap(self, pidfd: int) -> tuple[int, int]:
+        """Kill a child and everything that it has started. Return the id of its request and its exit status."""
         number, pid = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # not reaped yet: the number is still its own
+            os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the pid is still valid
         _, status = os.waitpid(pid, 0)
         os.close(pidfd)
-        self._end_strays()
+        self._kill_orphans()
         return number, status
 
-    def _end_strays(self) -> None:
-        """Ends those that a child has left behind, whatever session they are in."""
+    def _kill_orphans(self) -> None:
+        """Kill the orphans of a child, in any session."""
         known = {pid for _, pid in self._children.values()}
-        while strays := [pid for pid in _own_children() if pid not in known]:
+        while strays := [pid for pid in _child_pids() if pid not in known]:
             for pid in strays:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
-    def _tell(self, message: dict[str, Any], *fds: int) -> None:
+    def _send(self, message: dict[str, Any], *fds: int) -> None:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
-    def _be_born(self, order: dict[str, Any], connection: int) -> NoReturn:
-        """In the child, from the first moment on."""
+    def _start_child(self, request: dict[str, Any], connection: int) -> NoReturn:
+        """Prepare and run the child. Called in the child right after the fork."""
         try:
             parent = os.getppid()
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
-                os._exit(LEFT_ALONE)
-            _keep_only(connection)
-            _limit(order["memory_bytes"])
+                os._exit(HALL_GONE)
+            _close_descriptors(connection)
+            _set_limits(request["memory_bytes"])
             self._confine()
-            self._live(socket.socket(fileno=CONNECTION))
+            self._run_child(socket.socket(fileno=CONNECTION_FD))
         except OSError as error:
             from guildhall.runtimes.forked.protocol import Failed
 
-            told = Failed(message=f"the process of the run could not be made ready: {error}")
-            os.write(CONNECTION, told.line())
+            failure = Failed(message=f"cannot prepare the process of the run: {error}")
+            os.write(CONNECTION_FD, failure.encode())
         finally:
             os._exit(BROKE)
 
 
-def _confinement() -> Callable[[], None]:
-    """What leaves a child only the program's own files to read, and nobody to reach, where the kernel can do that."""
+def _build_confinement() -> Callable[[], None]:
+    """Return a function that limits a child to reading the program's files, if the kernel supports it."""
     code = seccomp.compile_filter(seccomp.Filter(families=frozenset(), may_change_modes=False))
     if code is None or not jail.has_landlock():
         return lambda: None
@@ -174,33 +174,33 @@ def _confinement() -> Callable[[], None]:
     return confine
 
 
-def _own_children() -> list[int]:
+def _child_pids() -> list[int]:
     with contextlib.suppress(OSError):
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     return []
 
 
-def _keep_only(connection: int) -> None:
-    """No descriptor is left but the three that everyone has, which lead nowhere, and the connection."""
-    if connection != CONNECTION:
-        os.dup2(connection, CONNECTION, inheritable=False)
-    os.closerange(CONNECTION + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+def _close_descriptors(connection: int) -> None:
+    """Close all descriptors except for the connection. Standard streams lead to /dev/null."""
+    if connection != CONNECTION_FD:
+        os.dup2(connection, CONNECTION_FD, inheritable=False)
+    os.closerange(CONNECTION_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for fd in range(CONNECTION):
+    for fd in range(CONNECTION_FD):
         os.dup2(nowhere, fd)
     os.close(nowhere)
 
 
-def _limit(memory_bytes: int) -> None:
-    """So much memory beside what it was born with, no files to write, and the first to go when all memory is used."""
+def _set_limits(memory_bytes: int) -> None:
+    """Limit memory and files, and let the kernel kill this process first if memory runs out."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_FIRST)
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     limits = {
         resource.RLIMIT_AS: pages * resource.getpagesize() + memory_bytes,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_NOFILE: _FILES,
+        resource.RLIMIT_NOFILE: _MAX_FILES,
     }
     for name, value in limits.items():
         hard = resource.getrlimit(name)[1]

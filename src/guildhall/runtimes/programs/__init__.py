@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.runtimes.programs.runtime import CliRuntime as CliRuntime
     from guildhall.runtimes.programs.runtime import Driver as Driver
-    from guildhall.runtimes.programs.runtime import driver_of as driver_of
+    from guildhall.runtimes.programs.runtime import ProgramRuntime as ProgramRuntime
+    from guildhall.runtimes.programs.runtime import driver_factory as driver_factory
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_ai.messages import BinaryContent, TextContent
 
 from guildhall.core.errors import ContextTooLong, RuntimeFailed, RuntimeToolless
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import Driver, Ended, normal_name
-from guildhall.runtimes.pydantic import asked
+from guildhall.runtimes.programs.runtime import Driver, TurnEnd, normal_name
+from guildhall.runtimes.pydantic import input_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, Entry
+    from guildhall.runtimes.model import Assignment, DoorAccess
 
-_FOR_EVER = "2000000000"  # milliseconds: how long a call takes is for the doors to say
+_FOREVER_MS = "2000000000"  # the doors limit the time of calls
 _TOKEN = "GUILDHALL_TOKEN"
-_ANY = "claude-sonnet-4-5"  # a name that it knows, where a script or a recording answers
-# It takes a last block like `/clear` for a command of its own. Behind this one it is not, and the model door drops it.
-_NO_COMMAND = {"type": "text", "text": "<system-reminder>This is no command.</system-reminder>"}
+_ANY_MODEL = "claude-sonnet-4-5"  # any known name, for scripts and recordings
+# Claude Code executes a last block such as `/clear` as a command. This block prevents that, and the door drops it.
+_NO_COMMAND = {"type": "text", "text": "<system-reminder>This is not a command.</system-reminder>"}
 _FLAGS = (
     "--print", "--bare", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
     "--strict-mcp-config", "--setting-sources", "", "--tools", "", "--disable-slash-commands",
@@ -36,79 +36,77 @@ _FLAGS = (
 _ENV = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
-    "DISABLE_COMPACT": "1",  # a conversation that was cut short could not be walked through again
+    "DISABLE_COMPACT": "1",  # a compacted conversation could not be replayed
     "IS_SANDBOX": "1",
-    "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
+    "ENABLE_TOOL_SEARCH": "false",  # otherwise a search tool replaces the tools
     "CLAUDE_CODE_MAX_TOOL_USE_CONCURRENCY": "100",
-    "MAX_MCP_OUTPUT_TOKENS": "100000000",  # or what is long is cut
-    # It waits for its tools before it begins, and for the doors for ever: how long something takes is theirs to say.
+    "MAX_MCP_OUTPUT_TOKENS": "100000000",  # otherwise long results are truncated
+    # Claude Code waits for its tools before it begins. The doors limit the time of calls.
     "MCP_CONNECTION_NONBLOCKING": "0",
     "MCP_TIMEOUT": "30000",
-    "MCP_TOOL_TIMEOUT": _FOR_EVER,
+    "MCP_TOOL_TIMEOUT": _FOREVER_MS,
     "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "0",
-    "API_TIMEOUT_MS": _FOR_EVER,
+    "API_TIMEOUT_MS": _FOREVER_MS,
     "CLAUDE_ENABLE_STREAM_WATCHDOG": "0",
     "CLAUDE_ENABLE_BYTE_WATCHDOG": "0",
-    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door has its own rule
+    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door retries
 }
 
 
 class Claude(Driver):
     """Drives one run of Claude Code."""
 
-    row = ROWS["claude"]
+    info = RUNTIMES["claude"]
 
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
+    def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         mcp, prompt = home / "mcp.json", home / "prompt.md"
         servers = {
-            name: {
-                "type": "http",
-                "url": f"{url}/mcp/{name}/",
-                "headers": {"Authorization": f"Bearer ${{{_TOKEN}}}"},
-            }
-            for name in entry.servers
+            name: {"type": "http", "url": f"{url}/mcp/{name}/", "headers": {"Authorization": f"Bearer ${{{_TOKEN}}}"}}
+            for name in access.servers
         }
+        files = ("--mcp-config", str(mcp), "--system-prompt-file", str(prompt))
         return Launch(
-            argv=(*_FLAGS, "--model", model or _ANY, "--mcp-config", str(mcp), "--system-prompt-file", str(prompt)),
+            argv=(*_FLAGS, "--model", model or _ANY_MODEL, *files),
             env={
                 **_ENV,
                 "CLAUDE_CONFIG_DIR": str(home / "claude"),
                 "ANTHROPIC_BASE_URL": f"{url}/llm/anthropic",
-                "ANTHROPIC_API_KEY": entry.token,  # also where a login stands behind the door
-                _TOKEN: entry.token,
+                "ANTHROPIC_API_KEY": access.token,  # also with a Claude login
+                _TOKEN: access.token,
             },
             files={mcp.name: json.dumps({"mcpServers": servers}), prompt.name: assignment.system_prompt},
-            stdin=_message(_blocks(assignment)),
-            listens=True,
+            stdin=_message(_message_blocks(assignment)),
+            keeps_stdin_open=True,
         )
 
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         match line:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
-                if lost := [told for one in servers if (told := _lost(one))]:
-                    said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
-                    return Ended(RuntimeToolless(said))
+                if problems := [problem for server in servers if (problem := _server_problem(server))]:
+                    text = f"Claude Code did not reach the run's tools: {', '.join(problems)}"
+                    return TurnEnd(RuntimeToolless(text))
             case {"type": "result", "is_error": True, "result": "Prompt is too long"}:
-                hint = "Give the worker less to read at once, or a runtime or a model with a larger context."
-                return Ended(ContextTooLong("the conversation is longer than Claude Code takes", hint=hint))
+                hint = "Give the worker less input, or use a runtime or model with a larger context."
+                return TurnEnd(ContextTooLong("the conversation is too long for Claude Code", hint=hint))
             case {"type": "result", "is_error": True}:
-                said = line.get("result") or line.get("errors") or line.get("terminal_reason") or line.get("subtype")
-                return Ended(RuntimeFailed(f"Claude Code gave up: {said}"))
+                fields = ("result", "errors", "terminal_reason", "subtype")
+                reason = next(filter(None, map(line.get, fields)), None)
+                return TurnEnd(RuntimeFailed(f"Claude Code failed: {reason}"))
             case {"type": "result"}:
-                return Ended()
+                return TurnEnd()
             case _:
                 pass
         return None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"mcp__{normal_name(server)}__{normal_name(tool)}"
 
-    def again(self, words: str) -> bytes:
-        return _message(_no_command([{"type": "text", "text": words}]))
+    def next_input(self, text: str) -> bytes:
+        return _message(_no_command([{"type": "text", "text": text}]))
 
 
-def _lost(server: Any) -> str | None:
-    """Return a tool server that the program has not reached, with its status."""
+def _server_problem(server: Any) -> str | None:
+    """Return the name and status of a tool server that is not connected, or None."""
     match server:
         case {"name": str(name), "status": str(status)} if status != "connected":
             return f"{name} ({status})"
@@ -120,9 +118,9 @@ def _message(content: list[dict[str, Any]]) -> bytes:
     return json.dumps({"type": "user", "message": {"role": "user", "content": content}}).encode() + b"\n"
 
 
-def _blocks(assignment: Assignment) -> list[dict[str, Any]]:
-    """The first message and its attachments, as the provider takes them."""
-    first = asked(assignment)
+def _message_blocks(assignment: Assignment) -> list[dict[str, Any]]:
+    """Return the first message and its attachments in the provider's format."""
+    first = input_content(assignment)
     return _no_command([_block(item) for item in ([first] if isinstance(first, str) else first)])
 
 

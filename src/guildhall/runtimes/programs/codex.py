@@ -8,28 +8,27 @@ Does not start the process: `process` does. Does not decide the output: `runtime
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, RuntimeFailed, RuntimeToolless
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import Driver, Ended, normal_name, refuse_unseen, words_of
+from guildhall.runtimes.programs.runtime import Driver, TurnEnd, check_attachments, message_text, normal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, Entry
+    from guildhall.runtimes.model import Assignment, DoorAccess
 
 _TOKEN = "GUILDHALL_TOKEN"
-_ANY = "gpt-5.5"  # where a script or a recording answers
+_ANY_MODEL = "gpt-5.5"  # for scripts and recordings
 _PROMPT = "prompt.md"
-_LARGE = 1_000_000_000  # of tokens, bytes, milliseconds: what is too much is for the doors to say
+_UNLIMITED = 1_000_000_000  # tokens, bytes or milliseconds: the doors have the limits
 _FLAGS = ("--json", "--skip-git-repo-check", "--ignore-rules")
 _IMAGES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
-_TOOLLESS = "required MCP servers failed to initialize"
-_OFF = (
+_TOOLS_UNREACHED = "required MCP servers failed to initialize"
+_DISABLED_FEATURES = (
     "api_key_model_discovery", "apps", "auth_elicitation", "browser_use", "browser_use_external", "code_mode_host",
     "computer_use", "daemon_auto_start", "enable_request_compression", "fast_mode", "goals", "guardian_approval",
     "hooks", "image_generation", "in_app_browser", "in_app_chat", "in_app_updates", "in_app_voice", "mentions_v2",
@@ -42,76 +41,72 @@ _OFF = (
 class Codex(Driver):
     """Drives one run of Codex."""
 
-    row = ROWS["codex"]
+    info = RUNTIMES["codex"]
 
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
-        refuse_unseen(self.row, assignment, _IMAGES)
-        name = model or _ANY
+    def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
+        check_attachments(self.info, assignment, _IMAGES)
+        name = model or _ANY_MODEL
         prompt = {"model_instructions_file": str(home / _PROMPT)} if assignment.system_prompt.strip() else {}
-        pictures = [one for one in assignment.attachments if not one.is_text]
-        images = {f"{index}.{_IMAGES[one.media_type]}": one.data for index, one in enumerate(pictures, 1)}
-        if self._further is None:
+        files = [file for file in assignment.attachments if not file.is_text]
+        images = {f"{index}.{_IMAGES[file.media_type]}": file.data for index, file in enumerate(files, 1)}
+        if self._next_message is None:
             argv = ["exec", *_FLAGS, *(f"--image={image}" for image in images), "-"]
-            words = words_of(assignment)
+            text = message_text(assignment)
         else:
-            argv, words = ["exec", "resume", *_FLAGS, self._session, "-"], self._further
+            argv, text = ["exec", "resume", *_FLAGS, self._session, "-"], self._next_message
         return Launch(
             argv=tuple(argv),
-            env={"CODEX_HOME": str(home / "codex"), _TOKEN: entry.token},
+            env={"CODEX_HOME": str(home / "codex"), _TOKEN: access.token},
             files={
-                "codex/config.toml": _toml({**_settings(entry, url, home, name), **prompt}),
-                "models.json": json.dumps({"models": [_described(name)]}),
+                "codex/config.toml": _encode_toml({**_settings(access, url, home, name), **prompt}),
+                "models.json": json.dumps({"models": [_describe_model(name)]}),
                 _PROMPT: assignment.system_prompt,
                 **{f"work/{image}": data for image, data in images.items()},
             },
-            stdin=words.encode(errors="replace"),
+            stdin=text.encode(errors="replace"),
         )
 
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         match line:
             case {"type": "thread.started", "thread_id": str(thread)}:
                 self._session = thread
             case {"type": "turn.completed"}:
-                return Ended()
-            case {"type": "turn.failed", "error": {"message": str(said)}}:
-                return Ended(RuntimeFailed(f"Codex gave up: {said}"))
+                return TurnEnd()
+            case {"type": "turn.failed", "error": {"message": str(reason)}}:
+                return TurnEnd(RuntimeFailed(f"Codex failed: {reason}"))
             case {"type": "turn.failed"}:
-                return Ended(RuntimeFailed("Codex gave up"))
+                return TurnEnd(RuntimeFailed("Codex failed"))
             case _:
                 pass
         return None
 
-    def broke(self, manner: str) -> GuildError | None:
-        if _TOOLLESS in manner:
+    def exit_error(self, manner: str) -> GuildError | None:
+        if _TOOLS_UNREACHED in manner:
             return RuntimeToolless(f"Codex did not reach the run's tools: it {manner}")
         return None
 
-    def names(self, server: str, tool: str) -> str:
-        return f"mcp__{_normal(server)}__{_normal(tool)}"
+    def tool_name(self, server: str, tool: str) -> str:
+        return f"mcp__{normal_name(server)}__{normal_name(tool)}".replace("-", "_")
 
 
-def _normal(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
-
-
-def _settings(entry: Entry, url: str, home: Path, model: str) -> dict[str, Any]:
-    """All that it would look for in the user's own settings."""
+def _settings(access: DoorAccess, url: str, home: Path, model: str) -> dict[str, Any]:
+    """Return all settings that Codex would otherwise read from the user's configuration."""
     provider = {
         "name": "guildhall",
         "base_url": f"{url}/llm/openai/v1",
         "env_key": _TOKEN,
         "wire_api": "responses",
-        "request_max_retries": 0,  # the door has its own rule
+        "request_max_retries": 0,  # the door retries
         "stream_max_retries": 0,
-        "stream_idle_timeout_ms": _LARGE,
+        "stream_idle_timeout_ms": _UNLIMITED,
     }
     server = {
         "bearer_token_env_var": _TOKEN,
-        "default_tools_approval_mode": "approve",  # it is the tool door that asks
+        "default_tools_approval_mode": "approve",  # the tool door decides
         "required": True,
         "startup_timeout_sec": 30,
         "supports_parallel_tool_calls": True,
-        "tool_timeout_sec": _LARGE // 1000,
+        "tool_timeout_sec": _UNLIMITED // 1000,
     }
     return {
         "model": model,
@@ -119,7 +114,7 @@ def _settings(entry: Entry, url: str, home: Path, model: str) -> dict[str, Any]:
         "model_provider": "guildhall",
         "model_reasoning_summary": "none",
         "model_providers": {"guildhall": provider},
-        "mcp_servers": {normal_name(name): {"url": f"{url}/mcp/{name}/", **server} for name in entry.servers},
+        "mcp_servers": {normal_name(name): {"url": f"{url}/mcp/{name}/", **server} for name in access.servers},
         "approval_policy": "never",
         "sandbox_mode": "read-only",
         "web_search": "disabled",
@@ -134,12 +129,12 @@ def _settings(entry: Entry, url: str, home: Path, model: str) -> dict[str, Any]:
         "history": {"persistence": "none"},
         "skills": {"include_instructions": False, "bundled": {"enabled": False}},
         "tools": {"experimental_request_user_input": {"enabled": False}},
-        "features": dict.fromkeys(_OFF, False),
+        "features": dict.fromkeys(_DISABLED_FEATURES, False),
     }
 
 
-def _described(model: str) -> dict[str, Any]:
-    """A model as its own catalogue would describe it: it has no tools of its own, and nothing is cut or summed up."""
+def _describe_model(model: str) -> dict[str, Any]:
+    """Return a catalog entry for a model without tools, truncation and compaction."""
     return {
         "slug": model,
         "display_name": model,
@@ -163,21 +158,21 @@ def _described(model: str) -> dict[str, Any]:
         "experimental_supported_tools": [],
         "supports_image_detail_original": False,
         "input_modalities": ["text", "image"],
-        "truncation_policy": {"mode": "bytes", "limit": _LARGE},
-        "context_window": _LARGE,
-        "max_context_window": _LARGE,
+        "truncation_policy": {"mode": "bytes", "limit": _UNLIMITED},
+        "context_window": _UNLIMITED,
+        "max_context_window": _UNLIMITED,
         "effective_context_window_percent": 100,
         "auto_compact_token_limit": None,
     }
 
 
-def _toml(table: Mapping[str, Any]) -> str:
-    """Return a table of TOML with inner tables on one line each, so that their order does not matter."""
-    return "".join(f"{json.dumps(name)} = {_value(value)}\n" for name, value in table.items())
+def _encode_toml(table: Mapping[str, Any]) -> str:
+    """Return a table in TOML with inner tables on one line each, so that their order does not matter."""
+    return "".join(f"{json.dumps(name)} = {_toml_value(value)}\n" for name, value in table.items())
 
 
-def _value(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
-        return "{" + ", ".join(f"{json.dumps(name)} = {_value(inner)}" for name, inner in table.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml_value(inner)}" for name, inner in table.items()) + "}"
     return json.dumps(value)  # JSON and TOML write keys, text, numbers and booleans alike

@@ -11,70 +11,68 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import Driver, Ended, refuse_unseen, words_of
+from guildhall.runtimes.programs.runtime import Driver, TurnEnd, check_attachments, message_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, Entry
+    from guildhall.runtimes.model import Assignment, DoorAccess
 
 KEY = "CURSOR_API_KEY"
 _FLAGS = ("-p", "--force", "--approve-mcps", "--output-format", "stream-json")
-_LONGEST = 120_000  # bytes: of one word on a command line Linux takes 131,072
+_MAX_PROMPT_BYTES = 120_000  # Linux limits one argument to 131,072
 _PROVIDER = "cursor"
 
 
 class Cursor(Driver):
     """Drives one run of Cursor's agent."""
 
-    row = ROWS["cursor"]
+    info = RUNTIMES["cursor"]
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """`environ`: where the person's key is."""
         self._key = environ.get(KEY, "")
 
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
+    def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         if not self._key:
-            hint = f"Make a key in Cursor's settings and put it into the environment: export {KEY}=..."
-            raise ModelUnusable(f"runtime cursor: there is no {KEY}, and Cursor asks its models itself", hint=hint)
-        refuse_unseen(self.row, assignment)
-        words = f"{assignment.system_prompt}\n\n{words_of(assignment)}" if self._further is None else self._further
-        words = words.replace("\0", "").encode(errors="replace").decode()  # a command line takes nothing else
-        if len(words.encode()) > _LONGEST:
-            said = f"runtime cursor: Cursor takes {_LONGEST:,} bytes of prompt and message, and these are more"
-            raise RuntimeFailed(said, hint="Let the worker read what is long with a tool, or choose another runtime.")
+            hint = f"Create a key in Cursor's settings: export {KEY}=..."
+            raise ModelUnusable(f"runtime cursor needs {KEY}, which is not set", hint=hint)
+        check_attachments(self.info, assignment)
+        first = f"{assignment.system_prompt}\n\n{message_text(assignment)}"
+        text = first if self._next_message is None else self._next_message
+        text = text.replace("\0", "").encode(errors="replace").decode()  # valid on a command line
+        if len(text.encode()) > _MAX_PROMPT_BYTES:
+            problem = f"runtime cursor: prompt and message are longer than {_MAX_PROMPT_BYTES:,} bytes"
+            raise RuntimeFailed(problem, hint="Let the worker read long input with a tool, or use another runtime.")
         servers = {
-            name: {"url": f"{url}/mcp/{name}/", "headers": {"Authorization": f"Bearer {entry.token}"}}
-            for name in entry.servers
+            name: {"url": f"{url}/mcp/{name}/", "headers": {"Authorization": f"Bearer {access.token}"}}
+            for name in access.servers
         }
         named = ("--model", model) if assignment.model.startswith(f"{_PROVIDER}:") and model else ()
-        further = ("--resume", self._session) if self._further is not None else ()
+        further = ("--resume", self._session) if self._next_message is not None else ()
         return Launch(
-            argv=(*_FLAGS, *named, *further, words.lstrip().removeprefix("-") or " "),
+            argv=(*_FLAGS, *named, *further, text.lstrip().removeprefix("-") or " "),
             env={KEY: self._key},
             files={"work/.cursor/mcp.json": json.dumps({"mcpServers": servers})},
         )
 
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         match line:
             case {"type": "system", "subtype": "init", "session_id": str(session)}:
                 self._session = session
             case {"type": "result", "is_error": True}:
-                return Ended(RuntimeFailed(f"Cursor gave up: {line.get('result') or line.get('subtype')}"))
+                return TurnEnd(RuntimeFailed(f"Cursor failed: {line.get('result') or line.get('subtype')}"))
             case {"type": "result", "result": str(text)}:
-                return Ended(text=text)
+                return TurnEnd(text=text)
             case _:
                 pass
         return None
 
-    def broke(self, manner: str) -> GuildError | None:
-        said = (
-            f"Cursor {manner}. It is not started again by itself: what it has done with its tools would be done twice"
-        )
-        return RuntimeFailed(said, hint="See what it did (`guild log`), then hand the rest to a new run.")
+    def exit_error(self, manner: str) -> GuildError | None:
+        text = f"Cursor {manner}. It is not restarted, because its tool calls would be repeated"
+        return RuntimeFailed(text, hint="Check its tool calls with `guild log`, then start a new run for the rest.")
 
-    def names(self, server: str, tool: str) -> str:
-        return f"{server}_{tool}"  # its models are never seen
+    def tool_name(self, server: str, tool: str) -> str:
+        return f"{server}_{tool}"  # no model call is visible

@@ -12,85 +12,78 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import Driver, Ended, normal_name, refuse_unseen, words_of
+from guildhall.runtimes.programs.runtime import Driver, TurnEnd, check_attachments, message_text, normal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, Entry
+    from guildhall.runtimes.model import Assignment, DoorAccess
 
-_US = "guildhall"  # as a provider, and as an agent
-_ANY = "scripted"  # where a script or a recording answers
-_FOR_EVER = 2_000_000_000  # milliseconds: how long a call takes is for the doors to say
-_CONTEXT, _OUTPUT = 1_000_000_000, 32_000  # tokens
-_UNKNOWN = "invalid"  # a tool that is never offered: with it a call of one that is not there is told to the model
-_REPLACED = re.compile(r"\{(?=env:|file:)")  # in the text of the settings it replaces what begins so
+_NAME = "guildhall"  # of the provider and of the agent
+_ANY_MODEL = "scripted"  # for scripts and recordings
+_FOREVER_MS = 2_000_000_000  # the doors limit the time of calls
+_CONTEXT_TOKENS, _OUTPUT_TOKENS = 1_000_000_000, 32_000
+_INVALID_TOOL = "invalid"  # never offered: OpenCode uses it to report calls of unknown tools
+_SUBSTITUTION = re.compile(r"\{(?=env:|file:)")  # OpenCode replaces these in its settings
 _PLUGIN = "@opencode-ai/plugin"
-_CATALOGUE = "models.json"  # of all models: it has hundreds, reads them at each start, and needs none
-# How its packages ask a model, and where; by provider.
-_ASKS = {"anthropic": ("@ai-sdk/anthropic", "anthropic"), "openai": ("@ai-sdk/openai", "openai")}
-_OTHERS = ("@ai-sdk/openai-compatible", "openai")
-_OFF = (
-    "OPENCODE_DISABLE_AUTOCOMPACT",
-    "OPENCODE_DISABLE_AUTOUPDATE",
-    "OPENCODE_DISABLE_CLAUDE_CODE",
-    "OPENCODE_DISABLE_DEFAULT_PLUGINS",
-    "OPENCODE_DISABLE_EXTERNAL_SKILLS",
-    "OPENCODE_DISABLE_LSP_DOWNLOAD",
-    "OPENCODE_DISABLE_MODELS_FETCH",
-    "OPENCODE_DISABLE_PROJECT_CONFIG",
-    "OPENCODE_DISABLE_PRUNE",
-    "OPENCODE_DISABLE_SHARE",
-    "OPENCODE_DISABLE_TERMINAL_TITLE",
-    "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER",
-)
+_CATALOGUE = "models.json"  # an empty catalog, because it reads hundreds of models at each start
+# The package and the path of the model door, by provider.
+_PACKAGES = {"anthropic": ("@ai-sdk/anthropic", "anthropic"), "openai": ("@ai-sdk/openai", "openai")}
+_OTHER_PACKAGE = ("@ai-sdk/openai-compatible", "openai")
+_DISABLED = (
+    "OPENCODE_DISABLE_AUTOCOMPACT", "OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_CLAUDE_CODE",
+    "OPENCODE_DISABLE_DEFAULT_PLUGINS", "OPENCODE_DISABLE_EXTERNAL_SKILLS", "OPENCODE_DISABLE_LSP_DOWNLOAD",
+    "OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_PROJECT_CONFIG", "OPENCODE_DISABLE_PRUNE",
+    "OPENCODE_DISABLE_SHARE", "OPENCODE_DISABLE_TERMINAL_TITLE", "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER",
+)  # fmt: skip
 
 
 class OpenCode(Driver):
     """Drives one run of OpenCode."""
 
-    row = ROWS["opencode"]
+    info = RUNTIMES["opencode"]
 
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
-        refuse_unseen(self.row, assignment)
-        name = model or _ANY
-        argv = ["run", "--format", "json", "--auto", "--pure", "--agent", _US, "--model", f"{_US}/{name}"]
-        argv += ["--title", "run"]  # or its model would be asked for one
-        argv += ["--session", self._session] if self._further is not None else []
+    def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
+        check_attachments(self.info, assignment)
+        name = model or _ANY_MODEL
+        argv = ["run", "--format", "json", "--auto", "--pure", "--agent", _NAME, "--model", f"{_NAME}/{name}"]
+        argv += ["--title", "run"]  # otherwise it asks the model for a title
+        argv += ["--session", self._session] if self._next_message is not None else []
+        text = message_text(assignment) if self._next_message is None else self._next_message
         settings = ".config/opencode"
-        configured = json.dumps(_settings(assignment, entry, url, name))
-        known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it had been fetched already
+        configured = json.dumps(_settings(assignment, access, url, name))
+        known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it were installed
         return Launch(
             argv=tuple(argv),
-            env={**dict.fromkeys(_OFF, "1"), "OPENCODE_MODELS_PATH": str(home / _CATALOGUE)},
+            env={**dict.fromkeys(_DISABLED, "1"), "OPENCODE_MODELS_PATH": str(home / _CATALOGUE)},
             files={
                 _CATALOGUE: "{}",
-                f"{settings}/opencode.json": _REPLACED.sub(r"\\u007b", configured),
+                f"{settings}/opencode.json": _SUBSTITUTION.sub(r"\\u007b", configured),
                 f"{settings}/package.json": json.dumps(known),
                 f"{settings}/package-lock.json": json.dumps({"packages": {"": known}}),
                 f"{settings}/node_modules/.keep": "",
             },
-            stdin=(words_of(assignment) if self._further is None else self._further).encode(errors="replace"),
+            stdin=text.encode(errors="replace"),
         )
 
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         match line:
             case {"type": "error"}:
-                return Ended(RuntimeFailed(f"OpenCode gave up: {_said(line.get('error'))}"))
+                return TurnEnd(RuntimeFailed(f"OpenCode failed: {_error_text(line.get('error'))}"))
             case {"type": "step_finish", "sessionID": str(session), "part": {"reason": reason}}:
                 self._session = session
-                return None if reason == "tool-calls" else Ended()
+                return None if reason == "tool-calls" else TurnEnd()
             case _:
                 return None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"{normal_name(server)}_{normal_name(tool)}"
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     match error:
         case {"data": {"message": str(message)}} | {"message": str(message)}:
             return message
@@ -98,34 +91,34 @@ def _said(error: Any) -> str:
             return json.dumps(error)
 
 
-def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dict[str, Any]:
-    """All that it would look for in the user's own settings."""
-    package, path = _ASKS.get(assignment.model.partition(":")[0], _OTHERS)
-    options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": entry.token, "timeout": False}
-    limit = {"context": _CONTEXT, "output": _OUTPUT}
+def _settings(assignment: Assignment, access: DoorAccess, url: str, model: str) -> dict[str, Any]:
+    """Return all settings that OpenCode would otherwise read from the user's configuration."""
+    package, path = _PACKAGES.get(assignment.model.partition(":")[0], _OTHER_PACKAGE)
+    options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": access.token, "timeout": False}
+    limit = {"context": _CONTEXT_TOKENS, "output": _OUTPUT_TOKENS}
     described = {"name": model, "tool_call": True, "reasoning": False, "attachment": False, "limit": limit}
-    allowed = {f"{normal_name(server)}_*": "allow" for server in entry.servers}
+    allowed = {f"{normal_name(server)}_*": "allow" for server in access.servers}
     server = {
         "type": "remote",
         "enabled": True,
         "oauth": False,
-        "headers": {"Authorization": f"Bearer {entry.token}"},
-        "timeout": _FOR_EVER,
+        "headers": {"Authorization": f"Bearer {access.token}"},
+        "timeout": _FOREVER_MS,
     }
     agent = {
         "mode": "primary",
         "prompt": assignment.system_prompt,
-        "model": f"{_US}/{model}",
-        "permission": {"*": "deny", _UNKNOWN: "allow", **allowed},
+        "model": f"{_NAME}/{model}",
+        "permission": {"*": "deny", _INVALID_TOOL: "allow", **allowed},
     }
     return {
-        "model": f"{_US}/{model}",
-        "small_model": f"{_US}/{model}",
-        "default_agent": _US,
-        "agent": {_US: agent},
-        "enabled_providers": [_US],
-        "provider": {_US: {"npm": package, "name": _US, "options": options, "models": {model: described}}},
-        "mcp": {normal_name(name): {**server, "url": f"{url}/mcp/{name}/"} for name in entry.servers},
+        "model": f"{_NAME}/{model}",
+        "small_model": f"{_NAME}/{model}",
+        "default_agent": _NAME,
+        "agent": {_NAME: agent},
+        "enabled_providers": [_NAME],
+        "provider": {_NAME: {"npm": package, "name": _NAME, "options": options, "models": {model: described}}},
+        "mcp": {normal_name(name): {**server, "url": f"{url}/mcp/{name}/"} for name in access.servers},
         "share": "disabled",
         "autoupdate": False,
         "snapshot": False,

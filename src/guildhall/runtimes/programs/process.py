@@ -1,6 +1,6 @@
 """Process of a runtime program: runs it in a jail with a temporary home, reads its JSON lines, and kills it.
 
-Ending a process kills everything that it has started and removes its home.
+Ending a process kills everything that it has started.
 Does not know the programs: the drivers return a `Launch`.
 
 Invariant: keys and tokens are in the environment or in files that only the program can read, never on the command line.
@@ -30,79 +30,78 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
-    from guildhall.runtimes.discovery import Installed
+    from guildhall.runtimes.discovery import InstalledProgram
 
 _PREFIX = "guild-home-"
-_LONGEST = 64 * 1024**2  # bytes of a line
-_CHUNK = 256 * 1024
-_TAIL = 20  # lines that are kept of what it says beside JSON
-_SHOWN = 2_000  # characters of them in an error
-_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HOME = "Resume the run: it is given a new one. If that is of no use, look whether the disk is full."
-_LAST_WORDS = 2.0  # seconds for what a program that was killed has still in its pipes
+_MAX_LINE_BYTES = 64 * 1024**2
+_CHUNK_BYTES = 256 * 1024
+_MAX_TAIL_LINES = 20  # of output that is not JSON
+_MAX_TAIL_CHARS = 2_000  # in an error
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HOME_HINT = "Resume the run, which gets a new home. If it fails again, check the free disk space."
+_DRAIN_TIMEOUT_S = 2.0  # for the output of a killed program that is still in its pipes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a program is started. None of it but `argv` can be seen by others on the machine."""
+    """How to start a program. Only `argv` is visible to other users of the machine."""
 
-    argv: tuple[str, ...]  # after the program itself
+    argv: tuple[str, ...]  # without the program itself
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    files: Mapping[str, str | bytes] = field(default_factory=dict[str, "str | bytes"])  # by their paths in its home
+    files: Mapping[str, str | bytes] = field(default_factory=dict[str, "str | bytes"])  # by path in the home
     stdin: bytes | None = None
-    listens: bool = False  # it takes more on its input later
+    keeps_stdin_open: bool = False  # for further messages
 
 
 class Program:
-    """A program, from its start to its end."""
+    """A running program."""
 
     def __init__(self, confined: ConfinedProcess, door: socket.socket, close: Callable[[], None]) -> None:
         self._confined = confined
-        self.door = door  # where it comes to: it is whose who serves it
+        self.door = door  # the socket of the doors; its server closes it
         self._close = close
-        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._tail: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
         self._errors = asyncio.create_task(self._read_errors())
         self._ending: asyncio.Task[None] | None = None
 
     async def lines(self) -> AsyncIterator[Mapping[str, Any]]:
-        """What it says, until it has ended."""
+        """Yield the JSON objects that the program prints, until it exits."""
         reader = self._confined.process.stdout
         assert reader is not None
-        async for line in _lines(reader):
+        async for line in _read_lines(reader):
             try:
-                said: Any = json.loads(line)
+                message: Any = json.loads(line)
             except (ValueError, RecursionError):
-                said = None
-            if isinstance(said, dict):
-                yield cast("dict[str, Any]", said)
+                message = None
+            if isinstance(message, dict):
+                yield cast("dict[str, Any]", message)
             elif line.strip():
                 self._tail.append(line.decode(errors="replace"))
 
-    def tell(self, words: bytes) -> None:
-        """Writes to its input, if it still listens."""
+    def write(self, data: bytes) -> None:
         stdin = self._confined.process.stdin
         if stdin is not None and not stdin.is_closing():
             with contextlib.suppress(OSError):
-                stdin.write(words)
+                stdin.write(data)
 
-    async def manner(self) -> str:
-        """How it ended, after it has said its last."""
+    async def wait_exit(self) -> str:
+        """Wait for the exit and return its description, with the last output."""
         try:
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 code = await self._confined.wait()
                 await asyncio.wait([self._errors])
         except TimeoutError:
-            return f"fell silent and went on{self.said}"
-        return f"{_ended(code)}{self.said}"
+            return f"closed its output and kept running{self.output_tail}"
+        return f"{_describe_code(code)}{self.output_tail}"
 
     @property
-    def said(self) -> str:
-        """The last of what it has said that is not JSON, to be put behind a sentence."""
-        text = "\n".join(self._tail).strip()[-_SHOWN:]
-        return f". It said: {text}" if text else ""
+    def output_tail(self) -> str:
+        """Return the last output that is not JSON, as the end of a sentence."""
+        text = "\n".join(self._tail).strip()[-_MAX_TAIL_CHARS:]
+        return f". Output: {text}" if text else ""
 
     async def end(self) -> None:
-        """Kills it with all that it has started, and takes its home away. Goes on to the end whatever comes."""
+        """Kill the program and everything that it has started, even if the caller is cancelled."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -113,8 +112,8 @@ class Program:
         if stdin is not None:
             stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):  # its pipes end when the last of what it started has ended
-                while stdout is not None and await stdout.read(_CHUNK):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # its pipes end with the last process that it started
+                while stdout is not None and await stdout.read(_CHUNK_BYTES):
                     pass
                 await asyncio.wait([self._errors])
         self._errors.cancel()
@@ -123,80 +122,82 @@ class Program:
     async def _read_errors(self) -> None:
         reader = self._confined.process.stderr
         assert reader is not None
-        async for line in _lines(reader):
+        async for line in _read_lines(reader):
             if line.strip():
                 self._tail.append(line.decode(errors="replace"))
 
 
 @contextlib.asynccontextmanager
-async def home() -> AsyncGenerator[Path]:
-    """A home for the programs of one run, for as long as one of them is at work."""
-    opened = contextlib.ExitStack()
-    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_home())))
+async def temporary_home() -> AsyncGenerator[Path]:
+    """Yield a home for the programs of one run and remove it afterwards."""
+    stack = contextlib.ExitStack()
+    creation = asyncio.ensure_future(asyncio.to_thread(lambda: stack.enter_context(_create_home())))
     try:
-        yield await asyncio.shield(making)
+        yield await asyncio.shield(creation)
     finally:
-        await asyncio.wait([making])  # also where we were not to wait: what was made is taken away
-        await asyncio.shield(asyncio.to_thread(opened.close))
+        await asyncio.wait([creation])  # a cancelled caller removes the home too
+        await asyncio.shield(asyncio.to_thread(stack.close))
 
 
-async def start(installed: Installed, home: Path, launch: Callable[[str], Launch], *, network: bool = False) -> Program:
-    """Starts a program in its home. `launch` says how, once it is known where it finds us.
+async def start(
+    installed: InstalledProgram, home: Path, launch: Callable[[str], Launch], *, network: bool = False
+) -> Program:
+    """Start a program in its home. `launch` gets the URL of the doors.
 
-    `network`: it has the network of the machine, not only its door.
+    `network`: the program may use the network of the machine, not only the doors.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         door = await open_door(network=network)
-        opened.callback(door.close)
-        how = launch(door.url)
-        await asyncio.to_thread(_write, home, how.files)
+        stack.callback(door.close)
+        launched = launch(door.url)
+        await asyncio.to_thread(_write_files, home, launched.files)
         confinement = Confinement(
             view=View(cwd=home / "work", folders=(Folder(path=home, is_writable=True),)),
             network=network,
-            env={"PATH": installed.search, **how.env},
-            read_only=installed.sees,
+            env={"PATH": installed.search_path, **launched.env},
+            read_only=installed.needed_paths,
             home=home,
         )
-        argv, stdin = [str(installed.path), *how.argv], DEVNULL if how.stdin is None else PIPE
+        argv, stdin = [str(installed.path), *launched.argv], DEVNULL if launched.stdin is None else PIPE
         confined = await spawn(argv, confinement, door=door, stdin=stdin, stdout=PIPE, stderr=PIPE)
         try:
             listening = await door.receive_socket()
         except BaseException:
             await confined.kill()
             raise
-        program = Program(confined, listening, opened.pop_all().close)
-    program.tell(how.stdin or b"")
-    if not how.listens and confined.process.stdin is not None:
+        program = Program(confined, listening, stack.pop_all().close)
+    program.write(launched.stdin or b"")
+    if not launched.keeps_stdin_open and confined.process.stdin is not None:
         confined.process.stdin.close()
     return program
 
 
-def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
-    """Puts files into a home. An earlier program of the run may have left links in it: none is followed."""
+def _write_files(home: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files into a home. Links of an earlier program of the run are not followed."""
     try:
-        with _folder(home, "work"):
+        with _open_folder(home, "work"):
             pass
         for name, content in files.items():
-            *way, last = Path(name).parts
-            with _folder(home, *way) as folder:
+            *folders, last = Path(name).parts
+            with _open_folder(home, *folders) as folder:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(last, dir_fd=folder)  # what an earlier one has had
+                    os.unlink(last, dir_fd=folder)
                 fd = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
                 with os.fdopen(fd, "wb") as file:
                     file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
     except OSError as error:
-        raise RuntimeFailed(f"the home of the program cannot be written: {error}", hint=_HOME) from None
+        raise RuntimeFailed(f"cannot write the home of the program: {error}", hint=_HOME_HINT) from None
 
 
 @contextlib.contextmanager
-def _folder(home: Path, *way: str) -> Generator[int]:
-    """A folder in a home, made where it is missing."""
-    folder = os.open(home, _ENTER)
+def _open_folder(home: Path, *names: str) -> Generator[int]:
+    """Yield the descriptor of a folder in a home. Missing folders are created."""
+    folder = os.open(home, _FOLDER_FLAGS)
     try:
-        for name in way:
+        for name in names:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=folder)
-            inner = os.open(name, _ENTER, dir_fd=folder)
+            inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
             os.close(folder)
             folder = inner
         yield folder
@@ -205,51 +206,51 @@ def _folder(home: Path, *way: str) -> Generator[int]:
 
 
 @contextlib.contextmanager
-def _home() -> Generator[Path]:
-    """A folder of its own, locked for as long as it is used; what a hall that was killed has left behind goes."""
+def _create_home() -> Generator[Path]:
+    """Yield a new locked folder. Folders of killed halls are removed first."""
     folder = Path(os.path.realpath(tempfile.gettempdir()))
-    _sweep(folder)
+    _remove_stale_homes(folder)
     while True:
         home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
-        held = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if home.exists():
             break
-        os.close(held)  # somebody swept before we had the lock
+        os.close(lock)  # another hall removed it before it was locked
     try:
         yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
-def _sweep(folder: Path) -> None:
-    for left in folder.glob(f"{_PREFIX}*"):
+def _remove_stale_homes(folder: Path) -> None:
+    for home in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            held = os.open(left, _ENTER)
+            lock = os.open(home, _FOLDER_FLAGS)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody uses it
-                if os.fstat(held).st_uid == os.geteuid():
-                    shutil.rmtree(left, ignore_errors=True)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the home is in use
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(home, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(lock)
 
 
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines without their ends, however long; of one that is far too long only the beginning."""
-    kept = bytearray()
-    while chunk := await reader.read(_CHUNK):
+async def _read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield lines without their line breaks. A line that is too long is truncated."""
+    line = bytearray()
+    while chunk := await reader.read(_CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")
         for part in whole:
-            kept += part
-            yield bytes(kept)
-            kept.clear()
-        if len(kept) < _LONGEST:
-            kept += rest
-    if kept:
-        yield bytes(kept)
+            line += part
+            yield bytes(line)
+            line.clear()
+        if len(line) < _MAX_LINE_BYTES:
+            line += rest
+    if line:
+        yield bytes(line)
 
 
-def _ended(code: int) -> str:
+def _describe_code(code: int) -> str:
     names = {number + 128: number.name for number in signal.Signals}
     return f"was killed by {names[code]}" if code in names else f"exited with code {code}"

@@ -1,9 +1,9 @@
 """Program runtime: executes an assignment with a vendor's program, as its driver defines, between the two doors.
 
-The program starts anew for each segment of a run. The doors return the recorded answers, so that the program repeats
+Each segment of a run starts the program again. The doors return the recorded answers, so that the program repeats
 the recorded part. The program's own sessions are not needed after a crash, an approval or a restart.
 The output is the model's answer at the model door. The program only reports that it is done.
-A program that is silent for five minutes, with no call under way, is ended.
+A program that is silent for five minutes without a running call is ended.
 Does not know command lines or formats: the drivers (`claude`, `codex`, `opencode`, `cursor`) do.
 """
 
@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed, RuntimeUnusable
-from guildhall.runtimes.model import Assignment, Doors, Entry, OpenDoors, Outcome, ProgramHooks
+from guildhall.runtimes.model import Assignment, DoorAccess, Doors, HttpDoors, Outcome, ProgramHooks
 from guildhall.runtimes.programs import process
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, OutputJudge, asked, text_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, OutputJudge, input_content, response_text
 from guildhall.tools.model import Text, ToolResult
 
 if TYPE_CHECKING:
@@ -32,59 +32,59 @@ if TYPE_CHECKING:
     from socket import socket
 
     from guildhall.rpc.listener import Listener
-    from guildhall.runtimes.catalog import Row
-    from guildhall.runtimes.discovery import Installed, Programs
+    from guildhall.runtimes.catalog import RuntimeInfo
+    from guildhall.runtimes.discovery import Programs
     from guildhall.runtimes.programs.process import Launch, Program
 
 
-_QUIET = 300.0  # seconds in which a program that has nothing under way says nothing: it hangs
-_LOOKS = 10  # how often it is looked at in that time
-_FAREWELL = 10.0  # seconds for a program to end that is to be started anew
-_TAKEN = "The result is taken."
+_IDLE_TIMEOUT_S = 300.0
+_IDLE_CHECKS = 10  # within that time
+_EXIT_TIMEOUT_S = 10.0  # of a program that is started again
+_RESULT_ACCEPTED = "Result accepted."
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A program has said that it is done; `error`: or why it cannot go on."""
+class TurnEnd:
+    """The end of a program's turn: done, or failed with `error`."""
 
     error: GuildError | None = None
-    text: str | None = None  # its last words, where its model is not asked at the model door
+    text: str | None = None  # the final text, if the runtime does not use the model door
 
 
 class Driver(ABC):
-    """Drives one run of a program. By default it starts the program again for each further message."""
+    """Drives one run of a program. By default it restarts the program for each further message."""
 
-    row: ClassVar[Row]
-    _session = ""  # the program's id of the conversation
-    _further: str | None = None  # the further message, when the program is started again
+    info: ClassVar[RuntimeInfo]
+    _session = ""  # the program's id of the session
+    _next_message: str | None = None  # of the user, if the program is started again for it
 
     @abstractmethod
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
-        """Return how to start the program, with the doors at `url`. An empty `model` accepts any.
+    def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
+        """Return how to start the program, with the doors at `url`. An empty `model` means any model.
 
-        Called again when the program is started again, in the same home, for a further message.
+        For a further message, it is called again and gets the existing home.
         """
 
     @abstractmethod
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
-        """Return what a line of the program means for the run, if anything."""
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
+        """Return the end of the turn if a line reports it."""
 
     @abstractmethod
-    def names(self, server: str, tool: str) -> str:
-        """Return the name that the program gives its model for a tool of a server."""
+    def tool_name(self, server: str, tool: str) -> str:
+        """Return the name under which the program shows a tool to its model."""
 
-    def again(self, words: str) -> bytes | None:
-        """Return the input for a further message of the user, or None if the program must be started again."""
-        self._further = words
+    def next_input(self, text: str) -> bytes | None:
+        """Return the input for a further message of the user, or None if the program must be restarted."""
+        self._next_message = text
         return None
 
-    def broke(self, manner: str) -> GuildError | None:
-        """Return the error for a program that ended before it was done, or None if it crashed."""
+    def exit_error(self, manner: str) -> GuildError | None:
+        """Return the error for a program that exited too early, or None if it crashed."""
         return None
 
 
-class CliRuntime:
-    """Executes each assignment in a program of its own, as its driver says."""
+class ProgramRuntime:
+    """Executes each assignment with a program, as its driver defines."""
 
     def __init__(
         self,
@@ -92,83 +92,75 @@ class CliRuntime:
         programs: Programs,
         listen: Callable[[socket], Awaitable[Listener]],
         *,
-        quiet: float = _QUIET,
+        idle_timeout_s: float = _IDLE_TIMEOUT_S,
     ) -> None:
-        """`listen` serves the doors on a socket. `quiet`: seconds after which a program that says nothing hangs."""
+        """`listen` serves the doors on a socket. A program that is silent for `idle_timeout_s` is ended."""
         self._driver = driver
         self._programs = programs
         self._listen = listen
-        self._quiet = quiet
+        self._idle_timeout_s = idle_timeout_s
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
         driver = self._driver()
-        installed = await self._programs.find(driver.row)
-        talk = _Talk(assignment, driver, self._quiet, doors)
-        entry = doors.register(talk.hooks())
-        try:
-            return await self._execute(assignment, driver, installed, talk, entry)
-        finally:
-            entry.close()
-
-    async def _execute(
-        self, assignment: Assignment, driver: Driver, installed: Installed, talk: _Talk, entry: Entry
-    ) -> Outcome:
+        installed = await self._programs.find(driver.info)
+        exchange = _Exchange(assignment, driver, self._idle_timeout_s, doors)
         provider, _, name = assignment.model.rpartition(":")
-        model = "" if provider in ("script", "replay") or name == "auto" else name  # as its provider names it
-        async with process.home() as home:
-            while True:
-                async with AsyncExitStack() as opened:
-                    started = await process.start(
-                        installed,
-                        home,
-                        lambda url: driver.launch(assignment, entry, url, home, model),
-                        network=driver.row.network,
-                    )
-                    opened.callback(started.door.close)
-                    opened.push_async_callback(started.end)
-                    serving = await self._listen(started.door)
-                    opened.push_async_callback(serving.close, 0)
-                    opened.push_async_callback(started.end)  # before its doors are shut
-                    try:
-                        outcome = await talk.outcome(started, entry)
-                    except RuntimeCrashed:
-                        await started.end()
-                        await entry.settle()  # what it has begun is on record then, and found there by the next
-                        raise
-                    except BaseException:
-                        entry.close()  # first of all
-                        raise
-                    if outcome is not None:
-                        entry.close()
-                        return outcome
+        model = "" if provider in ("script", "replay") or name == "auto" else name  # the provider's name of it
+        with closing(doors.register(exchange.hooks())) as access:
+            async with process.temporary_home() as home:
+                while True:
+                    async with AsyncExitStack() as opened:
+                        started = await process.start(
+                            installed,
+                            home,
+                            lambda url: driver.launch(assignment, access, url, home, model),
+                            network=driver.info.needs_network,
+                        )
+                        opened.callback(started.door.close)
+                        opened.push_async_callback(started.end)
+                        serving = await self._listen(started.door)
+                        opened.push_async_callback(serving.close, 0)
+                        opened.push_async_callback(started.end)  # before the doors are closed
+                        try:
+                            outcome = await exchange.outcome(started, access)
+                        except RuntimeCrashed:
+                            await started.end()
+                            await access.wait_for_calls()  # so that the next process finds them recorded
+                            raise
+                        except BaseException:
+                            access.close()  # before anything else
+                            raise
+                        if outcome is not None:
+                            access.close()
+                            return outcome
 
 
-class _Talk:
-    """What is said between a program, its model and us, until there is an output."""
+class _Exchange:
+    """The exchange between a program, its model and the user, until the run has an output."""
 
-    def __init__(self, assignment: Assignment, driver: Driver, quiet: float, doors: Doors) -> None:
+    def __init__(self, assignment: Assignment, driver: Driver, idle_timeout_s: float, doors: Doors) -> None:
         self._doors = doors
-        self._words = count(1)  # what the person says, in a conversation
-        self._listening = False
-        self._converses = assignment.converses
+        self._message_numbers = count(1)
+        self._is_waiting = False
+        self._is_conversation = assignment.is_conversation
         self._schema = assignment.output_schema
         self._driver = driver
-        self._quiet = quiet
+        self._idle_timeout_s = idle_timeout_s
         self._judge = OutputJudge(assignment.output_schema)
-        self._last: ModelResponse | None = None
-        self._cut = ""  # what was said before it, in answers that were cut off and that the program let go on
-        self._problem: str | None = None  # of the final result in the last answer
-        self._found: Outcome | None = None  # the output, while calls beside it are still to be made
-        self._active = time.monotonic()
+        self._last_answer: ModelResponse | None = None
+        self._cut_text = ""  # of earlier truncated answers that the program continued
+        self._problem: str | None = None  # of the last final result
+        self._found: Outcome | None = None  # the output, while other calls of its answer are running
+        self._active_at = time.monotonic()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def hooks(self) -> ProgramHooks:
-        result = None if self._schema is None else self._result
-        return ProgramHooks(name_of=self._driver.names, heard=self._heard, result=result, over=self._over)
+        names, result = self._driver.tool_name, None if self._schema is None else self._on_result
+        return ProgramHooks(name_tool=names, on_answer=self._on_answer, on_result=result, is_finished=self._is_finished)
 
-    async def outcome(self, started: Program, entry: Entry) -> Outcome | None:
-        """The outcome; None when the program is to be started anew. Raises what went wrong."""
-        tasks = [asyncio.create_task(self._follow(started)), asyncio.create_task(self._watch(started, entry))]
+    async def outcome(self, started: Program, access: DoorAccess) -> Outcome | None:
+        """Return the outcome, or None if the program must be restarted. Raise the error that ended the run."""
+        tasks = [asyncio.create_task(task) for task in (self._follow_lines(started), self._watch_idle(started, access))]
         try:
             await asyncio.wait({self._outcome, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             if self._outcome.done():
@@ -180,146 +172,146 @@ class _Talk:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _heard(self, response: ModelResponse) -> None:
-        self._active = time.monotonic()
-        if self._last is not None and self._last.finish_reason == "length":
-            self._cut += text_of(self._last)
-        self._last = response
+    def _on_answer(self, response: ModelResponse) -> None:
+        self._active_at = time.monotonic()
+        if self._last_answer is not None and self._last_answer.finish_reason == "length":
+            self._cut_text += response_text(self._last_answer)
+        self._last_answer = response
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-        final = [call for call in calls if self._judge.expects(call)]
+        final = [call for call in calls if self._judge.is_output_call(call)]
         if calls:
-            self._cut = ""
+            self._cut_text = ""
         if not final:
             if calls:
-                self._judge.went_on()
+                self._judge.reset()
             return
-        self._problem, output = self._judge.read(response, final)
+        self._problem, output = self._judge.check(response, final)
         if self._problem is not None:
-            self._missed(self._problem)
+            self._record_miss(self._problem)
             return
         self._found = Outcome(output=output, messages=())
         if len(calls) == 1:
-            self._done(self._found)
+            self._set_outcome(self._found)
 
-    async def _result(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """What the program is told when it hands over a final result: the answer that it stands in was judged.
+    async def _on_result(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Reply to a final result, which was checked with its answer.
 
-        Where no answer is heard, because its model is not asked at the model door, this is the answer.
+        If the runtime does not use the model door, the result is checked here.
         """
-        if not self._driver.row.routed:
-            self._heard(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
+        if not self._driver.info.uses_model_door:
+            self._on_answer(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
         problem = self._problem if self._found is None else None
-        return ToolResult(content=(Text(problem or _TAKEN),), is_error=problem is not None)
+        return ToolResult(content=(Text(problem or _RESULT_ACCEPTED),), is_error=problem is not None)
 
-    def _over(self) -> bool:
-        """All calls beside the result were made when the program asks its model again."""
+    def _is_finished(self) -> bool:
+        """Return True if the output is known. All calls beside it are done when the program calls its model again."""
         if self._found is not None:
-            self._done(self._found)
+            self._set_outcome(self._found)
         return self._found is not None
 
-    async def _follow(self, started: Program) -> None:
+    async def _follow_lines(self, started: Program) -> None:
         lines = started.lines()
         async for line in lines:
-            self._active = time.monotonic()
-            said = self._driver.read(line)
-            if said is None:
+            self._active_at = time.monotonic()
+            end = self._driver.read(line)
+            if end is None:
                 continue
-            if said.error is not None:
-                raise said.error
-            if said.text is not None:
-                self._heard(ModelResponse(parts=[TextPart(said.text)]))
-            if await self._ended(started):
+            if end.error is not None:
+                raise end.error
+            if end.text is not None:
+                self._on_answer(ModelResponse(parts=[TextPart(end.text)]))
+            if await self._end_turn(started):
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_FAREWELL):  # what was said has to be in its home by then
+                    async with asyncio.timeout(_EXIT_TIMEOUT_S):  # it saves its session before it exits
                         async for _ in lines:
                             pass
                 return
-        raise self._broke(await started.manner())
+        raise self._exit_error(await started.wait_exit())
 
-    def _broke(self, manner: str) -> GuildError:
-        return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}")
+    def _exit_error(self, manner: str) -> GuildError:
+        return self._driver.exit_error(manner) or RuntimeCrashed(f"{self._driver.info.title} {manner}")
 
-    async def _ended(self, started: Program) -> bool:
-        """Take the last answer as the output, or tell the program what is wrong with it.
+    async def _end_turn(self, started: Program) -> bool:
+        """Use the last answer as the output, or send the program its problem or the user's next message.
 
-        In a conversation, tell it what the user says next. Return True if it must be started again for that.
+        Return True if the program must be restarted for that.
         """
-        if self._last is None:
-            raise RuntimeFailed(f"{self._driver.row.title} said that it was done, and had asked nothing")
+        if self._last_answer is None:
+            raise RuntimeFailed(f"{self._driver.info.title} finished without a model call")
         if self._found is not None:
-            self._done(self._found)
+            self._set_outcome(self._found)
             return False
-        problem, output = self._judge.read(self._last, [])
-        if self._converses and (problem is None or self._judge.gives_up()):
-            return self._tell(started, await self._said())
+        problem, output = self._judge.check(self._last_answer, [])
+        if self._is_conversation and (problem is None or self._judge.is_last_try()):
+            return self._send(started, await self._wait_for_message())
         if problem is None:
-            self._done(Outcome(output=f"{self._cut}{output}" if self._schema is None else output, messages=()))
+            text = f"{self._cut_text}{output}" if self._schema is None else output
+            self._set_outcome(Outcome(output=text, messages=()))
             return False
-        self._missed(problem)
-        return self._tell(started, problem)
+        self._record_miss(problem)
+        return self._send(started, problem)
 
-    async def _said(self) -> str:
-        """What the person says next; until then nothing is expected of the process."""
-        self._judge.went_on()
-        self._listening = True
+    async def _wait_for_message(self) -> str:
+        """Wait for the next message of the user. The program may be silent meanwhile."""
+        self._judge.reset()
+        self._is_waiting = True
         try:
-            return await self._doors.said(f"u{next(self._words)}")
+            return await self._doors.next_message(f"u{next(self._message_numbers)}")
         finally:
-            self._listening = False
-            self._active = time.monotonic()
+            self._is_waiting = False
+            self._active_at = time.monotonic()
 
-    def _tell(self, started: Program, words: str) -> bool:
-        self._last, self._cut = None, ""
-        further = self._driver.again(words)
-        if further is not None:
-            started.tell(further)
-        return further is None
+    def _send(self, started: Program, text: str) -> bool:
+        self._last_answer, self._cut_text = None, ""
+        data = self._driver.next_input(text)
+        if data is not None:
+            started.write(data)
+        return data is None
 
-    async def _watch(self, started: Program, entry: Entry) -> None:
-        """Ends when the program does nothing any more."""
+    async def _watch_idle(self, started: Program, access: DoorAccess) -> None:
         while True:
-            await asyncio.sleep(self._quiet / _LOOKS)
-            if entry.busy() or self._listening:
-                self._active = time.monotonic()
-            if time.monotonic() - self._active > self._quiet:
-                raise self._broke(f"said and asked nothing for {self._quiet:g} s, and was ended{started.said}")
+            await asyncio.sleep(self._idle_timeout_s / _IDLE_CHECKS)
+            if access.has_calls() or self._is_waiting:
+                self._active_at = time.monotonic()
+            if time.monotonic() - self._active_at > self._idle_timeout_s:
+                raise self._exit_error(f"was idle for {self._idle_timeout_s:g} s and was ended{started.output_tail}")
 
-    def _missed(self, problem: str) -> None:
+    def _record_miss(self, problem: str) -> None:
         try:
-            self._judge.missed(problem)
+            self._judge.record_miss(problem)
         except RuntimeFailed as error:
             if not self._outcome.done():
                 self._outcome.set_exception(error)
 
-    def _done(self, outcome: Outcome) -> None:
+    def _set_outcome(self, outcome: Outcome) -> None:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
 
 
-def words_of(assignment: Assignment) -> str:
-    """The first message and its attachments as our own runtime tells them: as data, fenced. Pictures go beside it."""
-    first = asked(assignment)
+def message_text(assignment: Assignment) -> str:
+    """Return the first message and its text attachments, marked as data, as one text. Images are left out."""
+    first = input_content(assignment)
     items = [first] if isinstance(first, str) else first
     return "\n\n".join(text for item in items if isinstance(text := getattr(item, "content", item), str))
 
 
 def normal_name(name: str) -> str:
-    """Return a name with only the characters that programs accept in the names of servers and tools."""
+    """Replace the characters that programs do not accept in names of servers and tools."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
-def refuse_unseen(row: Row, assignment: Assignment, takes: Collection[str] = ()) -> None:
-    """Says no to what the program could not show to its model."""
-    unseen = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in takes]
-    if unseen:
+def check_attachments(info: RuntimeInfo, assignment: Assignment, accepted: Collection[str] = ()) -> None:
+    """Raise RuntimeFailed if the program cannot show an attachment to its model."""
+    rejected = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in accepted]
+    if rejected:
         raise RuntimeFailed(
-            f"runtime {row.name}: {row.title} cannot hand this over to its model: {', '.join(unseen)}",
-            hint="Attach text, or let a worker with `runtime: pydantic` or `runtime: claude` look at it.",
+            f"runtime {info.name}: {info.title} cannot send attachments of this type: {', '.join(rejected)}",
+            hint="Attach text, or use `runtime: pydantic` or `runtime: claude`.",
         )
 
 
-def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
-    """Return what creates the driver of a run."""
+def driver_factory(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
+    """Return a function that creates the driver of a run. Raise RuntimeUnusable for an unknown runtime."""
     from guildhall.runtimes.programs import claude, codex, cursor, opencode
 
     drivers: dict[str, Callable[[], Driver]] = {
@@ -329,5 +321,5 @@ def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
         "cursor": lambda: cursor.Cursor(environ),
     }
     if runtime not in drivers:
-        raise RuntimeUnusable(f"runtime {runtime} cannot be provided by this version")
+        raise RuntimeUnusable(f"unknown runtime {runtime!r}")
     return drivers[runtime]

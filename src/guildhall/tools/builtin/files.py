@@ -42,7 +42,6 @@ def file_tools(view: View) -> tuple[Tool, ...]:
 
 
 def file_handlers(view: View) -> dict[str, Handler]:
-    """Return the handlers by tool name."""
     files = _Files(view)
     return {"Read": files.read, "Write": files.write, "Edit": files.edit}
 
@@ -200,7 +199,6 @@ def sandbox_tools(view: View) -> tuple[Tool, ...]:
 
 
 def sandbox_handlers(view: View) -> dict[str, Handler]:
-    """Return the handlers by tool name."""
     sandboxes = _Sandboxes(view)
     return {
         "sandbox_list": sandboxes.list_files,

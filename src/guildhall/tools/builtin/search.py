@@ -43,7 +43,6 @@ def search_tools(view: View, clock: Clock | None = None) -> tuple[Tool, ...]:
 
 
 def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler]:
-    """Return the handlers by tool name."""
     search = _Search(view, clock or SystemClock())
     return {"Grep": search.grep, "Glob": search.glob}
 
@@ -115,7 +114,7 @@ class _Search:
         for start in self._rooted.search_roots(path):
             survey = self._rooted.list_files(start, skip=_SKIPPED)
             for found in survey:
-                search.look_at_the_clock()
+                search.check_deadline()
                 yield found
             if survey.is_truncated:
                 search.notes.append("there are too many files here; name a folder further down")
@@ -147,13 +146,13 @@ class _GrepSearch:
     unread: int = 0
     full: bool = False
 
-    def look_at_the_clock(self) -> None:
+    def check_deadline(self) -> None:
         if self.clock.monotonic() > self.deadline:
             hint = "Search fewer files, or with a simpler pattern."
             raise TimedOut(f"the search took longer than {_TIMEOUT_S:.0f} seconds", hint=hint)
 
     def add(self, line: str, *, counts: bool = True) -> None:
-        """Takes one line into the answer, or notes that there is no more room."""
+        """Add a line to the result, or note that the result is full."""
         if (counts and self.results >= self.most) or self.size > _MAX_OUTPUT_CHARS:
             self.full = True
             return
@@ -177,12 +176,12 @@ class _GrepSearch:
     def _hits(self, lines: list[str]) -> Iterator[int]:
         for number, line in enumerate(lines):
             if number % _LINES_PER_CLOCK_CHECK == 0 or len(line) > _MAX_SHOWN_LINE_CHARS:
-                self.look_at_the_clock()
+                self.check_deadline()
             if self.expression.search(line[:_MAX_LINE_CHARS].removesuffix("\r")):
                 yield number
 
     def _show(self, shown: str, lines: list[str], hits: Iterator[int]) -> None:
-        """Return the matching lines with their context, separated by `--`."""
+        """Add the matching lines with their context, separated by `--`."""
         matched = dict.fromkeys(hits)
         last = -1
         for hit in matched:

@@ -131,7 +131,6 @@ def web_tools(*, resolve: Resolve | None = None, permitted: Permitted | None = N
 
 
 def web_handlers(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> dict[str, Handler]:
-    """Return the handler by tool name."""
     return {"WebFetch": _Fetcher(resolve or resolve_host, permitted or is_public, SystemClock()).fetch}
 
 
@@ -167,11 +166,11 @@ class _Fetcher:
         self._clock = clock
 
     def fetch(self, url: str, max_chars: int = 20_000) -> ToolResult:
-        """Fetches a page of the web by its address and gives it as text; links are kept.
+        """Fetch a page of the public web. Returns its text with links.
 
         Args:
-            url: The address, beginning with http:// or https://.
-            max_chars: How much of the text to give, at most 100000 characters.
+            url: The address, with http:// or https://.
+            max_chars: The maximum number of characters, at most 100000.
         """
         if not 1 <= max_chars <= MAX_CHARS:
             raise UsageError(f"max_chars is from 1 to {MAX_CHARS:,}")
@@ -222,7 +221,7 @@ class _Fetcher:
         except (OSError, UnicodeError):
             found = []
         if not found:
-            raise NotFound(f"there is no address for {host}", hint="Check the name.")
+            raise NotFound(f"cannot resolve {host}", hint="Check the name.")
         for text in found:
             if not self._permitted(ipaddress.ip_address(text)):
                 hint = "Only the public web can be fetched, not this machine and not private networks."
@@ -281,7 +280,7 @@ def _check_url(url: str) -> tuple[SplitResult, str, int]:
         raise UsageError(f"{url!r} is not an address", hint="Letters outside ASCII are written as %XX.") from None
     port = port if port is not None else 443 if parts.scheme == "https" else 80
     if port < 1024 and port not in {80, 443}:
-        raise Refused(f"port {port} is not one of the web")
+        raise Refused(f"port {port} is not a port of the web")
     return parts, host, port
 
 

@@ -219,7 +219,7 @@ def _unusable(path: str, error: BaseException) -> ToolUnavailable:
     if isinstance(error, GuildError):
         return ToolUnavailable(error.message, where=where, hint=error.hint)
     said = str(error.msg if isinstance(error, SyntaxError) else error)
-    hint = "It can import the standard library and what is installed beside Guildhall. It cannot read your files here."
+    hint = "It can import the standard library and packages installed beside Guildhall. It cannot read your files here."
     return ToolUnavailable(
         f"the toolbox cannot be loaded: {type(error).__name__}: {said}",
         where=where,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MAX_ACTIVATION_CHARS = 2_000_000  # characters
 _MAX_SCHEMA_CHARS = 1_000_000
 _KINDS = "Name a pydantic model, a dataclass or a TypedDict."
-_HINT = "It can import the standard library, what is installed beside Guildhall, and its own package."
+_HINT = "It can import the standard library, packages that are installed beside Guildhall, and its own package."
 
 
 def load(reference: str, sources: Mapping[str, str]) -> Any:

@@ -62,11 +62,6 @@ class ToolHost:
         self._sources = sources
         self._closed = False
 
-    @property
-    def log(self) -> str:
-        """Return the end of the output of the newest host."""
-        return self._child.log if self._child else ""
-
     async def describe(self) -> list[dict[str, Any]]:
         """Return the tools of the toolbox files. Raise ToolUnavailable with the file and line that cannot be loaded."""
         return (await self._running()).tools
@@ -136,10 +131,6 @@ class _Child:
         self.schema: Mapping[str, Any] | None = None
         self.said: Any = None
 
-    @property
-    def log(self) -> str:
-        return self._printed.decode("utf-8", "replace")
-
     @staticmethod
     async def start(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
         ours, theirs = socket.socketpair()
@@ -170,13 +161,13 @@ class _Child:
         if answer is None:
             await asyncio.wait([self._logging], timeout=1)
             raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
+        _raise_error(answer)
         if spec.schema_of is not None:
-            self.schema = _schema(answer)
+            self.schema = _check_schema(answer.get("schema"))
         elif spec.activate is not None:
-            _raise_error(answer)
             self.said = answer.get("activation")
         else:
-            self.tools = _check_tools(answer)
+            self.tools = _check_tools(answer.get("tools"))
         self._listening = asyncio.create_task(self._listen())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -212,20 +203,13 @@ class _Child:
             await self._confined.kill()
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=1)
-        self._fail_calls(
-            self._why or self._failure_text("sent an invalid answer and was killed" if broken else describe_exit(code))
-        )
-        self._writer.close()
-
-    def _failure_text(self, ending: str) -> str:
-        lines = self._last_lines()
-        last = f"\nIts last output:\n{lines}" if lines else ""
-        return f"The tool host {ending} while the call was running; its effect is unknown.{last}"
-
-    def _fail_calls(self, why: str) -> None:
+        ending = "sent an invalid answer and was killed" if broken else describe_exit(code)
+        last = f"\nIts last output:\n{lines}" if (lines := self._last_lines()) else ""
+        failure = f"The tool host {ending} while the call was running; its effect is unknown.{last}"
         for future in self._calls.values():
             if not future.done():
-                future.set_result(ToolResult.error(why))
+                future.set_result(ToolResult.error(self._why or failure))
+        self._writer.close()
 
     async def end(self, why: str) -> None:
         """Kill the process. Calls in progress get `why`."""
@@ -258,22 +242,18 @@ class _Child:
             del self._printed[:-_LOG_BYTES]
 
     def _last_lines(self) -> str:
-        return "\n".join(self.log.splitlines()[-_LOG_LINES:])
+        return "\n".join(self._printed.decode("utf-8", "replace").splitlines()[-_LOG_LINES:])
 
 
-def _check_tools(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools that a host found, or raise its error. The answer is validated: foreign code has run there."""
-    _raise_error(answer)
-    tools = answer.get("tools")
+def _check_tools(tools: Any) -> list[dict[str, Any]]:
+    """Return the tools that a host found. They are validated, because foreign code has run there."""
     if isinstance(tools, list) and all(map(_is_description, cast("list[Any]", tools))):
         return cast("list[dict[str, Any]]", tools)
     raise ToolUnavailable("the tool host returned an invalid description of its tools", hint=_BY_HAND)
 
 
-def _schema(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the JSON Schema of a host. The caller validates it."""
-    _raise_error(answer)
-    schema = answer.get("schema")
+def _check_schema(schema: Any) -> Mapping[str, Any]:
+    """Return the JSON Schema of a host. The caller validates its content."""
     if not isinstance(schema, dict):
         raise ToolUnavailable("the tool host did not return a JSON Schema")
     return cast("dict[str, Any]", schema)

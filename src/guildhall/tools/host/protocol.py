@@ -39,12 +39,10 @@ class HostSpec:
     package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
     activate: str | None = None  # `package.module:function`: call it with `context`, load no tools
     context: Mapping[str, Any] | None = None  # of `activate`; None: only look the function up
-    pins: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # SHA-256 of the file by toolbox; not sent to the host
+    # SHA-256 of the file by toolbox; not sent to the host.
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec as JSON."""
         return {
             "view": _view_as_dict(self.view),
             "builtin": list(self.builtin),
@@ -60,7 +58,6 @@ class HostSpec:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> HostSpec:
-        """Return the spec of its JSON."""
         return HostSpec(
             view=_view_from(data["view"]),
             builtin=tuple(data["builtin"]),
@@ -104,7 +101,7 @@ def to_frame(message: Mapping[str, Any]) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-MAX_SOURCE_BYTES = 2_000_000  # bytes
+MAX_SOURCE_BYTES = 2_000_000
 
 
 def read_source(path: Path) -> bytes:

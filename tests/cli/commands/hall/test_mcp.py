@@ -1,4 +1,4 @@
-"""`guild mcp`: another program's model reaches the hall over standard input and output."""
+"""`guild mcp`: the model of another program uses the hall over standard input and output."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def shop(home: Home, project: Path) -> Shop:
     return shop
 
 
-def spoken(guild: Guild, work: Callable[[Any], Awaitable[Any]], mode: Any = "auto") -> Any:
-    """With the official client, connected to the real command."""
+def run_client(guild: Guild, work: Callable[[Any], Awaitable[Any]], mode: Any = "auto") -> Any:
+    """Run `work` with the official client, connected to the real command."""
 
     async def go() -> Any:
         server = StdioServerParameters(command=str(GUILD), args=["mcp"], env=guild.environment(), cwd=Path.cwd())
@@ -45,14 +45,14 @@ def spoken(guild: Guild, work: Callable[[Any], Awaitable[Any]], mode: Any = "aut
     return asyncio.run(go())
 
 
-async def told(client: Any, tool: str, **arguments: Any) -> Any:
+async def call_tool(client: Any, tool: str, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
     text = result.content[0].text
     return json.loads(text) if text.startswith("{") else text
 
 
-async def refused(client: Any, tool: str, **arguments: Any) -> str:
+async def call_tool_with_error(client: Any, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error
     return result.content[0].text
@@ -60,7 +60,7 @@ async def refused(client: Any, tool: str, **arguments: Any) -> str:
 
 @pytest.mark.req("X-8", "X-15")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
+def test_an_outside_model_dispatches_a_job_and_forwards_the_answer_of_the_user(
     guild_hall: GuildWithHall, shop: Shop, mode: str
 ) -> None:
     shop.worker("writer", tools=["Write"])
@@ -68,44 +68,46 @@ def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
 
     async def work(client: Any) -> None:
         assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
-        roster = await told(client, "roster")
+        roster = await call_tool(client, "roster")
         assert {"name": "smith", "description": "Forges things"} in roster["workers"]
         assert not {"writer", "memory-compactor"} & {one["name"] for one in roster["workers"]}
-        job = (await told(client, "dispatch", worker="smith", task="Forge a key."))["jobId"]
-        standing = await told(client, "wait", job=job, seconds=20)
+        job = (await call_tool(client, "dispatch", worker="smith", task="Forge a key."))["jobId"]
+        standing = await call_tool(client, "wait", job=job, seconds=20)
         assert (standing["status"], standing["questions"]) == ("running", ["Front or back?"])
         (ask,) = standing["asks"]
-        early = await refused(client, "result", job=job)
-        assert "is running" in early
+        early = await call_tool_with_error(client, "result", job=job)
+        assert "is still running" in early
         assert "`wait`" in early
         assert "guild job" not in early
-        assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Delivered."
-        assert (await told(client, "wait", seconds=20))["status"] == "completed"
-        result = await told(client, "result")
+        assert await call_tool(client, "answer", ask=ask["ask"], text="the front door") == "Delivered."
+        assert (await call_tool(client, "wait", seconds=20))["status"] == "completed"
+        result = await call_tool(client, "result")
         assert (result["output"], result["artifacts"]) == ("a key", ["artifacts/a.md"])
         assert (Path(result["directory"]) / "artifacts/a.md").read_text() == "a"
-        assert [one["jobId"] for one in (await told(client, "jobs"))["jobs"]] == [job]
+        assert [one["jobId"] for one in (await call_tool(client, "jobs"))["jobs"]] == [job]
 
-    spoken(guild_hall, work, mode)
+    run_client(guild_hall, work, mode)
     shown = guild_hall("show", guild_hall("ls", "jobs", "--json").json["jobs"][0]["jobId"], "--json").json
     assert shown["asked"][0]["answer"] == "the front door\n(passed on by another model)"
 
 
-def test_what_only_the_person_may_decide_is_refused(guild_hall: GuildWithHall, shop: Shop) -> None:
+def test_a_model_cannot_answer_an_approval(guild_hall: GuildWithHall, shop: Shop) -> None:
     shop.worker(tool_rules={"write_artifact": {"allowed": True, "approval_required": True}})
     shop.script([call("write_artifact", path="a.txt", content="a"), submit(), say()])
 
     async def work(client: Any) -> None:
-        await told(client, "dispatch", worker="smith", task="Write.")
-        (ask,) = (await told(client, "wait", seconds=20))["asks"]
+        await call_tool(client, "dispatch", worker="smith", task="Write.")
+        (ask,) = (await call_tool(client, "wait", seconds=20))["asks"]
         assert ask["kind"] == "approval"
         for text in ("yes", "always", "no"):
-            assert f"guild answer {ask['ask']}" in await refused(client, "answer", ask=ask["ask"], text=text)
-        assert (await told(client, "cancel", job=(await told(client, "jobs"))["jobs"][0]["jobId"]))["status"] == (
-            "cancelled"
-        )
+            assert f"guild answer {ask['ask']}" in await call_tool_with_error(
+                client, "answer", ask=ask["ask"], text=text
+            )
+        assert (await call_tool(client, "cancel", job=(await call_tool(client, "jobs"))["jobs"][0]["jobId"]))[
+            "status"
+        ] == ("cancelled")
 
-    spoken(guild_hall, work)
+    run_client(guild_hall, work)
     assert not list(shop.home.path.glob("jobs/*/artifacts/a.txt"))
 
 
@@ -114,35 +116,39 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dispatch", {"worker": "../../etc/passwd", "task": "x"}, "etc/passwd"),
     ("dispatch", {"worker": "smith", "task": " "}, "empty"),
     ("dispatch", {"worker": "smith", "task": "x", "config": {"maxTurns": -1}}, "config.maxTurns"),
-    ("dispatch", {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}}, "for a person to say"),
+    (
+        "dispatch",
+        {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}},
+        "only the user can choose the model",
+    ),
     ("dispatch", {"worker": "smith"}, "task"),
-    ("status", {"job": "j-nobody"}, "no job"),
+    ("status", {"job": "j-nobody"}, "unknown job"),
     ("status", {}, "no job was dispatched"),
-    ("result", {"job": "../../x"}, "no "),
+    ("result", {"job": "../../x"}, "unknown member"),
     ("wait", {"job": 7}, "job"),
     ("answer", {"ask": "a-nobody", "text": "x"}, "unknown ask"),
     ("cancel", {"job": "nobody/j-1"}, "nobody"),
 ]
 
 
-def test_wrong_arguments_are_told(guild: Guild, shop: Shop) -> None:
+def test_wrong_arguments_are_reported(guild: Guild, shop: Shop) -> None:
     async def work(client: Any) -> list[str]:
-        return [await refused(client, tool, **arguments) for tool, arguments, _ in WRONG]
+        return [await call_tool_with_error(client, tool, **arguments) for tool, arguments, _ in WRONG]
 
-    for answer, (tool, _, said) in zip(spoken(guild, work), WRONG, strict=True):
-        assert said in answer, tool
+    for answer, (tool, _, message) in zip(run_client(guild, work), WRONG, strict=True):
+        assert message in answer, tool
 
 
-def asked(process: subprocess.Popen[str], *lines: str) -> list[dict[str, Any]]:
-    """What is answered to some lines before the input ends."""
+def send_lines(process: subprocess.Popen[str], *lines: str) -> list[dict[str, Any]]:
+    """Write lines to the command, close its input and return its responses."""
     out, _ = process.communicate("".join(f"{line}\n" for line in lines), timeout=20)
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_lines_that_are_no_requests_are_answered_and_disturb_nothing(guild: Guild, shop: Shop) -> None:
+def test_invalid_lines_get_error_responses_and_the_server_continues(guild: Guild, shop: Shop) -> None:
     ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
     process = guild.start("mcp")
-    answers = asked(
+    answers = send_lines(
         process,
         *("", "{", "[]", "7", '{"jsonrpc": "1.0"}', "[" * 5000, '{"jsonrpc": "2.0", "id": {}, "method": 1}', "\x00"),
         '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "roster", "arguments": []}}',
@@ -160,16 +166,16 @@ def test_lines_that_are_no_requests_are_answered_and_disturb_nothing(guild: Guil
     assert process.returncode == 0
 
 
-def test_a_file_in_the_place_of_a_program_is_read_to_its_end(guild: Guild, shop: Shop) -> None:
+def test_standard_input_from_a_file_is_read_to_its_end(guild: Guild, shop: Shop) -> None:
     ran = guild("mcp", input='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n')
     assert (ran.code, ran.err) == (0, "")
     assert ran.json["id"] == 1
     assert guild("mcp").out == ""
 
 
-def test_a_line_without_end_is_refused(guild: Guild, shop: Shop) -> None:
+def test_an_overlong_line_is_rejected(guild: Guild, shop: Shop) -> None:
     process = guild.start("mcp")
-    (answer,) = asked(process, '{"x": "' + "y" * 5_000_000)
+    (answer,) = send_lines(process, '{"x": "' + "y" * 5_000_000)
     assert "at most" in answer["error"]["message"]
     assert process.returncode == 0
 

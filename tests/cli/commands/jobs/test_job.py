@@ -1,4 +1,4 @@
-"""`guild dispatch` and `guild job`: the whole line as a person types it."""
+"""`guild dispatch` and the commands that take the id of a job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shop(home: Home, project: Path) -> Shop:
 
 
 @pytest.mark.req("WD-5", "WD-12", "WD-13")
-def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWithHall, shop: Shop) -> None:
+def test_a_job_is_dispatched_and_its_result_is_collected_later(guild_hall: GuildWithHall, shop: Shop) -> None:
     note = call("update_summary", summary="looking for iron")
     why = call("record_decision", question="Which metal?", decision="iron", reasoning="it is there")
     shop.script(
@@ -73,15 +73,15 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
 
 
 @pytest.mark.req("WD-47", "WD-16", "WD-17")
-def test_a_job_outlives_the_death_of_its_hall(guild_hall: GuildWithHall, shop: Shop) -> None:
+def test_a_job_survives_the_crash_of_its_hall(guild_hall: GuildWithHall, shop: Shop) -> None:
     shop.script([call("update_summary", summary="one"), {"sleep": 0.5, **submit("a key")}, say()])
     job = guild_hall("dispatch", "smith", "Forge it.").out.strip()
     guild_hall.kill_hall()
-    shown = guild_hall("show", job, "--json").json  # read by the command itself: no hall is there
+    shown = guild_hall("show", job, "--json").json  # read by the command itself, because no hall runs
     assert shown["status"] == "running"
     shop.worker("cooper", model="script:late.yaml")
     (shop.project / "late.yaml").write_text(json.dumps({"workers": {"cooper": [[LATE]]}}))
-    other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which goes on with the first
+    other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which resumes the first job
     assert guild_hall("wait", job).out.strip() == "a key"
     assert guild_hall("stop", other).out.strip() == f"{other} is cancelled"
     waited = guild_hall("wait", other)
@@ -91,24 +91,24 @@ def test_a_job_outlives_the_death_of_its_hall(guild_hall: GuildWithHall, shop: S
     assert guild_hall("rm", other).code == 0
 
 
-def test_a_command_that_is_the_hall_itself_waits(guild: Guild, shop: Shop) -> None:
+def test_dispatch_without_a_hall_requires_wait(guild: Guild, shop: Shop) -> None:
     shop.script([submit("a key"), say()])
     refused = guild("dispatch", "smith", "Forge it.")
     assert refused.code == 2
     assert "--wait" in refused.err
     done = guild("dispatch", "smith", "-", "--wait", "--description", "a key", input="Forge it.")
     assert (done.code, done.out.strip()) == (0, "a key")
-    told = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
-    assert (told["status"], told["output"], told["artifacts"]) == ("completed", "a key", None)
+    output = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
+    assert (output["status"], output["output"], output["artifacts"]) == ("completed", "a key", None)
     page = guild("ls", "jobs", "--limit", "1", "--json").json
-    assert [job["jobId"] for job in page["jobs"]] == [told["jobId"]]
+    assert [job["jobId"] for job in page["jobs"]] == [output["jobId"]]
     rest = guild("ls", "jobs", "--cursor", page["nextCursor"]).out
     assert "a key" in rest
     assert len(guild("ls", "jobs", "--all", "--json").json["jobs"]) == 2
 
 
 @pytest.mark.req("WD-44", "WD-32", "X-6")
-def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Shop) -> None:
+def test_a_failed_job_reports_the_reason_and_can_be_resumed(guild: Guild, shop: Shop) -> None:
     shop.script([call("update_summary", summary="one"), say("done")])
     failed = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"artifacts": ["key.md"]}')
     assert failed.code == 1
@@ -117,9 +117,9 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     assert job["status"] == "failed"
     folder = shop.home.jobs / job["jobId"]
     shown = guild("show", job["jobId"])
-    for told in (failed.err, shown.err):
-        assert f"{folder / 'result.md'}. Dispatch it anew" in told
-        assert "guild resume" not in told  # it would not be asked again
+    for output in (failed.err, shown.err):
+        assert f"{folder / 'result.md'}. Dispatch the job again" in output
+        assert "guild resume" not in output  # resuming would not call the model again
     assert str(folder) in shown.out
     kept = guild("rm", job["jobId"])
     assert kept.code == 1
@@ -132,13 +132,13 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     assert limited.code == 5
     assert "max_turns" in limited.err
     (job, _) = guild("ls", "jobs", "--json").json["jobs"]
-    for told in (limited.err, guild("show", job["jobId"]).err, guild("resume", job["jobId"]).err):
-        assert f"guild resume {job['jobId']}" in told
-        assert f"guild resume {job['run']}" not in told
+    for output in (limited.err, guild("show", job["jobId"]).err, guild("resume", job["jobId"]).err):
+        assert f"guild resume {job['jobId']}" in output
+        assert f"guild resume {job['run']}" not in output
     assert guild("rm", job["jobId"], "--force").code == 0
 
 
-def test_a_question_can_be_answered_by_a_command_that_is_the_hall_itself(guild: Guild, shop: Shop) -> None:
+def test_a_question_can_be_answered_without_a_hall(guild: Guild, shop: Shop) -> None:
     shop.script([ASK, submit("a key"), say()])
     waits = guild("dispatch", "smith", "Forge it.", "--wait")
     assert waits.code == 4
@@ -152,8 +152,8 @@ def test_a_question_can_be_answered_by_a_command_that_is_the_hall_itself(guild: 
 
 
 @pytest.fixture
-def done(guild: Guild, shop: Shop) -> dict[str, Any]:
-    """A job that has used all of its tools, as `guild dispatch --wait --json` tells it."""
+def completed_job(guild: Guild, shop: Shop) -> dict[str, Any]:
+    """Return a completed job that called all of its tools, from `guild dispatch --wait --json`."""
     parts = [
         call("update_summary", summary="first"),
         call("update_summary", summary="looking for iron"),
@@ -166,75 +166,79 @@ def done(guild: Guild, shop: Shop) -> dict[str, Any]:
     shop.script([*parts, submit("a key"), say()])
     config = json.dumps({"metal": "iron", "maxTurns": 30})
     task = "Forge a key.\nFor Ada."
-    told = guild("dispatch", "smith", task, "--wait", "--json", "--description", "keys/a key", "--config", config)
-    assert told.code == 0, told.err
-    return told.json
+    output = guild("dispatch", "smith", task, "--wait", "--json", "--description", "keys/a key", "--config", config)
+    assert output.code == 0, output.err
+    return output.json
 
 
 @pytest.mark.req("WD-15", "WD-20", "WD-21")
-def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, done: dict[str, Any]) -> None:
-    assert [path.name for path in shop.home.jobs.iterdir()] == [done["jobId"]]
-    files = shop.files(done["jobId"])
+def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, completed_job: dict[str, Any]) -> None:
+    assert [path.name for path in shop.home.jobs.iterdir()] == [completed_job["jobId"]]
+    files = shop.files(completed_job["jobId"])
     assert files["task.md"] == "Forge a key.\nFor Ada."
     assert json.loads(files["config.json"]) == {"metal": "iron", "maxTurns": 30}
     meta = json.loads(files["meta.json"])
-    assert (meta["id"], meta["status"], meta["description"]) == (done["jobId"], "completed", "keys/a key")
-    assert files["result.md"] == guild("wait", done["jobId"]).out.rstrip("\n") == "a key"
+    assert (meta["id"], meta["status"], meta["description"]) == (completed_job["jobId"], "completed", "keys/a key")
+    assert files["result.md"] == guild("wait", completed_job["jobId"]).out.rstrip("\n") == "a key"
     assert files["artifacts/report.md"] == "# Report"
-    result = guild("wait", done["jobId"], "--json").json
-    expected = {"jobId": done["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
+    result = guild("wait", completed_job["jobId"], "--json").json
+    expected = {"jobId": completed_job["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
     assert expected.items() <= result.items()
 
 
 @pytest.mark.req("WD-23", "WD-24", "WD-25")
-def test_the_worker_reports_through_its_tools(shop: Shop, guild: Guild, done: dict[str, Any]) -> None:
-    files = shop.files(done["jobId"])
-    assert files["status.md"] == done["summary"] == "looking for iron"
+def test_the_worker_reports_through_its_tools(shop: Shop, guild: Guild, completed_job: dict[str, Any]) -> None:
+    files = shop.files(completed_job["jobId"])
+    assert files["status.md"] == completed_job["summary"] == "looking for iron"
     decisions = [(one["question"], one["decision"]) for one in json.loads(files["decisions.json"])]
     assert decisions == [("Which metal?", "iron"), ("Which bit?", "the long one")]
-    assert done["decisions"][1]["reasoning"] == "the lock is deep"
-    assert done["questions"] == ["Which door?\n---\nFront or back?", "And when?"]
+    assert completed_job["decisions"][1]["reasoning"] == "the lock is deep"
+    assert completed_job["questions"] == ["Which door?\n---\nFront or back?", "And when?"]
     assert "> Which door?\n> ---\n> Front or back?\n" in files["questions.md"]
     asks = guild("ls", "--json").json["needs_you"]["asks"]
-    assert [ask["body"] for ask in asks] == done["questions"]
+    assert [ask["body"] for ask in asks] == completed_job["questions"]
 
 
 @pytest.mark.req("WD-11", "WD-8", "WD-10")
-def test_a_job_is_found_again(guild: Guild, done: dict[str, Any]) -> None:
-    shown = guild("show", done["jobId"], "--json").json
-    assert [shown[name] for name in ("jobId", "status", "error")] == [done["jobId"], "completed", None]
+def test_a_job_is_found_by_id_and_by_filter(guild: Guild, completed_job: dict[str, Any]) -> None:
+    shown = guild("show", completed_job["jobId"], "--json").json
+    assert [shown[name] for name in ("jobId", "status", "error")] == [completed_job["jobId"], "completed", None]
     assert shown["startedAt"] < shown["completedAt"]
     for filter, found in (("keys*", 1), ("*key", 1), ("keys", 0), ("KEYS*", 0), ("*door*", 0)):
         rows = guild("ls", "jobs", "--filter", filter, "--json").json["jobs"]
         assert len(rows) == found, filter
         for row in rows:
-            told = (row["jobId"], row["status"], row["description"], row["summary"])
-            assert told == (done["jobId"], "completed", "keys/a key", "looking for iron")
+            output = (row["jobId"], row["status"], row["description"], row["summary"])
+            assert output == (completed_job["jobId"], "completed", "keys/a key", "looking for iron")
 
 
 @pytest.mark.req("WD-18", "WD-14", "WD-7")
-def test_a_job_that_is_deleted_is_gone_with_all_it_held(shop: Shop, guild: Guild, done: dict[str, Any]) -> None:
-    assert guild("rm", done["jobId"]).code == 0
+def test_deleting_a_job_deletes_its_directory_and_its_asks(
+    shop: Shop, guild: Guild, completed_job: dict[str, Any]
+) -> None:
+    assert guild("rm", completed_job["jobId"]).code == 0
     assert list(shop.home.jobs.iterdir()) == []
     assert guild("ls", "--json").json["needs_you"]["asks"] == []
     for command in ("show", "wait", "stop", "rm"):
-        gone = guild(command, done["jobId"], "--json")
+        gone = guild(command, completed_job["jobId"], "--json")
         assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
     shop.script([{"fail": 400}])
     again = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
     assert again["status"] == "failed"
-    assert again["jobId"] != done["jobId"]
+    assert again["jobId"] != completed_job["jobId"]
     none = guild("wait", again["jobId"], "--json")
     assert (none.code, none.json["status"], "output" in none.json) == (1, "failed", False)
 
 
 @pytest.mark.req("WD-31", "WD-34", "WD-6")
-def test_a_worker_in_a_job_reads_and_is_told_how_to_report(guild: Guild, shop: Shop, done: dict[str, Any]) -> None:
-    first = json.loads(guild("log", done["jobId"], "--json").out.splitlines()[0])["data"]
+def test_a_worker_in_a_job_has_read_tools_and_report_instructions(
+    guild: Guild, shop: Shop, completed_job: dict[str, Any]
+) -> None:
+    first = json.loads(guild("log", completed_job["jobId"], "--json").out.splitlines()[0])["data"]
     names = {tool["name"] for tool in first["tools"]}
     assert {"Read", "Grep", "Glob", "update_summary", "record_decision", "log_question", "store_memory"} < names
     assert not names & {"Write", "Edit", "Bash", "sandbox_write_text"}
-    assert "report through your tools" in first["system_prompt"]
+    assert "report only through the tools below" in first["system_prompt"]
     assert first["first_message"].startswith("Forge a key.\nFor Ada.\n")
     assert '"metal": "iron"' in first["first_message"]
     assert "keys/a key" not in first["first_message"]
@@ -268,7 +272,9 @@ def test_a_worker_in_a_job_reads_and_is_told_how_to_report(guild: Guild, shop: S
         (["ls", "jobs", "--filter", "x" * 2000], 2),
     ],
 )
-def test_what_is_wrong_is_told(guild: Guild, shop: Shop, words: list[str], code: int) -> None:
+def test_invalid_arguments_are_reported_without_a_traceback(
+    guild: Guild, shop: Shop, words: list[str], code: int
+) -> None:
     shop.script([say()])
     done = guild(*words)
     assert done.code == code, done.err
@@ -277,7 +283,7 @@ def test_what_is_wrong_is_told(guild: Guild, shop: Shop, words: list[str], code:
     assert "\x1b" not in done.err
 
 
-def test_what_is_wrong_is_called_as_it_was_written(guild: Guild, shop: Shop) -> None:
+def test_errors_name_the_field_as_the_user_wrote_it(guild: Guild, shop: Shop) -> None:
     shop.script([submit("a key"), say()])
     assert "guild: task: it is empty" in guild("dispatch", "smith", "", "--wait").err
     assert "config.maxTurns: '2' is" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
@@ -287,14 +293,14 @@ def test_what_is_wrong_is_called_as_it_was_written(guild: Guild, shop: Shop) -> 
     assert "metal" not in near.err
 
 
-def test_there_is_nothing_before_the_first(guild: Guild, shop: Shop) -> None:
+def test_the_job_list_is_empty_before_the_first_job(guild: Guild, shop: Shop) -> None:
     nothing: dict[str, Any] = {"jobs": []}
     assert json.loads(guild("ls", "jobs", "--json").out) == nothing
     assert "guild dispatch" in guild("ls", "jobs").err
 
 
 @pytest.mark.req("X-3", "WD-32")
-def test_the_dollars_of_a_job_are_those_of_all_that_it_calls(guild: Guild, shop: Shop) -> None:
+def test_the_budget_of_a_job_includes_its_child_runs(guild: Guild, shop: Shop) -> None:
     shop.worker(allow_workers=["cooper"])
     shop.worker("cooper")
     help = call("worker_call", worker_name="cooper", input_data="Make a cask.")
@@ -306,10 +312,10 @@ def test_the_dollars_of_a_job_are_those_of_all_that_it_calls(guild: Guild, shop:
     assert (done["status"], done["cost_usd"]) == ("completed", 0.15)
     failed = guild("dispatch", "smith", "Forge it.", "--wait", "--json", "--config", '{"maxBudgetUsd": 0.1}')
     assert failed.code == 5
-    told = failed.json
-    assert told["status"] == "failed"
-    assert "max_budget_usd" in told["error"]
-    assert told["cost_usd"] < 0.15
-    more = guild("resume", told["jobId"], "--budget", "1", "--output", "json").json
+    output = failed.json
+    assert output["status"] == "failed"
+    assert "max_budget_usd" in output["error"]
+    assert output["cost_usd"] < 0.15
+    more = guild("resume", output["jobId"], "--budget", "1", "--output", "json").json
     assert more["status"] == "completed"
-    assert guild("show", told["jobId"], "--json").json["status"] == "completed"
+    assert guild("show", output["jobId"], "--json").json["status"] == "completed"

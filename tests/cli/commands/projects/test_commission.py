@@ -1,4 +1,4 @@
-"""`guild commission` and the commands that take the id of one, as a person uses them."""
+"""`guild dispatch` in a project, and the commands that take the id of a commission."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NEW = ("dispatch", "smith", "Forge a key.", "--project", "shop")
 HELD = ("dispatch", "smith", "--hold", "Forge a key.")
 
 
-def standing(guild: Guild) -> dict[str, str]:
-    """How each one stands, by its id; who only looks changes nothing."""
+def read_statuses(guild: Guild) -> dict[str, str]:
+    """Return the status of each commission by its id."""
     return {row["commission"]: row["status"] for row in guild("ls", "commissions", "--json").json["commissions"]}
 
 
 @pytest.mark.req("COM-2", "WKR-9", "X-6")
-def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
+def test_a_commission_goes_from_pending_to_completed(guild: Guild, workshop: Workshop) -> None:
     schema = {"type": "object", "properties": {"keys": {"type": "integer"}}, "required": ["keys"]}
     (workshop.repo.path / "keys.json").write_text(json.dumps(schema))
     workshop.worker(output_schema_ref="keys.json")
@@ -89,7 +89,9 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
 
 @pytest.mark.req("COM-31")
 @pytest.mark.req("COM-7")
-def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:
+def test_one_command_creates_and_dispatches_a_commission_in_a_hall(
+    guild_hall: GuildWithHall, workshop: Workshop
+) -> None:
     workshop.script([write("src/key.py"), submit("Forged."), say()])
     made = guild_hall(*NEW, "--json")
     assert made.code == 0, made.err
@@ -98,11 +100,11 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     done = guild_hall("wait", id, "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert guild_hall("show", id, "--json").json["status"] == "completed"
-    # What the person commits unblocks another one, although nobody looks.
+    # A commit of the user unblocks another commission without any command.
     blocked = guild_hall(*HELD, "--depends-on", "docs/lock.md").out.strip()
     workshop.repo.commit({"docs/lock.md": "The lock\n"}, "Lock")
-    _until_pending(workshop.home, blocked)
-    # The person changes the same place meanwhile.
+    _wait_until_pending(workshop.home, blocked)
+    # The user changes the same line meanwhile.
     workshop.script([{"sleep": 1, **write("src/cart.py", "total = 2\n")}, submit("Two."), say()])
     both = guild_hall(*NEW).out.strip()
     workshop.repo.commit({"src/cart.py": "total = 3\n"}, "Three")
@@ -116,12 +118,12 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     (meeting,) = guild_hall("ls", "meetings", "--json").json["meetings"]
     assert (meeting["status"], meeting["worker"], meeting["ask"]) == ("requested", "smith", asks["meeting"])
     assert "src/cart.py" in next(ask["body"] for ask in asked if ask["kind"] == "meeting")
-    told = guild_hall("answer", asks["conflict"], "redispatch")
-    assert (told.code, told.out) == (0, f"{both} is in_progress\n"), told.err
-    assert f"guild wait {both}" in told.err
-    assert "resume" not in told.err
+    answered = guild_hall("answer", asks["conflict"], "redispatch")
+    assert (answered.code, answered.out) == (0, f"{both} is in_progress\n"), answered.err
+    assert f"guild wait {both}" in answered.err
+    assert "resume" not in answered.err
     assert guild_hall("wait", both).code == 0
-    # Killed, nobody is at it any more: that is said, and not waited for.
+    # After the hall is killed, `wait` reports the interrupted run instead of waiting for it.
     workshop.script([write("src/key.py"), LATE])
     other = guild_hall(*NEW).out.strip()
     waits = guild_hall("dispatch", "guide", "--hold", "--model", "openai:gpt-4o", "Help.").out.strip()
@@ -133,7 +135,7 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     assert guild_hall("wait", waits).code == 4
 
 
-def _until_pending(home: Home, id: str) -> None:
+def _wait_until_pending(home: Home, id: str) -> None:
     until = time.monotonic() + 10
     with closing(sqlite3.connect(f"file:{home.database}?mode=ro", uri=True)) as record:
         while record.execute("select status from commissions where id = ?", (id,)).fetchone() != ("pending",):
@@ -142,7 +144,7 @@ def _until_pending(home: Home, id: str) -> None:
 
 
 @pytest.mark.req("COM-14", "COM-30")
-def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
+def test_a_failed_commission_reports_its_reason_and_can_be_retried(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
     workshop.script([call("report_progress", summary="Hot."), write("src/key.py", "half\n"), say("No.")])
     done = guild(*NEW, "--wait", "--json")
@@ -151,15 +153,15 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     id, branch = done.json["commission"], done.json["branch"]
     (row,) = guild("ls", "commissions").out.splitlines()
     assert row.split()[:4] == [id, "failed", "shop", "smith"]
-    assert row.endswith("the run ended without submitting a result"), "and not how far it was"
-    assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
+    assert row.endswith("the run ended without submitting a result"), "instead of the progress"
+    assert repo.at(branch, "src/key.py") == "half", "committed before its checkout was removed"
     assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
     assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
     assert f"guild retry {id}" in guild("show", id).err
     refused = guild("resume", id)
     assert refused.code != 0
     assert "guild retry" in refused.err
-    workshop.script([write("src/lock.py", "whole\n"), submit("Forged.")])  # and then its model has no answer left
+    workshop.script([write("src/lock.py", "whole\n"), submit("Forged.")])  # then the script has no answer left
     again = guild("retry", id, "--wait", "--json")
     assert (again.code, again.json["attempt"], again.json["status"]) == (0, 2, "completed")
     assert (again.json["result"], repo.at("claude/main", "src/lock.py")) == ("Forged.", "whole")
@@ -179,7 +181,7 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     assert "checkout" not in text
 
 
-def test_a_check_that_fails_is_shown_with_what_it_says(guild: Guild, workshop: Workshop) -> None:
+def test_a_failed_check_is_shown_with_its_output(guild: Guild, workshop: Workshop) -> None:
     workshop.script([submit("Forged."), say()])
     check = """echo 'it is "too" small' && false"""
     done = guild(*NEW, "--check", "true", "--check", check, "--wait")
@@ -188,14 +190,14 @@ def test_a_check_that_fails_is_shown_with_what_it_says(guild: Guild, workshop: W
     assert any(line.endswith('it is "too" small') for line in done.out.splitlines())
 
 
-def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Workshop) -> None:
+def test_a_commission_that_cannot_start_fails_with_its_reason(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
     id = guild(*HELD, "--model", "script:script.yaml").out.strip()
     (workshop.repo.path / "script.yaml").unlink()
     done = guild("dispatch", id, "--wait")
     assert done.code == 1
     assert done.out == f"{id} is failed\n"
-    assert "script.yaml: there is no such file. Create it" in done.err
+    assert "script.yaml: file not found. Create it" in done.err
     assert f"guild retry {id}" in done.err
     edited = guild("edit", id, "--title", "Later")
     assert edited.code == 0
@@ -204,39 +206,39 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     assert [row[:2] for row in rows if row[0] == id] == [[id, "failed"]], "although it has never had a run"
     refused = guild("project", "rm", "shop")
     assert refused.code == 1
-    assert f"not ended: {id}\n" in refused.err
+    assert f"unfinished work: {id}\n" in refused.err
     assert guild("stop", "--abandon", id).code == 0
     assert guild("project", "rm", "shop").code == 0
 
 
-def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) -> None:
+def test_impossible_commissions_are_not_created(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
     guide = ("dispatch", "guide", "--hold", "Help.")
     nothing = guild(*guide)
     assert (nothing.code, nothing.out) == (2, "")
-    assert "names no model" in nothing.err
-    assert "Give one with --model" in nothing.err
+    assert "no model set for worker" in nothing.err
+    assert "or use --model" in nothing.err
     assert "dispatch" not in nothing.err
     assert "no known price" in guild(*HELD, "--max-budget-usd", "2").err
-    assert "names no model" in guild(*HELD, "--reviewer", "guide").err
+    assert "no model set for worker" in guild(*HELD, "--reviewer", "guide").err
     unknown = guild(*HELD, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
     assert "dependencies: unknown commission 'c-2222222222'" in unknown.err
     assert guild("ls", "commissions", "--json").json["commissions"] == []
-    # What is made can be put right, and never into something that cannot be done.
+    # A commission can be edited, but not into an impossible one.
     made = guild(*guide, "--model", "script:script.yaml", "--max-turns", "3", "--link", "docs/nowhere.md")
     id = made.out.strip()
     assert "linked: docs/nowhere.md is not on claude/main" in made.err
     assert "docs/nowhere.md is not" in guild("show", id).err
     assert "no price" not in guild("show", id).out, "it has cost nothing yet"
     assert "no known price" in guild("edit", id, "--max-budget-usd", "2").err
-    assert "names no model" in guild("edit", id, "--model", "").err
+    assert "no model set for worker" in guild("edit", id, "--model", "").err
     edited = guild("edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
     assert "max_turns" not in edited
     assert "--max-turns" in guild("edit", id, "--max-turns", "none").err
 
 
-def test_what_keeps_it_from_beginning_leaves_it_pending(guild: Guild, workshop: Workshop) -> None:
+def test_a_commission_stays_pending_if_its_dispatch_is_refused(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
     other = guild(*HELD).out.strip()
     workshop.repo.git("worktree", "add", "-q", str(workshop.repo.path.parent / "aside"), "claude/main")
@@ -249,17 +251,17 @@ def test_what_keeps_it_from_beginning_leaves_it_pending(guild: Guild, workshop: 
     refused = guild("dispatch", id, "--wait")
     assert refused.code == 2
     assert f"guild edit {id} --model" in refused.err
-    assert standing(guild) == {other: "pending", id: "pending"}
+    assert read_statuses(guild) == {other: "pending", id: "pending"}
 
 
-def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
+def test_a_commission_is_edited_stopped_abandoned_and_deleted(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
     id = guild(*HELD).out.strip()
-    assert guild("wait", id).code == 4, "it goes on only when told to"
+    assert guild("wait", id).code == 4, "a held commission starts only when it is dispatched"
     assert f"guild dispatch {id}" in guild("resume", id).err
     edited = guild("edit", id, "--prompt", "Forge two.", "--max-turns", "7", "--json").json
     assert (edited["prompt"], edited["max_turns"], edited["status"]) == ("Forge two.", 7, "pending")
-    assert edited["title"] == "Forge two.", "nobody has given it one of its own"
+    assert edited["title"] == "Forge two.", "it was created without a title"
     nothing = guild("edit", id)
     assert nothing.code == 2
     assert "--depends-on" in nothing.err
@@ -271,7 +273,7 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     assert (gone["checks"], gone["reviewer"], gone["linked"], gone.get("model")) == ([], None, [], None)
     assert gone["title"] == "Keys"
     waited = guild("edit", id, "--title", "Two keys", "--wait")
-    assert (waited.code, waited.out) == (4, f"{id} is pending\n"), "nothing that could be waited for"
+    assert (waited.code, waited.out) == (4, f"{id} is pending\n"), "there is nothing to wait for"
     assert "it is empty" in guild("stop", id, "--reason", "").err
     long = f"not now: {'it is late ' * 50}\nand the iron is cold"
     assert guild("stop", id, "--reason", long, "--json").json["reason"] == long
@@ -287,7 +289,7 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     assert guild("stop", other).out.startswith(f"{other} is cancelled")
 
 
-def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -> None:
+def test_a_completed_commission_is_not_cancelled(guild: Guild, workshop: Workshop) -> None:
     workshop.script([submit("Forged."), LATE])
 
     async def leave(shop: Workshop) -> str:
@@ -302,7 +304,7 @@ def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -
     assert "Not cancelled" in late.err
 
 
-def test_a_manager_that_waits_is_interrupted_without_a_doubt(guild: Guild, workshop: Workshop) -> None:
+def test_interrupting_a_manager_that_waits_leaves_no_interrupted_call(guild: Guild, workshop: Workshop) -> None:
     made = call("create_commission", title="A key", worker="smith", prompt="Forge it.")
     begun = {"expect": "(?P<id>c-[a-z0-9]+) is pending", **call("dispatch_commission", id="${id}")}
     waits = call("wait_for_commissions", ids=["${id}"])
@@ -313,13 +315,13 @@ def test_a_manager_that_waits_is_interrupted_without_a_doubt(guild: Guild, works
         if line.startswith("→ wait_for_commissions"):
             break
     process.send_signal(signal.SIGINT)
-    told = process.stderr.read()
+    answered = process.stderr.read()
     assert process.wait(10) == 130
-    assert "took effect" not in told, "waiting has none"
-    assert "guild resume r-" in told
+    assert "took effect" not in answered, "waiting has no effect"
+    assert "guild resume r-" in answered
 
 
-def test_who_interrupts_the_wait_is_told_the_way_back(guild: Guild, workshop: Workshop) -> None:
+def test_interrupting_the_wait_prints_the_command_to_resume(guild: Guild, workshop: Workshop) -> None:
     workshop.script([LATE])
     process = guild.start(*NEW, "--wait")
     assert process.stderr
@@ -328,18 +330,18 @@ def test_who_interrupts_the_wait_is_told_the_way_back(guild: Guild, workshop: Wo
         if "Ctrl-C stops waiting" in line:
             break
     process.send_signal(signal.SIGINT)
-    id, told = process.stdout.read().strip(), process.stderr.read()
+    id, answered = process.stdout.read().strip(), process.stderr.read()
     assert process.wait(10) == 130
-    assert id in standing(guild)
-    assert f"Continue it: guild resume {id}" in told
+    assert id in read_statuses(guild)
+    assert f"Continue it: guild resume {id}" in answered
 
 
-def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
+def test_a_blocked_commission_names_its_missing_dependencies(guild: Guild, workshop: Workshop) -> None:
     made = guild(*HELD, "--depends-on", ".lore/design.md", "--json").json
     assert (made["status"], made["reason"]) == ("blocked", "waiting for .lore/design.md")
     there = guild(*NEW, "--depends-on", ".lore/design.md", "--wait")
     assert there.code == 4
-    assert there.out.startswith("c-"), "it is there, whatever becomes of it"
+    assert there.out.startswith("c-"), "the commission was created"
     assert "waiting for .lore/design.md" in guild("ls", "commissions").out
     refused = guild("dispatch", made["commission"], "--wait")
     assert refused.code != 0
@@ -348,7 +350,7 @@ def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) 
 
 
 @pytest.mark.req("COM-7", "SYS-14", "SYS-24")
-def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Guild, workshop: Workshop) -> None:
+def test_a_commission_waits_for_files_of_other_commissions_and_of_the_user(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
     workshop.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
     design = guild(*HELD, "--artifact", ".lore/design.md").out.strip()
@@ -362,13 +364,13 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
 
     mine = repo.commit({"docs/a.md": "A\n"}, "Mine")
     assert guild("dispatch", design, "--wait").code == 0
-    assert standing(guild)[id] == "pending", "by itself"
+    assert read_statuses(guild)[id] == "pending", "by itself"
     assert (repo.at("claude/main", ".lore/design.md"), repo.at("claude/main", "docs/a.md")) == ("A design", "A")
     assert (repo.git("rev-parse", "main"), repo.git("rev-list", "claude/main..main")) == (mine, "")
     repo.git("rm", "-q", "docs/a.md")
     repo.commit({}, "No more")
     assert "waiting for docs/a.md" in guild("dispatch", id, "--wait").err
-    assert standing(guild)[id] == "blocked"
+    assert read_statuses(guild)[id] == "blocked"
     repo.commit({"docs/a.md": "Again\n"}, "Again")
     workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
     done = guild("dispatch", id, "--wait", "--json").json
@@ -377,7 +379,7 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("dispatch", "nobody", "--hold", "Forge."), "nobody"),
         (("dispatch",), "WORKER"),
@@ -386,8 +388,8 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*HELD, "--project", "nowhere"), "nowhere"),
         (NEW, "--wait"),
         ((*HELD, "--wait"), "--wait does not go with --hold"),
-        ((*HELD, "--model", "bogus"), "does not say whose model it is"),
-        ((*HELD, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
+        ((*HELD, "--model", "bogus"), "the provider is missing"),
+        ((*HELD, "--model", "nobody:gpt-4"), "unknown provider 'nobody'"),
         ((*HELD, "--model", "script:nope.yaml"), "nope.yaml"),
         ((*HELD[:-1], " "), "the task is empty"),
         ((*HELD[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
@@ -404,15 +406,17 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         (("wait", "c-2222222222"), "unknown commission"),
     ],
 )
-def test_what_is_wrong_is_said(guild: Guild, workshop: Workshop, words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_reported_without_a_traceback(
+    guild: Guild, workshop: Workshop, words: tuple[str, ...], message: str
+) -> None:
     ran = guild(*words)
     assert ran.code != 0
-    assert said in ran.err
+    assert message in ran.err
     assert "Traceback" not in ran.err
     assert json.dumps(ran.out) == '""'
 
 
-def test_outside_of_a_project(guild: Guild, workshop: Workshop, tmp_path: Path) -> None:
+def test_dispatch_outside_of_a_project_is_refused(guild: Guild, workshop: Workshop, tmp_path: Path) -> None:
     ran = guild(*HELD, cwd=tmp_path)
     assert ran.code != 0
     assert "guild project add" in ran.err

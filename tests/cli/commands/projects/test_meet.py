@@ -1,4 +1,4 @@
-"""`guild meet` and `guild meeting`: by a person at a terminal, and by a program."""
+"""`guild meet` and the commands that take the id of a meeting, at a terminal and in a program."""
 
 from __future__ import annotations
 
@@ -23,78 +23,70 @@ LINK = {**call("link_artifact", path=".lore/plan.md"), "say": "I link it."}
 
 @pytest.fixture
 def parlour(home: Home, project: Path) -> Parlour:
-    """A project in the current folder."""
     return Parlour.at(home, project)
 
 
-def only(guild: Guild) -> str:
+def only_meeting_id(guild: Guild) -> str:
     (meeting,) = guild("ls", "meetings", "--json").json["meetings"]
     return meeting["meeting"]
-
-
-def until(so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5
-    while not so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # at a terminal
 
 
 @pytest.mark.req("WKR-21", "MTG-15")
-def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) -> None:
+def test_a_meeting_can_be_left_and_continued_at_a_terminal(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
     terminal = Terminal(guild, "meet", "architect", whole=True)
-    terminal.until("Your first message")
-    terminal.types("/help\n")
-    terminal.until("Ctrl-D or /leave")
-    terminal.until("Your first message")
-    terminal.types("/close\n")
-    terminal.until("No meeting is open yet")
-    terminal.until("Your first message")
-    terminal.types("Which form for exports?\n")
-    terminal.until("We could use Parquet.")
-    terminal.until("> ")
-    terminal.types("/help\n")
-    terminal.until("Ctrl-D or /leave")
-    terminal.types("/clsoe\n")
-    terminal.until("Unknown command /clsoe; nothing was sent.")
-    terminal.types("/close now\n")
-    terminal.until("/close takes no text; nothing was done or sent.")
-    terminal.types("Link the plan\n")
-    terminal.until("I link it.")
-    terminal.until("→ link_artifact path=.lore/plan.md")
-    terminal.until("← link_artifact: Linked: .lore/plan.md")
-    terminal.until("Linked.")
-    terminal.until("> ")
-    terminal.types("\x04")
-    terminal.until("stays open. Continue: guild meet t-")
-    assert terminal.ends()[0] == 0
+    terminal.wait_for("Your first message")
+    terminal.type("/help\n")
+    terminal.wait_for("Ctrl-D or /leave")
+    terminal.wait_for("Your first message")
+    terminal.type("/close\n")
+    terminal.wait_for("No meeting is open yet")
+    terminal.wait_for("Your first message")
+    terminal.type("Which form for exports?\n")
+    terminal.wait_for("We could use Parquet.")
+    terminal.wait_for("> ")
+    terminal.type("/help\n")
+    terminal.wait_for("Ctrl-D or /leave")
+    terminal.type("/clsoe\n")
+    terminal.wait_for("Unknown command /clsoe; nothing was sent.")
+    terminal.type("/close now\n")
+    terminal.wait_for("/close takes no text; nothing was done or sent.")
+    terminal.type("Link the plan\n")
+    terminal.wait_for("I link it.")
+    terminal.wait_for("→ link_artifact path=.lore/plan.md")
+    terminal.wait_for("← link_artifact: Linked: .lore/plan.md")
+    terminal.wait_for("Linked.")
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    terminal.wait_for("stays open. Continue: guild meet t-")
+    assert terminal.wait_exit()[0] == 0
     terminal.close()
 
-    id = only(guild)
+    id = only_meeting_id(guild)
     back = Terminal(guild, "meet", id, whole=True)
-    back.until("linked: .lore/plan.md")
-    back.until("Link the plan")
-    back.until("Linked.")
-    back.until("> ")
-    back.types("Bye\n")
-    back.until("Bye then.")
-    back.types("/close\n")
-    back.until(f"{id} is closed")
-    assert back.ends()[0] == 0
+    back.wait_for("linked: .lore/plan.md")
+    back.wait_for("Link the plan")
+    back.wait_for("Linked.")
+    back.wait_for("> ")
+    back.type("Bye\n")
+    back.wait_for("Bye then.")
+    back.type("/close\n")
+    back.wait_for(f"{id} is closed")
+    assert back.wait_exit()[0] == 0
     back.close()
     assert guild("show", id, "--json").json["status"] == "closed"
 
 
 @pytest.mark.parametrize("typed", ["\x04", "/leave\n"])
-def test_who_leaves_at_once_has_opened_nothing(guild: Guild, parlour: Parlour, typed: str) -> None:
+def test_leaving_before_the_first_message_opens_no_meeting(guild: Guild, parlour: Parlour, typed: str) -> None:
     terminal = Terminal(guild, "meet", "architect", whole=True)
-    terminal.until("Your first message")
-    terminal.types(typed)
-    terminal.until("No meeting was opened.")
-    assert terminal.ends()[0] == 0
+    terminal.wait_for("Your first message")
+    terminal.type(typed)
+    terminal.wait_for("No meeting was opened.")
+    assert terminal.wait_exit()[0] == 0
     terminal.close()
     assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
 
@@ -102,47 +94,47 @@ def test_who_leaves_at_once_has_opened_nothing(guild: Guild, parlour: Parlour, t
 def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one"), {"sleep": 30, "say": "never"}, say("three")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
-    terminal.until("one")
-    terminal.until("> ")
-    terminal.types("tell me all\n")
-    id = _until(lambda: next(iter(guild("ls", "meetings", "--json").json["meetings"]), {}).get("meeting"))
-    _until(lambda: guild("log", id).out.count("model_asked") == 2)
-    terminal.types("\x03")
-    terminal.until("The answer was interrupted")
-    terminal.until("> ")
+    terminal.wait_for("one")
+    terminal.wait_for("> ")
+    terminal.type("tell me all\n")
+    id = wait_until(lambda: next(iter(guild("ls", "meetings", "--json").json["meetings"]), {}).get("meeting"))
+    wait_until(lambda: guild("log", id).out.count("model_asked") == 2)
+    terminal.type("\x03")
+    terminal.wait_for("The answer was interrupted")
+    terminal.wait_for("> ")
     assert "answer is due" not in guild("show", id).out
-    terminal.types("something else\n")
-    terminal.until("three")
-    terminal.types("/leave\n")
-    assert terminal.ends()[0] == 0
+    terminal.type("something else\n")
+    terminal.wait_for("three")
+    terminal.type("/leave\n")
+    assert terminal.wait_exit()[0] == 0
     terminal.close()
 
 
-def test_what_is_pasted_is_one_message(guild: Guild, parlour: Parlour) -> None:
+def test_pasted_lines_are_one_message(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one"), say("two")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
-    terminal.until("one")
-    terminal.until("> ")
-    terminal.types("a line\nanother line\n\nand a third\n")
-    terminal.until("two")
-    terminal.until("> ")
-    terminal.types("/leave\n")
-    assert terminal.ends()[0] == 0
+    terminal.wait_for("one")
+    terminal.wait_for("> ")
+    terminal.type("a line\nanother line\n\nand a third\n")
+    terminal.wait_for("two")
+    terminal.wait_for("> ")
+    terminal.type("/leave\n")
+    assert terminal.wait_exit()[0] == 0
     terminal.close()
-    shown = guild("show", only(guild), "--json").json
+    shown = guild("show", only_meeting_id(guild), "--json").json
     assert shown["exchanges"][1]["words"] == "a line\nanother line\n\nand a third"
 
 
-def test_what_goes_wrong_in_a_turn_ends_the_turn_only(guild: Guild, parlour: Parlour) -> None:
+def test_a_failed_turn_does_not_end_the_meeting(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
-    terminal.until("one")
-    terminal.until("> ")
-    terminal.types("more\n")
-    terminal.until("guild: ")
-    terminal.until("> ")
-    terminal.types("\x04")
-    assert terminal.ends()[0] == 0
+    terminal.wait_for("one")
+    terminal.wait_for("> ")
+    terminal.type("more\n")
+    terminal.wait_for("guild: ")
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    assert terminal.wait_exit()[0] == 0
     terminal.close()
 
 
@@ -151,29 +143,29 @@ def test_an_approval_is_given_at_the_terminal_and_the_command_ends(guild: Guild,
     parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
     ran = guild("meet", "architect", "first", "--output", "json")
     terminal = Terminal(guild, "answer", ran.json["asks"][0]["ask"], "yes", whole=True)
-    terminal.until("written")
-    assert terminal.ends()[0] == 0
+    terminal.wait_for("written")
+    assert terminal.wait_exit()[0] == 0
     terminal.close()
 
 
 # by a program
 
 
-def test_several_terminals_hear_the_answers_to_their_own_words(guild_hall: Guild, parlour: Parlour) -> None:
+def test_each_terminal_gets_the_answer_to_its_own_message(guild_hall: Guild, parlour: Parlour) -> None:
     parlour.script([say("zero"), *(say(f"answer {number}", sleep=0.1) for number in range(3))])
     id = guild_hall("meet", "architect", "Hello", "--output", "json").json["meeting"]
     asking = {f"words {number}": guild_hall.start("meet", id, f"words {number}") for number in range(3)}
-    heard = {words: (terminal.communicate(timeout=30)[0], terminal.returncode) for words, terminal in asking.items()}
-    said = guild_hall("show", id, "--json").json["exchanges"][1:]
-    assert heard == {one["words"]: (f"{one['answer']}\n", 0) for one in said}
-    assert len(said) == 3
+    answers = {words: (terminal.communicate(timeout=30)[0], terminal.returncode) for words, terminal in asking.items()}
+    exchanges = guild_hall("show", id, "--json").json["exchanges"][1:]
+    assert answers == {one["words"]: (f"{one['answer']}\n", 0) for one in exchanges}
+    assert len(exchanges) == 3
 
 
-def test_words_on_standard_input_answer_on_standard_output(guild: Guild, parlour: Parlour) -> None:
+def test_a_message_from_standard_input_is_answered_on_standard_output(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one"), say("two")])
     first = guild("meet", "architect", input="Which form?\nAnd why?\n")
     assert (first.code, first.out) == (0, "one\n")
-    id = only(guild)
+    id = only_meeting_id(guild)
     again = guild("meet", id, "-", input="more")
     assert again.out == "two\n"
     shown = guild("show", id, "--json").json
@@ -182,16 +174,16 @@ def test_words_on_standard_input_answer_on_standard_output(guild: Guild, parlour
 
 
 @pytest.mark.req("MTG-15", "WKR-21")
-def test_an_answer_comes_in_pieces_and_what_was_said_is_on_disk_exchange_by_exchange(
+def test_an_answer_is_streamed_and_each_exchange_is_written_to_the_transcript(
     guild_hall: GuildWithHall, parlour: Parlour, tmp_path: Path
 ) -> None:
-    """A tool that never ends, in the middle of the second answer: what was written before it has come by then."""
+    """The second answer calls a tool that never ends. The text before the call has arrived by then."""
     parlour.worker(tools=["Bash"])
     wait = {**call("Bash", command="while :; do sleep 0.1; done"), "say": "We could use Parquet, which is small."}
     parlour.script([say("Well."), wait])
     id = guild_hall("meet", "architect", "Exports", "--output", "json").json["meeting"]
     transcript = parlour.home.path / "projects" / "shop" / "meetings" / f"{id}.md"
-    until(transcript.exists)
+    wait_until(transcript.exists)
     assert ("Exports" in transcript.read_text(), "Well." in transcript.read_text()) == (True, True)
 
     asking = guild_hall.start("meet", id, "Which form?", "--output", "stream-json")
@@ -218,7 +210,7 @@ def test_an_answer_comes_in_pieces_and_what_was_said_is_on_disk_exchange_by_exch
 
 
 @pytest.mark.req("MTG-4")
-def test_the_worker_cannot_close_it(guild: Guild, parlour: Parlour) -> None:
+def test_a_worker_cannot_close_its_meeting(guild: Guild, parlour: Parlour) -> None:
     parlour.worker(tools=["Write", "Bash"], checkout="full")
     parlour.script([say("Hello.")])
     id = guild("meet", "architect", "Close it", "--output", "json").json["meeting"]
@@ -241,7 +233,7 @@ def test_the_worker_cannot_close_it(guild: Guild, parlour: Parlour) -> None:
 
 
 @pytest.mark.req("MTG-15")
-def test_a_program_gets_events_a_line_and_the_result_last(guild: Guild, parlour: Parlour) -> None:
+def test_stream_json_has_one_event_per_line_and_the_result_last(guild: Guild, parlour: Parlour) -> None:
     parlour.script([LINK, say("one"), say("two")])
     ran = guild("meet", "architect", "first", "--say", "second", "--output", "stream-json")
     lines: list[dict[str, Any]] = [json.loads(line) for line in ran.out.splitlines()]
@@ -253,22 +245,22 @@ def test_a_program_gets_events_a_line_and_the_result_last(guild: Guild, parlour:
     assert [one["answer"] for one in lines[-1]["exchanges"]] == ["I link it.\n\none", "two"]
 
 
-def test_closed_afterwards(guild: Guild, parlour: Parlour) -> None:
+def test_close_after_a_message_writes_the_notes(guild: Guild, parlour: Parlour) -> None:
     ran = guild("meet", "architect", "first", "--close", "--output", "json")
     assert ran.json["status"] == "closed"
     assert "They talked." in parlour.repo.at("claude/main", ran.json["notes"])
 
 
 @pytest.mark.req("MTG-20", "SYS-22", "WKR-11")
-def test_closed_it_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -> None:
+def test_a_closed_meeting_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -> None:
     spec, repo = ".lore/export.md", parlour.repo
-    told = [
+    reports = [
         call("link_artifact", path=spec),
         call("record_decision", question="Which form?", decision="Parquet", reasoning="It is small."),
         call("propose_followup", title="Write the exporter", prompt=f"As in {spec}", worker="coder"),
         call("summarize_progress", summary="The form is agreed."),
     ]
-    parlour.script([call("Write", file_path=spec, content="Parquet\n"), {"calls": told}, say("All agreed.")])
+    parlour.script([call("Write", file_path=spec, content="Parquet\n"), {"calls": reports}, say("All agreed.")])
     opened = guild("meet", "architect", "Exports", "--output", "json")
     assert opened.code == 0, opened
     id = opened.json["meeting"]
@@ -293,15 +285,15 @@ def test_closed_it_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -
 
 
 @pytest.mark.req("SYS-8a", "SYS-28")
-def test_five_are_open_at_once_each_with_a_branch_and_a_checkout(guild: Guild, parlour: Parlour) -> None:
+def test_five_meetings_can_be_open_each_with_a_branch_and_a_checkout(guild: Guild, parlour: Parlour) -> None:
     repo, checkouts = parlour.repo, parlour.home.worktrees / "shop"
     parlour.worker("builder", checkout="full")
     (repo.path / "answers.yaml").write_text('{"workers": {"*": [[{"say": "hello"}]]}, "repeat": true}')
     before = repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")
-    who = ["architect", "builder", "architect", "architect", "architect"]
-    ids = [guild("meet", name, "Exports", "--output", "json").json["meeting"] for name in who]
+    workers = ["architect", "builder", "architect", "architect", "architect"]
+    ids = [guild("meet", name, "Exports", "--output", "json").json["meeting"] for name in workers]
     has = {"architect": {".git", ".lore"}, "builder": {".git", ".lore", "src", "workers", "answers.yaml"}}
-    for name, id in zip(who, ids, strict=True):
+    for name, id in zip(workers, ids, strict=True):
         assert {path.name for path in (checkouts / id).iterdir()} == has[name]
         assert repo.git("branch", "--show-current", cwd=checkouts / id) == f"claude/meeting/{id}"
     refused = guild("meet", "architect", "One more")
@@ -312,7 +304,7 @@ def test_five_are_open_at_once_each_with_a_branch_and_a_checkout(guild: Guild, p
     assert (repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")) == before
 
 
-def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parlour: Parlour) -> None:
+def test_a_meeting_waits_for_an_approval_and_continues_after_the_answer(guild: Guild, parlour: Parlour) -> None:
     parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
     parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
     ran = guild("meet", "architect", "first", "--output", "json")
@@ -325,11 +317,11 @@ def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parl
     assert not shown["answering"]
 
 
-def test_a_turn_that_has_used_its_turns_goes_on_as_the_hint_says(guild: Guild, parlour: Parlour) -> None:
+def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, parlour: Parlour) -> None:
     parlour.worker(limits={"max_turns": 1})
     parlour.script([call("link_artifact", path=".lore/plan.md"), call("memory_read"), say("Linked."), say("Bye.")])
     ran = guild("meet", "architect", "Link the plan")
-    id = only(guild)
+    id = only_meeting_id(guild)
     assert ran.code == 5
     assert f"guild resume {id} --max-turns 2" in ran.err
     assert "already used 1 turn" in guild("resume", id, "--max-turns", "1").err
@@ -360,7 +352,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "--close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("answer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
     (("ls", "meetings", "--project", "ship"), 3, "ship"),
-    (("meet", "guide", "hello"), 2, "Give one with --model"),
+    (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
     (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "it is empty"),
@@ -369,16 +361,16 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
 )
 
 
-def test_what_cannot_be_done_is_said(guild: Guild, parlour: Parlour) -> None:
-    for words, code, said in WRONG:
+def test_invalid_arguments_are_reported_with_a_hint(guild: Guild, parlour: Parlour) -> None:
+    for words, code, message in WRONG:
         ran = guild(*words)
         assert (ran.code, ran.out) == (code, ""), words
-        assert said in ran.err
-        assert len(ran.err.splitlines()) > 1 or "Known" in ran.err, "what to do next is said"
+        assert message in ran.err
+        assert len(ran.err.splitlines()) > 1 or "Known" in ran.err, "the hint is missing"
     assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
 
 
-def test_a_new_session_has_the_model_that_the_person_named(guild: Guild, parlour: Parlour, tmp_path: Path) -> None:
+def test_a_renewed_session_keeps_the_model_of_the_command(guild: Guild, parlour: Parlour, tmp_path: Path) -> None:
     parlour.script([say("one")], [say("two")], name="guide")
     first = guild("meet", "guide", "hello", "--model", "script:answers.yaml", "--output", "json")
     assert first.code == 0, first.err
@@ -389,7 +381,7 @@ def test_a_new_session_has_the_model_that_the_person_named(guild: Guild, parlour
 
 def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -> None:
     guild("meet", "architect", "Which form?")
-    id = only(guild)
+    id = only_meeting_id(guild)
     listed = guild("ls")
     assert f"guild meet {id}" in listed.out
     assert "Needs you" not in listed.out
@@ -418,11 +410,9 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert "No meetings." in guild("ls", "meetings").err
 
 
-def _until(true: Any) -> Any:
-    import time
-
+def wait_until(condition: Callable[[], Any]) -> Any:
     end = time.monotonic() + 10
-    while not (found := true()):
-        assert time.monotonic() < end, "it did not happen"
+    while not (found := condition()):
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
     return found

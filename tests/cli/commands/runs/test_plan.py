@@ -1,4 +1,4 @@
-"""`guild plan`: what could happen, and nothing does."""
+"""`guild plan`: lists the possible effects of a worker and has none itself."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def plan(guild: Guild, *words: str) -> dict[str, Any]:
     return ran.json
 
 
-def files_below(*folders: Path) -> dict[str, bytes]:
-    """What is there, but for the record itself: opening a home to read makes its database."""
+def read_files(*folders: Path) -> dict[str, bytes]:
+    """Return all files below the folders, without the database, which opening a home creates."""
     return {
         str(path): path.read_bytes()
         for folder in folders
@@ -48,7 +48,7 @@ def files_below(*folders: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.req("X-16")
-def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Home) -> None:
+def test_a_plan_lists_all_effects_and_has_none(guild: Guild, project: Path, home: Home) -> None:
     home.path.mkdir(parents=True)
     home.settings.write_text("env: [GREETING]\nbudget: 3.0\n")
     (project / "in").mkdir()
@@ -62,11 +62,11 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         members=["researcher"],
     )
     put_script(project, DONE)
-    before = files_below(project)
+    before = read_files(project)
     ran = guild("plan", "scribe", env={"GREETING": "hello", "SECRET_TOKEN": "s3cr3t-value"})
     assert ran.code == 0
     text = ran.out
-    for said in (
+    for message in (
         f"model         script:{project}/answers.yaml (set in the settings; priced)",
         "reads         ., ./notes, ./in",
         "writes        ./notes",
@@ -79,22 +79,22 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         "memory_write",
         "sandbox_write_text",
         "docs: starts uvx docs-mcp with DOCS_TOKEN",
-        "home/researcher: may dispatch to it; runs ${PYTHON} server.py ${PORT} ",
+        "home/researcher: can dispatch jobs to it; runs ${PYTHON} server.py ${PORT} ",
         "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
         "at most 3.00 USD; 7 turns; 300 seconds; then asks you",
         "exfiltration: reads private files and untrusted text, and can reach the network; asks before each call of ",
         "not trusted   workers/scribe.yaml (mcp_servers.docs)",
         "researcher-dispatch_dispatch",
     ):
-        assert said in text
+        assert message in text
     assert "SECRET" not in text
     assert "hello" not in text, "names of variables, never their values"
-    assert files_below(project) == before, "nothing was made, not even the sandbox"
+    assert read_files(project) == before, "nothing was created, not even the sandbox"
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
 @pytest.mark.req("X-16")
-def test_the_tools_are_those_that_the_model_is_shown(guild: Guild, project: Path, home: Home) -> None:
+def test_planned_tools_are_the_tools_of_the_run(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mail.py").write_text(TOOLBOX)
     put_worker(project, tools=["Glob", "WebFetch"], toolboxes=["mail"], tool_rules=None)
@@ -110,7 +110,7 @@ def test_the_tools_are_those_that_the_model_is_shown(guild: Guild, project: Path
     assert (planned["network"], planned["runs_programs"]) == (True, False)
 
 
-def test_the_line_before_a_run_says_the_same(guild: Guild, project: Path) -> None:
+def test_the_first_line_of_a_run_matches_the_plan(guild: Guild, project: Path) -> None:
     put_worker(project, tools=["Bash"], tool_rules=None)
     put_script(project, DONE)
     line = guild("run", "scribe", "go", "--max-turns", "3", "--budget", "2").err.splitlines()[0]
@@ -119,7 +119,7 @@ def test_the_line_before_a_run_says_the_same(guild: Guild, project: Path) -> Non
     assert "limits        at most 2.00 USD; 3 turns; then asks you" in text
 
 
-def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
+def test_a_plan_accepts_the_options_of_a_run(guild: Guild, project: Path) -> None:
     put_worker(project, model="openai:gpt-5")
     assert plan(guild, "scribe")["model_chosen_by"] == "worker"
     other = plan(guild, "scribe", "--override-model", "anthropic/claude-sonnet-4-5", "--max-tokens", "9", "--strict")
@@ -131,7 +131,7 @@ def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "priced", "said"),
+    ("model", "priced", "message"),
     [
         ("openai:gpt-5", True, "at most 5.00 USD"),
         ("nobody:none", False, "no known price"),
@@ -141,15 +141,15 @@ def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
     ],
 )
 def test_a_price_is_known_without_a_key(
-    guild: Guild, project: Path, model: str, priced: bool | None, said: str
+    guild: Guild, project: Path, model: str, priced: bool | None, message: str
 ) -> None:
     put_worker(project, model=model)
     assert plan(guild, "scribe")["priced"] is priced
-    assert said in guild("plan", "scribe").out
+    assert message in guild("plan", "scribe").out
 
 
 @pytest.mark.req("X-16")
-def test_the_tools_are_told_as_the_model_is_shown_them(guild: Guild, project: Path, home: Home) -> None:
+def test_planned_tools_have_the_descriptions_that_the_model_gets(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mail.py").write_text(TOOLBOX)
     put_worker(project, toolboxes=["mail"], tool_rules=None, allow_workers=["hand"])
@@ -168,24 +168,24 @@ def test_the_tools_are_told_as_the_model_is_shown_them(guild: Guild, project: Pa
     assert more[-1] not in guild("plan", "scribe").out
 
 
-def test_a_limit_that_cannot_be_kept_is_told(guild: Guild, project: Path) -> None:
+def test_a_budget_without_a_known_price_is_a_problem(guild: Guild, project: Path) -> None:
     put_worker(project, model="nobody:none", limits={"max_budget_usd": 1.0})
     first, second = plan(guild, "scribe")["problems"]
-    assert first == "model: there is no provider 'nobody'"
+    assert first == "model: unknown provider 'nobody'"
     assert "has no known price" in second
 
 
-def test_nobody_names_a_model(guild: Guild, project: Path) -> None:
+def test_a_missing_model_is_a_problem(guild: Guild, project: Path) -> None:
     put_worker(project)
     planned = plan(guild, "scribe")
     assert planned["model"] is None
-    assert "names no model" in planned["problems"][0]
+    assert "no model set for worker" in planned["problems"][0]
     assert "model         none set" in guild("plan", "scribe").out
 
 
 @pytest.mark.req("X-16")
-def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, project: Path) -> None:
-    """Through each other, in a circle, and with one that is not there."""
+def test_a_plan_includes_the_workers_that_may_be_called(guild: Guild, project: Path) -> None:
+    """The workers call each other in a circle, and one of the named workers does not exist."""
     put_worker(project, "reader", tools=["Read"], allow_workers=["fetcher", "ghost", "old"], tool_rules=None)
     put_worker(project, "fetcher", tools=["WebFetch"], allow_workers=["writer"], sandboxes=None, tool_rules=None)
     put_worker(project, "writer", allow_workers=["reader"])
@@ -196,7 +196,7 @@ def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, proje
     assert set(calls) == {"fetcher", "ghost", "old", "writer"}
     assert calls["writer"]["through"] == "fetcher"
     assert calls["fetcher"]["plan"]["network"] is True
-    assert "there is no worker 'ghost'" in calls["ghost"]["problem"]
+    assert "unknown worker 'ghost'" in calls["ghost"]["problem"]
     assert "retired" in calls["old"]["problem"]
     assert planned["risk"]["together"] is False
     assert planned["risk_with_calls"]["together"] is True
@@ -207,7 +207,7 @@ def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, proje
     assert "with the workers that it may call: reads private files" in text
 
 
-def test_a_star_is_every_active_worker(guild: Guild, project: Path) -> None:
+def test_a_star_allows_every_active_worker(guild: Guild, project: Path) -> None:
     put_worker(project, "boss", allow_workers="*", sandboxes=None, tool_rules=None)
     put_worker(project, "idea", status="draft")
     (project / "workers" / "broken.yaml").write_text("nonsense: 1")
@@ -218,7 +218,7 @@ def test_a_star_is_every_active_worker(guild: Guild, project: Path) -> None:
     assert not names & {"boss", "idea", "broken"}
 
 
-def test_what_is_quoted_cannot_pass_for_a_line_of_ours(guild: Guild, project: Path, home: Home) -> None:
+def test_quoted_text_cannot_forge_a_line_of_the_plan(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mail.py").write_text(TOOLBOX.replace("Send a letter.", "A\\rB\\x1b[2J\\u202e"))
     folder = project / "a\nrisk   none\x1b[1m"
@@ -236,14 +236,14 @@ def test_what_is_quoted_cannot_pass_for_a_line_of_ours(guild: Guild, project: Pa
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "../x", "x.yaml", "a\nb"])
-def test_no_such_worker(guild: Guild, project: Path, name: str) -> None:
+def test_an_unknown_worker_has_no_plan(guild: Guild, project: Path, name: str) -> None:
     ran = guild("plan", name)
     assert ran.code in (2, 3)
     assert ran.out == ""
     assert "Traceback" not in ran.err
 
 
-def test_everything_that_is_lacking_is_named(guild: Guild, project: Path) -> None:
+def test_all_missing_parts_are_named(guild: Guild, project: Path) -> None:
     put_worker(
         project,
         tools=["WebSearch", "Read"],
@@ -253,9 +253,9 @@ def test_everything_that_is_lacking_is_named(guild: Guild, project: Path) -> Non
         model="script:none.yaml",
     )
     planned = plan(guild, "scribe")
-    told = "\n".join(planned["problems"])
-    for said in ("no script", "no search engine", "no toolbox 'mail'", "nowhere does not exist", "no file"):
-        assert said in told
+    problems = "\n".join(planned["problems"])
+    for message in ("no script", "no search engine", "unknown toolbox 'mail'", "nowhere does not exist", "no file"):
+        assert message in problems
     assert "Read" in [tool["name"] for tool in planned["tools"]]
     assert "and the tools of the toolbox mail, which are unknown" in guild("plan", "scribe").out
 
@@ -268,9 +268,9 @@ def test_a_worker_is_shown_with_its_plan_and_schema(guild: Guild, project: Path)
     assert guild("plan", "scribe").out in out
     assert "output schema (report.json)" in out
     assert '"score": {' in out
-    told = guild("worker", "show", "scribe", "--json").json
-    assert told["output_schema"]["properties"] == {"score": {"type": "integer"}}
-    assert told["plan"] == plan(guild, "scribe")
+    shown_json = guild("worker", "show", "scribe", "--json").json
+    assert shown_json["output_schema"]["properties"] == {"score": {"type": "integer"}}
+    assert shown_json["plan"] == plan(guild, "scribe")
     (project / "guildhall.yaml").write_text("nonsense: true\n")
     shown = guild("worker", "show", "scribe")
     assert (shown.code, "Write what you are told." in shown.out) == (0, True)

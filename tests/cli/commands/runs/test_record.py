@@ -1,4 +1,4 @@
-"""What is on record, as people and programs read it: ls, show, log, cost, replay, doctor."""
+"""Commands that read the database: ls, show, log, cost, replay, doctor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.frame import RecordedFrame
 from guildhall.members.jobs import Answer, read_status
-from guildhall.members.model import AtWork
+from guildhall.members.model import ActiveJob
 from guildhall.runs.model import Ask, Question, Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 
-def a_run(guild: Guild) -> str:
+def run_scribe(guild: Guild) -> str:
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 0, ran.err
     return ran.json["run"]
 
 
-def test_nothing_yet(guild: Guild, project: Path) -> None:
+def test_an_empty_home_has_nothing_to_list(guild: Guild, project: Path) -> None:
     for command in ("ls", "cost"):
         ran = guild(command)
         assert (ran.code, ran.out) == (0, "")
@@ -54,7 +54,7 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
 
 
-def recorded(name: str, *, status: RunStatus = "completed", cost: float | None = None) -> Run:
+def make_run(name: str, *, status: RunStatus = "completed", cost: float | None = None) -> Run:
     return Run(
         id=name,
         root=name,
@@ -76,7 +76,7 @@ def recorded(name: str, *, status: RunStatus = "completed", cost: float | None =
 
 
 def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
-    groups = ls.Groups([recorded(f"r-{number}") for number in range(11)], [])
+    groups = ls.Groups([make_run(f"r-{number}") for number in range(11)], [])
     for everything, shown in ((False, 10), (True, 11)):
         screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
         ls.print_groups(groups, screen, Path("/here"), everything=everything)
@@ -88,18 +88,18 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
         assert screen.err.getvalue() == ("" if everything else "1 more: guild ls --all\n")
 
 
-def test_ls_groups_by_what_it_means_for_you() -> None:
+def test_ls_groups_runs_by_status() -> None:
     every: list[RunStatus] = ["running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
-    groups = ls.Groups([recorded(status, status=status) for status in every], [])
+    groups = ls.Groups([make_run(status, status=status) for status in every], [])
     assert [run.id for run in groups.stopped_runs] == ["waiting", "paused", "interrupted"]
     assert [run.id for run in groups.running_runs] == ["running"]
     assert [run.id for run in groups.ended_runs] == ["completed", "failed", "cancelled"]
 
 
-def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
-    """A run with an ask is listed once; secrets are replaced before a line is cut."""
+def test_ls_shows_folder_age_and_expiry_and_redacts_secrets() -> None:
+    """Also check that a run with an ask is listed once, and that secrets are replaced before a line is cut."""
     ended = replace(
-        recorded("r-1"),
+        make_run("r-1"),
         request=RunRequest(worker="scribe", input=f"{'x' * 45} {SECRET}"),
         frame=RecordedFrame(cwd=Path("/elsewhere"), root=Path("/elsewhere")),
         ended_at=stamp(SystemClock().now()),
@@ -118,7 +118,7 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
         expires_at=stamp(SystemClock().now() + timedelta(hours=2, minutes=5)),
         closed_at=None,
     )
-    groups = ls.Groups([ended, recorded("r-2", status="paused")], [ask])
+    groups = ls.Groups([ended, make_run("r-2", status="paused")], [ask])
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={"MY_API_KEY": SECRET})
     ls.print_groups(groups, screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
@@ -130,16 +130,16 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
     assert SECRET[:5] not in screen.out.getvalue()
 
 
-def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
+def test_ls_lists_a_job_of_a_member_once_with_its_age() -> None:
     started = stamp(SystemClock().now() - timedelta(hours=3))
-    told = {"status": "running", "description": "d", "startedAt": started}
-    asks = {**told, "jobId": "j-1", "questions": ["Red?\x1b[1m", "Blue?"], "waiting": True}
-    odd = {**told, "jobId": "j-3", "startedAt": "at dawn"}
+    status = {"status": "running", "description": "d", "startedAt": started}
+    asks = {**status, "jobId": "j-1", "questions": ["Red?\x1b[1m", "Blue?"], "waiting": True}
+    odd = {**status, "jobId": "j-3", "startedAt": "at dawn"}
     jobs = [
-        read_status(Answer.of(one, "it"), "ant")
-        for one in (asks, {**told, "jobId": "j-2", "questions": ["When?"]}, odd)
+        read_status(Answer.parse(one, "it"), "ant")
+        for one in (asks, {**status, "jobId": "j-2", "questions": ["When?"]}, odd)
     ]
-    members = [AtWork(member="ant", shown=job, project="/a b") for job in jobs]
+    members = [ActiveJob(member="ant", details=job, project="/a b") for job in jobs]
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
     ls.print_groups(ls.Groups([], [], members=members), screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
@@ -154,7 +154,7 @@ def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
     ]
 
 
-def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> None:
+def test_a_run_is_listed_as_working_until_its_process_is_killed(guild: Guild, project: Path) -> None:
     make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
     process = guild.start("run", "scribe", "go")
     assert process.stderr
@@ -171,17 +171,17 @@ def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> N
     assert f"guild resume {run}" in stopped
 
 
-def test_show_tells_all_about_a_run(guild: Guild, scribe: Path) -> None:
-    run = a_run(guild)
+def test_show_prints_all_about_a_run(guild: Guild, scribe: Path) -> None:
+    run = run_scribe(guild)
     out = guild("show", run).out
     for part in (run, "scribe", "completed", "2 turns", "$0.0135", "\ninput\ngo\n", "\noutput\nwritten\n"):
         assert part in out
-    told = guild("show", run, "--json").json
-    assert told["messages"]
-    assert told["asks"] == []
+    shown = guild("show", run, "--json").json
+    assert shown["messages"]
+    assert shown["asks"] == []
 
 
-def test_show_tells_why_a_run_failed_and_what_to_do(guild: Guild, scribe: Path) -> None:
+def test_show_prints_why_a_run_failed_and_the_next_command(guild: Guild, scribe: Path) -> None:
     run = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json").json["run"]
     out = guild("show", run).out
     assert "limit_reached" in out
@@ -189,22 +189,22 @@ def test_show_tells_why_a_run_failed_and_what_to_do(guild: Guild, scribe: Path) 
     assert "ended" in out
 
 
-def test_show_tells_all_about_an_ask(guild: Guild, project: Path) -> None:
+def test_show_prints_all_about_an_ask(guild: Guild, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING)
-    told = guild("run", "scribe", "go", "--output", "json").json
-    ask = told["asks"][0]["ask"]
+    result = guild("run", "scribe", "go", "--output", "json").json
+    ask = result["asks"][0]["ask"]
     ran = guild("show", ask)
     assert "scribe wants to call sandbox_write_text" in ran.out
     assert "one line" in ran.out
     assert f"guild answer {ask}" in ran.err
-    assert guild("show", ask, "--json").json["run"] == told["run"]
-    waiting = guild("show", told["run"])
+    assert guild("show", ask, "--json").json["run"] == result["run"]
+    waiting = guild("show", result["run"])
     assert f"{ask} open: scribe wants" in waiting.out
     guild("deny", ask, "--note", "not now")
     assert "no (not now), by person" in guild("show", ask).out
-    assert f"{ask} no: scribe wants" in guild("show", told["run"]).out
+    assert f"{ask} no: scribe wants" in guild("show", result["run"]).out
     assert "The user denied this call. Do not repeat it unchanged. not now" in guild("log", ask).out
-    assert guild("log", ask).out == guild("log", told["run"]).out
+    assert guild("log", ask).out == guild("log", result["run"]).out
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_show_tells_all_about_an_ask(guild: Guild, project: Path) -> None:
         ("resume", "a-2222222222"),
     ],
 )
-def test_what_does_not_exist_is_not_found(guild: Guild, scribe: Path, command: str, name: str) -> None:
+def test_unknown_ids_are_not_found(guild: Guild, scribe: Path, command: str, name: str) -> None:
     ran = guild(command, name)
     if (command, name[:2]) == ("resume", "a-"):
         assert f"guild answer {name}" in ran.err
@@ -228,7 +228,7 @@ def test_what_does_not_exist_is_not_found(guild: Guild, scribe: Path, command: s
 
 
 def test_the_log_has_a_line_for_each_entry(guild: Guild, scribe: Path) -> None:
-    run = a_run(guild)
+    run = run_scribe(guild)
     lines = guild("log", run).out.splitlines()
     entries = [json.loads(line) for line in guild("log", run, "--json").out.splitlines()]
     assert len(lines) == len(entries)
@@ -240,28 +240,28 @@ def test_the_log_has_a_line_for_each_entry(guild: Guild, scribe: Path) -> None:
 
 def test_following_ends_when_the_run_stops(guild: Guild, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("{say: written,", "{sleep: 0.2, say: written,"))
-    told = guild("run", "scribe", "go", "--output", "json").json
-    waits = guild("log", told["run"], "-f")
+    result = guild("run", "scribe", "go", "--output", "json").json
+    waits = guild("log", result["run"], "-f")
     assert waits.out.splitlines()[-1].endswith("waiting: ask")
-    assert f"guild answer {told['asks'][0]['ask']}" in waits.err
-    running = guild.start("approve", told["asks"][0]["ask"])
+    assert f"guild answer {result['asks'][0]['ask']}" in waits.err
+    running = guild.start("approve", result["asks"][0]["ask"])
     assert running.stderr
     assert "Resumed " in running.stderr.readline() + running.stderr.readline()
-    followed = guild("log", told["run"], "--follow")
+    followed = guild("log", result["run"], "--follow")
     assert (followed.code, followed.err) == (0, "")
     assert followed.out.splitlines()[-1].endswith("completed")
     running.communicate(timeout=30)
 
 
-def test_wrong_settings_of_a_project_keep_nobody_from_looking(guild: Guild, scribe: Path) -> None:
+def test_invalid_project_settings_do_not_block_read_commands(guild: Guild, scribe: Path) -> None:
     (scribe / "guildhall.yaml").write_text("modle: x\n")
     assert guild("ls").code == 0
     assert "PROBLEM  settings: " in guild("doctor").out
     assert guild("run", "scribe", "go").code == 2
 
 
-def test_a_reader_that_leaves_is_no_error(guild: Guild, scribe: Path) -> None:
-    run = a_run(guild)
+def test_a_closed_pipe_is_not_an_error(guild: Guild, scribe: Path) -> None:
+    run = run_scribe(guild)
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {GUILD} log {run} | head -1"],
         capture_output=True,
@@ -272,8 +272,8 @@ def test_a_reader_that_leaves_is_no_error(guild: Guild, scribe: Path) -> None:
     assert "assembled" in done.stdout
 
 
-def test_a_full_disk_is_told(guild: Guild, scribe: Path) -> None:
-    run = a_run(guild)
+def test_a_full_disk_is_reported(guild: Guild, scribe: Path) -> None:
+    run = run_scribe(guild)
     done = subprocess.run(
         ["bash", "-c", f"{GUILD} log {run} > /dev/full"], capture_output=True, text=True, env=guild.environment()
     )
@@ -281,24 +281,24 @@ def test_a_full_disk_is_told(guild: Guild, scribe: Path) -> None:
     assert done.stderr == "guild: cannot write the result: No space left on device\n"
 
 
-def test_cost_adds_up(guild: Guild, scribe: Path) -> None:
-    a_run(guild)
-    a_run(guild)
-    told = guild("cost", "--json").json
-    assert told["total_usd"] == pytest.approx(0.027)
-    assert [(line["worker"], line["runs"], line["turns"]) for line in told["lines"]] == [("scribe", 2, 4)]
+def test_cost_adds_up_the_runs_of_a_worker(guild: Guild, scribe: Path) -> None:
+    run_scribe(guild)
+    run_scribe(guild)
+    costs = guild("cost", "--json").json
+    assert costs["total_usd"] == pytest.approx(0.027)
+    assert [(line["worker"], line["runs"], line["turns"]) for line in costs["lines"]] == [("scribe", 2, 4)]
     out = guild("cost").out
     assert out.splitlines()[0].split()[:3] == ["worker", "model", "runs"]
     assert out.splitlines()[-1] == "total $0.0270"
 
 
 def test_replay_agrees_or_shows_the_first_difference(guild: Guild, scribe: Path) -> None:
-    run = a_run(guild)
+    run = run_scribe(guild)
     same = guild("replay", run)
     assert same.code == 0
     assert "Replay matches the recording" in same.out
     assert guild("replay", run, "--json").json["same"]
-    (scribe / "workers" / "scribe.yaml").write_text(WORKER.replace("Write what", "Write exactly what"))
+    (scribe / "workers" / "scribe.yaml").write_text(WORKER.replace("Write the", "Write exactly the"))
     other = guild("replay", run)
     assert other.code == 1
     assert "differs at step" in other.out
@@ -310,12 +310,12 @@ def test_replay_agrees_or_shows_the_first_difference(guild: Guild, scribe: Path)
 
 
 def test_a_run_that_is_over_cannot_be_resumed(guild: Guild, scribe: Path) -> None:
-    ran = guild("resume", a_run(guild))
+    ran = guild("resume", run_scribe(guild))
     assert ran.code == 1
     assert "nothing to resume" in ran.err
 
 
-def test_doctor(guild: Guild, scribe: Path) -> None:
+def test_doctor_reports_each_check(guild: Guild, scribe: Path) -> None:
     ran = guild("doctor")
     checks = guild("doctor", "--json").json
     assert {check["name"] for check in checks} >= {"python", "home", "keys"}
@@ -330,7 +330,7 @@ def test_doctor(guild: Guild, scribe: Path) -> None:
     assert re.search(r"PROBLEM  workers: \d+ usable, 1 with errors: broken", broken.out)
 
 
-def test_the_printed_steps_of_init_really_work(guild: Guild, project: Path) -> None:
+def test_the_printed_steps_of_init_work(guild: Guild, project: Path) -> None:
     steps = guild("init", "my guild", "--json").json["next"]
     script = "set -e\n" + "\n".join(step.replace("guild ", f"{shlex.quote(str(GUILD))} ", 1) for step in steps)
     script = script.replace(f"cd 'my {GUILD} '", "cd 'my guild'")
@@ -342,7 +342,7 @@ def test_the_printed_steps_of_init_really_work(guild: Guild, project: Path) -> N
     assert "Hello Ada" in (project / "my guild" / "notes" / "greeting.md").read_text()
 
 
-def test_a_folder_that_is_gone(guild: Guild, tmp_path: Path) -> None:
+def test_a_deleted_working_folder_is_reported(guild: Guild, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     done = subprocess.run(
         ["bash", "-c", f"mkdir {gone}; cd {gone}; rmdir {gone}; {GUILD} ls"],
@@ -361,7 +361,7 @@ def test_a_folder_that_is_gone(guild: Guild, tmp_path: Path) -> None:
     ("seconds", "shown"),
     [(-5, "just now"), (59, "just now"), (61, "1 min ago"), (7300, "2 h ago"), (200000, "2 d ago")],
 )
-def test_age(seconds: int, shown: str) -> None:
+def test_an_age_is_rounded_to_one_unit(seconds: int, shown: str) -> None:
     now = datetime(2026, 1, 10, tzinfo=UTC)
     then = datetime.fromtimestamp(now.timestamp() - seconds, UTC)
     assert age(then.isoformat(), now) == shown
@@ -374,7 +374,7 @@ ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "told"),
+    ("kind", "data", "text"),
     [
         (
             "tool_refused",
@@ -411,17 +411,17 @@ ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
         ("model_answered", {**ANSWERED, "response": ESCAPE}, "says \\x1b[2J"),
     ],
 )
-def test_entries_in_a_line(kind: str, data: dict[str, object], told: str) -> None:
+def test_a_journal_entry_is_printed_in_one_line(kind: str, data: dict[str, object], text: str) -> None:
     record = {"run": "r-1", "seq": 3, "kind": kind, "key": None, "data": data, "at": "2026-01-10T12:34:56.000Z"}
     line = entry_line(Entry.from_dict(record))
     assert line.startswith(f"   3  12:34:56Z  {kind}")
-    assert told in line
+    assert text in line
     assert "\x1b" not in line
 
 
-def test_runs_without_a_price_are_counted_as_such(guild: Guild, project: Path) -> None:
-    line = cost.by_worker_and_model([recorded("r-1", cost=1.0), recorded("r-2")])[0]
+def test_runs_without_a_price_are_counted_separately(guild: Guild, project: Path) -> None:
+    line = cost.by_worker_and_model([make_run("r-1", cost=1.0), make_run("r-2")])[0]
     assert (line["cost_usd"], line["unpriced_runs"], line["runs"]) == (1.0, 1, 2)
     make_project(project, script="workers:\n  scribe:\n    - - say: hello\n")
-    a_run(guild)
+    run_scribe(guild)
     assert "no price" in guild("cost").out

@@ -1,4 +1,4 @@
-"""`guild run` as scripts and pipes use it: result on one side, everything else on the other."""
+"""`guild run` in scripts and pipes: the result on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ECHO = 'repeat: true\nworkers:\n  scribe:\n    - - {expect: "EXPECTED", say: hea
 LONG = "Bring me a cup of tea; " * 10
 
 
-def test_the_result_is_on_one_side_and_the_rest_on_the_other(guild: Guild, scribe: Path) -> None:
+def test_the_result_goes_to_stdout_and_progress_to_stderr(guild: Guild, scribe: Path) -> None:
     ran = guild("run", "scribe", "go")
     assert (ran.code, ran.out) == (0, "written\n")
     lines = ran.err.splitlines()
@@ -46,7 +46,7 @@ def test_json_is_one_object(guild: Guild, scribe: Path) -> None:
 
 
 @pytest.mark.req("MTG-15")
-def test_stream_json_is_one_event_a_line_and_the_result_last(guild: Guild, scribe: Path) -> None:
+def test_stream_json_has_one_event_per_line_and_the_result_last(guild: Guild, scribe: Path) -> None:
     ran = guild("run", "scribe", "go", "--output=stream-json")
     events = [json.loads(line) for line in ran.out.splitlines()]
     types = [event["type"] for event in events]
@@ -77,7 +77,7 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
 
 
 @pytest.mark.parametrize(
-    ("words", "typed", "said"),
+    ("words", "typed", "message"),
     [
         (["scribe"], "", "the input is empty"),
         (["scribe", "-"], " \n", "the input is empty"),
@@ -90,16 +90,18 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
         (["a\nb", "go"], "", "invalid name of a worker"),
     ],
 )
-def test_inputs_that_cannot_be(guild: Guild, scribe: Path, words: list[str], typed: str, said: str) -> None:
+def test_invalid_inputs_are_usage_errors(
+    guild: Guild, scribe: Path, words: list[str], typed: str, message: str
+) -> None:
     ran = guild("run", *words, input=typed)
     assert ran.code == 2
-    assert said in ran.err
+    assert message in ran.err
     assert "Traceback" not in ran.err
     assert guild("ls", "--json").json["done"] == []
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("printf 'a\\xff' | {guild} run scribe -", "not UTF-8 text (byte 1)"),
         ("{guild} run scribe \"$(printf 'a\\xff')\"", "not UTF-8 text (byte 1)"),
@@ -107,12 +109,12 @@ def test_inputs_that_cannot_be(guild: Guild, scribe: Path, words: list[str], typ
         ("{guild} run scribe - 0>/dev/null", "cannot read standard input"),
     ],
 )
-def test_an_unreadable_input(guild: Guild, scribe: Path, command: str, said: str) -> None:
+def test_an_unreadable_input_is_a_usage_error(guild: Guild, scribe: Path, command: str, message: str) -> None:
     done = subprocess.run(
         ["bash", "-c", command.format(guild=GUILD)], capture_output=True, text=True, env=guild.environment()
     )
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -129,7 +131,7 @@ def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
     lost = guild("run", "scribe", "go", "--model", "script:answers.yaml")
     assert lost.code == 2
     assert "--model is ignored: the worker names script:nowhere.yaml" in lost.err
-    assert "scribe.yaml: model: there is no script " in lost.err
+    assert "scribe.yaml: model: script not found: " in lost.err
     beaten = guild("run", "scribe", "go", "--model", "script:x.yaml", "--override-model", "script:answers.yaml")
     assert beaten.code == 0
     assert "is not used" not in beaten.err
@@ -152,7 +154,7 @@ def test_a_wrong_file_is_named_with_line_and_field(guild: Guild, scribe: Path) -
     assert "'tools'" in ran.err
 
 
-def test_a_failed_run_says_why_and_ends_with_1(guild: Guild, project: Path) -> None:
+def test_a_failed_run_reports_the_reason_and_exits_with_1(guild: Guild, project: Path) -> None:
     make_project(project, script="workers:\n  scribe:\n    - - {fail: 400}\n")
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 1
@@ -171,9 +173,7 @@ def test_a_failed_run_says_why_and_ends_with_1(guild: Guild, project: Path) -> N
         (529, "model_overloaded", "Wait a while, then: guild resume RUN"),
     ],
 )
-def test_what_can_be_done_about_a_failure_is_said_once(
-    guild: Guild, project: Path, status: int, code: str, hint: str
-) -> None:
+def test_the_hint_of_a_failure_is_printed_once(guild: Guild, project: Path, status: int, code: str, hint: str) -> None:
     failing = ", ".join([f"{{fail: {status}}}"] * 4)
     make_project(project, script=f"workers:\n  scribe:\n    - [{failing}]\n")
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -192,19 +192,19 @@ def test_json_means_output_json(guild: Guild, scribe: Path, words: tuple[str, ..
     assert set(guild(*words, "--json").json) == {"run", "status", "output", "error", "usage", "cost_usd", "asks"}
 
 
-def test_dollars_are_told_without_the_dust_of_adding(guild: Guild, project: Path) -> None:
+def test_costs_are_rounded(guild: Guild, project: Path) -> None:
     usage = "usage: {input: 9, output: 0}"
     read = f"{{call: sandbox_read_text, with: {{sandbox: notes, path: a.md}}, {usage}}}"
     script = f"price: {{input: 3, output: 15}}\nworkers:\n  scribe:\n    - [{read}, {read}, {{say: done, {usage}}}]\n"
     make_project(project, script=script)
     ran = guild("run", "scribe", "go", "--output", "json")
     shown = guild("show", ran.json["run"], "--json").json
-    assert 3 * (9 * 3 / 1_000_000) != 0.000081, "dust there is"
-    for told in (ran.json, ran.json["usage"], shown, shown["usage"], guild("ls", "--json").json["done"][0]):
-        assert told["cost_usd"] == 0.000081
+    assert 3 * (9 * 3 / 1_000_000) != 0.000081, "the sum has a floating-point error"
+    for costs in (ran.json, ran.json["usage"], shown, shown["usage"], guild("ls", "--json").json["done"][0]):
+        assert costs["cost_usd"] == 0.000081
 
 
-def test_a_script_that_ends_too_soon_says_where_it_is(guild: Guild, project: Path) -> None:
+def test_an_exhausted_script_is_reported_with_its_path(guild: Guild, project: Path) -> None:
     make_project(project, script="price: {input: 1, output: 1}\nworkers:\n  scribe: []\n")
     ran = guild("run", "scribe", "go", "--output", "json")
     assert (ran.code, ran.json["cost_usd"]) == (1, 0.0)
@@ -212,7 +212,7 @@ def test_a_script_that_ends_too_soon_says_where_it_is(guild: Guild, project: Pat
     assert "0 turns, 0 tokens in, 0 out, $0.00" in ran.err
 
 
-def test_failures_that_pass_and_calls_that_fail_are_told(guild: Guild, project: Path) -> None:
+def test_retries_and_failed_calls_are_printed(guild: Guild, project: Path) -> None:
     script = """workers:
   scribe:
     - - fail: 529
@@ -235,7 +235,7 @@ def test_failures_that_pass_and_calls_that_fail_are_told(guild: Guild, project: 
 
 
 @pytest.mark.req("WKR-19")
-def test_a_limit_ends_with_5_and_says_how_to_go_on_with_more(guild: Guild, scribe: Path) -> None:
+def test_a_reached_limit_exits_with_5_and_prints_how_to_resume(guild: Guild, scribe: Path) -> None:
     ran = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json")
     assert ran.code == 5
     assert ran.json["error"]["code"] == "limit_reached"
@@ -252,18 +252,20 @@ def test_a_limit_ends_with_5_and_says_how_to_go_on_with_more(guild: Guild, scrib
 
 
 @pytest.mark.parametrize(
-    ("flag", "written", "said"),
+    ("flag", "written", "message"),
     [("--approve-all", True, "approvals: all granted"), ("--strict", False, "approvals: all denied")],
 )
-def test_approvals_can_be_decided_beforehand(guild: Guild, project: Path, flag: str, written: bool, said: str) -> None:
+def test_approvals_can_be_decided_by_an_option(
+    guild: Guild, project: Path, flag: str, written: bool, message: str
+) -> None:
     make_project(project, worker=WORKER + ASKING)
     ran = guild("run", "scribe", "go", flag)
     assert ran.code == 0
-    assert said in ran.err.splitlines()[0]
+    assert message in ran.err.splitlines()[0]
     assert (project / "notes" / "line.md").exists() == written
 
 
-def test_secrets_do_not_come_out(guild: Guild, project: Path) -> None:
+def test_secrets_are_redacted_in_all_output(guild: Guild, project: Path) -> None:
     secret = "sk-live-abcdefgh12345678"
     make_project(project, script=f"workers:\n  scribe:\n    - - say: the key is {secret} indeed\n")
     ran = guild("run", "scribe", "go", env={"SOME_API_KEY": secret})
@@ -275,7 +277,7 @@ def test_secrets_do_not_come_out(guild: Guild, project: Path) -> None:
         assert "".join(pieces) in ("", "the key is [SOME_API_KEY] indeed")
 
 
-def test_progress_that_nobody_reads_does_not_stop_the_work(guild: Guild, scribe: Path) -> None:
+def test_a_closed_stderr_does_not_stop_the_run(guild: Guild, scribe: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{GUILD} run scribe go 2>&1 >/dev/null | head -c1"],
         capture_output=True,
@@ -286,7 +288,7 @@ def test_progress_that_nobody_reads_does_not_stop_the_work(guild: Guild, scribe:
     assert guild("ls", "--json").json["done"][0]["status"] == "completed"
 
 
-def test_a_stream_that_nobody_reads_any_more_pauses_the_run(guild: Guild, project: Path) -> None:
+def test_a_closed_stdout_pauses_a_streamed_run(guild: Guild, project: Path) -> None:
     slow = SCRIPT.replace("{say: written,", "{sleep: 0.2, say: written,")
     make_project(project, script=slow)
     command = f"set -o pipefail; {GUILD} run scribe go --output stream-json | head -1"

@@ -1,4 +1,4 @@
-"""The scripts for shells are made from the table, and bash can really use its own."""
+"""`guild completion`: the scripts contain every command, and bash can use its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_command_is_in_the_script(guild: Guild, shell: str) -> None:
         (["run", "x", "--ov"], ["--override-model"]),
     ],
 )
-def test_bash_completes(guild: Guild, typed: list[str], offered: list[str]) -> None:
+def test_bash_completes_commands_and_options(guild: Guild, typed: list[str], offered: list[str]) -> None:
     script = guild("completion", "bash").out
     ask = f'COMP_WORDS=(guild {" ".join(typed)}); COMP_CWORD={len(typed)}; _guild; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)

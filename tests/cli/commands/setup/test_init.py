@@ -1,4 +1,4 @@
-"""A starter folder that works at once and overwrites nothing."""
+"""`guild init`: creates a starter folder that works at once, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_tools_on_the_path_are_named(guild: Guild, project: Path, tmp_path: Path
     assert "Found on this machine: codex" in ran.err
 
 
-def test_what_is_there_stays(guild: Guild, project: Path) -> None:
+def test_existing_files_are_kept(guild: Guild, project: Path) -> None:
     (project / "guildhall.yaml").write_text("budget: 0.10\n")
     (project / "README.md").symlink_to("nowhere")
-    told = guild("init", "--json").json
-    assert set(told["kept"]) == {"guildhall.yaml", "README.md"}
+    result = guild("init", "--json").json
+    assert set(result["kept"]) == {"guildhall.yaml", "README.md"}
     assert (project / "guildhall.yaml").read_text() == "budget: 0.10\n"
     assert str((project / "README.md").readlink()) == "nowhere"
     again = guild("init")
@@ -52,7 +52,7 @@ def test_what_is_there_stays(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "file/inside", "x" * 300, "/proc/guild"])
-def test_a_place_that_cannot_be_a_folder(guild: Guild, project: Path, place: str) -> None:
+def test_an_unusable_folder_is_reported(guild: Guild, project: Path, place: str) -> None:
     (project / "file").write_text("")
     ran = guild("init", place, "--json")
     assert ran.code == 1
@@ -72,7 +72,7 @@ def test_an_example_can_be_planned_as_it_is(guild: Guild, project: Path, name: s
     assert "script:" in planned.out
 
 
-def test_an_example_that_there_is_not(guild: Guild, project: Path) -> None:
+def test_an_unknown_example_is_refused(guild: Guild, project: Path) -> None:
     ran = guild("init", "--example", "../../x")
     assert ran.code == 2
     assert "review" in ran.err

@@ -1,4 +1,4 @@
-"""`guild member`, and `guild dispatch`, `job` and `wait` for jobs of members, through the real command."""
+"""`guild member`, and the job commands for jobs of members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.members.places import put_member
 from tests.members.small import make_member
 from tests.members.test_process import alive, marks
-from tests.runs.places import put_worker, until
+from tests.runs.places import put_worker, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.req("WD-1", "WD-2", "WD-38")
-def test_the_roster_says_who_is_there_and_who_takes_work(guild: Guild, project: Path, home: Home) -> None:
+def test_member_ls_shows_states_and_capabilities(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant")
     put_member(home.path, "bee", work=False)
     put_member(project, "cat")
@@ -53,7 +53,7 @@ def test_the_roster_says_who_is_there_and_who_takes_work(guild: Guild, project: 
     assert not doctor["members"]["ok"]
 
 
-def test_where_there_are_none_it_says_how_to_make_one(guild: Guild, project: Path) -> None:
+def test_an_empty_list_prints_how_to_create_a_member(guild: Guild, project: Path) -> None:
     ran = guild("member", "ls")
     assert (ran.code, ran.out) == (0, "")
     assert "guild member new NAME" in ran.err
@@ -62,7 +62,7 @@ def test_where_there_are_none_it_says_how_to_make_one(guild: Guild, project: Pat
 
 
 @pytest.mark.req("WD-37")
-def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home) -> None:
+def test_a_member_is_shown_with_its_command(guild: Guild, project: Path, home: Home) -> None:
     mcp = {"command": "${PYTHON}", "args": ["server.py", "${PORT}"], "env": {"KEY": "${A_KEY}"}}
     put_member(project, "cat", mcp=mcp, description="Says \x1b[31mmeow")
     ran = guild("member", "show", "cat")
@@ -78,29 +78,29 @@ def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home)
 
 
 @pytest.mark.req("WD-4")
-def test_its_tools_are_listed_and_called(guild: Guild, project: Path, home: Home) -> None:
+def test_the_tools_of_a_member_are_listed_and_called(guild: Guild, project: Path, home: Home) -> None:
     folder = put_member(home.path, "ant")
     assert [tool["name"] for tool in guild("member", "tools", "ant", "--json").json] == ["echo", "look", "die"]
     rows = [line.split("  ") for line in guild("member", "tools", "ant").out.splitlines()]
     assert ["echo", "[text: string]", "Says it again."] in [[cell.strip() for cell in row if cell] for row in rows]
     assert guild("member", "call", "ant", "echo", '{"text": "hello"}').out == "echo: hello\n"
-    for arguments, code, said in (
+    for arguments, code, message in (
         (["ech"], 3, "Did you mean 'echo'?"),
         (["echo", "["], 2, "not JSON"),
         (["echo", "[]"], 2, "expected an object"),
     ):
         ran = guild("member", "call", "ant", *arguments)
         assert ran.code == code
-        assert said in ran.err
-    assert not any(map(alive, marks(folder))), "it is stopped with the command that is the hall"
+        assert message in ran.err
+    assert not any(map(alive, marks(folder))), "the member is stopped with the command that contains the hall"
 
 
-def test_nothing_of_a_project_is_started_before_it_is_trusted(guild: Guild, project: Path) -> None:
+def test_an_untrusted_member_is_not_started(guild: Guild, project: Path) -> None:
     folder = put_member(project, "cat")
     for words in (["member", "tools", "cat"], ["member", "call", "cat", "echo"], ["dispatch", "cat", "x", "--wait"]):
         ran = guild(*words)
         assert ran.code == 4, ran
-        assert "the member cat is code that is not trusted as it is" in ran.err
+        assert "the member cat is untrusted code" in ran.err
     assert marks(folder) == []
     shown = guild("trust", "--yes")
     assert shown.code == 0
@@ -132,7 +132,8 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert [job["jobId"] for job in guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
     assert guild("ls", "jobs", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("rm", slow).code == 1
-    until(lambda: "ant, ready, running jobs: 1\n" in guild("hall", "status").out)  # it looks every few seconds
+    # The hall polls the member every few seconds.
+    wait_until(lambda: "ant, ready, running jobs: 1\n" in guild("hall", "status").out)
     assert guild("stop", slow).out == "ant/j-2 is cancelled\n"
     assert guild("rm", slow).out == "Deleted ant/j-2.\n"
     gone = guild("show", slow)
@@ -143,12 +144,12 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert not alive(member["pid"])
 
 
-def test_a_member_that_takes_no_work_and_other_odd_names(guild: Guild, project: Path, home: Home) -> None:
+def test_members_without_jobs_and_ambiguous_names_are_refused(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "bee", work=False)
     put_member(home.path, "scribe")
     put_worker(project)
     refused = guild("dispatch", "bee", "x", "--wait")
-    assert (refused.code, "takes no work" in refused.err) == (4, True)
+    assert (refused.code, "does not accept jobs" in refused.err) == (4, True)
     both = guild("dispatch", "scribe", "x", "--wait")
     assert both.code == 1
     assert "both a worker and a member have the name 'scribe'" in both.err
@@ -170,19 +171,19 @@ def test_a_new_member_works_at_once(guild: Guild, project: Path) -> None:
     gone = guild("member", "new", "x", "--from", "reseacher")
     assert (gone.code, "Did you mean 'researcher'?" in gone.err) == (3, True)
     assert guild("trust", "--yes").code == 0
-    assert guild("member", "call", "clock", "greet", '{"who": "Ada"}').out == "Good day, Ada!\n"
-    wrong = guild("member", "call", "clock", "greet", '{"who": 5}')
+    assert guild("member", "call", "clock", "greet", '{"name": "Ada"}').out == "Good day, Ada!\n"
+    wrong = guild("member", "call", "clock", "greet", '{"name": 5}')
     assert (wrong.code, wrong.err.startswith("guild: greet of the member clock failed: ")) == (1, True)
 
 
-def test_a_copy_of_the_researcher_is_a_member_that_takes_work(guild: Guild, project: Path) -> None:
+def test_a_copy_of_the_researcher_accepts_jobs(guild: Guild, project: Path) -> None:
     assert guild("member", "new", "legal-analyst", "--from", "researcher").code == 0
     (row,) = guild("member", "ls", "--json").json
     assert (row["name"], row["displayName"], row["capabilities"]) == ("legal-analyst", "Legal Analyst", ["worker"])
     assert row["error"] is None
 
 
-def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
+def test_a_hall_stays_for_a_member_job_and_the_next_hall_restarts_the_member(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     folder = put_member(home.path, "ant")
@@ -191,9 +192,9 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     assert guild("dispatch", "ant", "think long").code == 0
     first = guild.hall()
     (pid,) = marks(folder)
-    until(lambda: guild("hall", "status", "--json").code == 0)
+    wait_until(lambda: guild("hall", "status", "--json").code == 0)
     guild.kill_hall()
-    until(lambda: not alive(pid))
+    wait_until(lambda: not alive(pid))
     assert json.loads((home.path / "members-at-work.json").read_text()) == {str(folder.resolve()): str(project)}
     assert guild("member", "show", "ant", "--json").json["state"] == "trusted", "looking starts nothing"
     assert "guild ls jobs --member ant" in guild("ls").err
@@ -201,13 +202,11 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     assert "--member" not in guild("ls").err
     assert guild.hall().pid != first.pid
     assert len(marks(folder)) == 2
-    # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.
-    until(lambda: not (home.path / "members-at-work.json").exists())
+    # The test member loses its jobs with its process, so nothing is resumed and the hall may exit.
+    wait_until(lambda: not (home.path / "members-at-work.json").exists())
 
 
-def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
-    guild_hall: GuildWithHall, project: Path, home: Home
-) -> None:
+def test_questions_of_a_member_job_are_answered_by_job_id(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     asks = [
         {"call": "log_question", "with": {"question": "When?\n\nToday's is late.", "wait": False}},
         {"call": "log_question", "with": {"question": "Which?", "wait": True}},
@@ -222,8 +221,8 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     assert (waits.code, waits.out) == (4, "")
     assert "Which?" in waits.err
     assert f"guild answer {job}" in waits.err
-    told = guild_hall("wait", job, "--json")
-    assert (told.code, len(told.json["questions"]), told.json["waiting"]) == (4, 2, True)
+    waiting_json = guild_hall("wait", job, "--json")
+    assert (waiting_json.code, len(waiting_json.json["questions"]), waiting_json.json["waiting"]) == (4, 2, True)
     for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
@@ -232,16 +231,16 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     assert f"{project}/guild-members/{job.replace('/', '/jobs/')}" in shown.out
     assert f"guild answer {job} \"...\" --question 'Which?'" in shown.err
     elsewhere = home.path.parent
-    until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
+    wait_until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
     assert f"cd {project} && guild answer {job}" in guild_hall("ls", cwd=elsewhere).out
     rows = [" ".join(line.split()) for line in guild_hall("ls").out.splitlines()]
     assert f"{job} question Which? guild answer {job} \"...\" --question 'Which?'" in rows
     which = guild_hall("answer", job, "x")
-    assert (which.code, "2 are open" in which.err) == (2, True)
+    assert (which.code, "2 open questions" in which.err) == (2, True)
     command = next(line for line in which.err.splitlines() if "late" in line)
     assert guild_hall(*shlex.split(command)[1:]).code == 0, command
     lost = guild_hall("answer", job, "x", cwd=elsewhere)
-    assert (lost.code, "found from that project's folder" in lost.err) == (3, True)
+    assert (lost.code, "found only in its folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
     assert (answered.code, answered.err.strip()) == (0, f"Answered {job}.")
     ended = guild_hall("wait", job)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.cli.places import Terminal
     from tests.conftest import Guild
 
-WORKER = "name: scribe\ninstructions: Remember what you are told.\n"
+WORKER = "name: scribe\ninstructions: Remember the given facts.\n"
 SCRIPT = """repeat: true
 workers:
   scribe:
@@ -28,7 +28,7 @@ workers:
 
 @pytest.fixture
 def scribe_project(project: Path) -> Path:
-    """A project with the worker `scribe`, which writes the entry worker/fact in each run."""
+    """Return a project with the worker `scribe`, which writes the entry worker/fact in each run."""
     make_project(project, worker=WORKER, script=SCRIPT)
     return project
 
@@ -177,9 +177,9 @@ def test_unknown_worker_is_not_found(guild: Guild, scribe_project: Path) -> None
 
 def test_write_without_content_does_not_wait_for_the_terminal(project: Path, terminal: Callable[..., Terminal]) -> None:
     person = terminal("memory", "write", "k")
-    code, _ = person.ends()
+    code, _ = person.wait_exit()
     assert code == 2
-    assert "no content given" in person.seen
+    assert "no content given" in person.output
 
 
 def test_empty_standard_input_is_a_usage_error(guild: Guild, project: Path) -> None:

@@ -1,4 +1,4 @@
-"""`guild package` through the real command: what is shown, asked and refused."""
+"""`guild package`: add, show, check and remove packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 
-def test_where_there_are_none_it_says_how_to_get_one(guild: Guild, project: Path) -> None:
+def test_an_empty_list_prints_how_to_create_a_package(guild: Guild, project: Path) -> None:
     ran = guild("package", "ls")
     assert (ran.code, ran.out) == (0, "")
     assert "guild package new NAME" in ran.err
@@ -26,16 +26,20 @@ def test_where_there_are_none_it_says_how_to_get_one(guild: Guild, project: Path
     assert gone.code == 3
 
 
-def test_one_is_made_shown_and_removed(guild: Guild, project: Path, home: Home) -> None:
+def test_a_package_is_created_shown_and_removed(guild: Guild, project: Path, home: Home) -> None:
     made = guild("package", "new", "hours", "--from", "timekeeper")
     assert (made.code, made.out) == (0, f"{home.packages}/hours\n")
     shown = guild("package", "show", "hours").out
     assert "days_between" in shown
     assert "timekeeping/tools.py" in shown
     assert "You are a timekeeper." in shown
-    told = guild("package", "show", "hours", "--json").json
-    assert (told["types"], told["export"], told["problems"]) == (["worker", "toolbox"], "timekeeping.tools", [])
-    assert told["rights"]["toolboxes"] == ["hours"]
+    shown_json = guild("package", "show", "hours", "--json").json
+    assert (shown_json["types"], shown_json["export"], shown_json["problems"]) == (
+        ["worker", "toolbox"],
+        "timekeeping.tools",
+        [],
+    )
+    assert shown_json["rights"]["toolboxes"] == ["hours"]
     assert guild("check", "hours").out == "ok       package hours\n"
     assert guild("package", "new", "hours").code == 1
     removed = guild("package", "rm", "hours", "--json")
@@ -43,7 +47,7 @@ def test_one_is_made_shown_and_removed(guild: Guild, project: Path, home: Home) 
 
 
 @pytest.mark.req("X-18")
-def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, project: Path, home: Home) -> None:
+def test_a_package_is_added_only_with_consent_and_not_executed(guild: Guild, project: Path, home: Home) -> None:
     trap = "open('ran', 'w')\nraise SystemExit\n"
     source = put_package(
         home, "x", MAIL, {"post/tools.py": f"{trap}from guildhall import tool\n@tool\ndef weigh(): 'w'"}
@@ -68,45 +72,45 @@ def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, pr
     assert "Unpack an archive first" in guild("package", "add", "mail.tar.gz").err
 
 
-def errors(guild: Guild, package: str) -> list[str]:
-    """What `guild check` finds in a package."""
+def check_errors(guild: Guild, package: str) -> list[str]:
+    """Return the errors that `guild check` finds in a package."""
     (report,) = guild("check", package, "--json").json
     return [f"{one.get('where', '')}: {one['message']}" for one in report["errors"]]
 
 
-def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: Path, home: Home, terminal: Any) -> None:
+def test_all_errors_are_named_with_file_and_field(guild: Guild, project: Path, home: Home, terminal: Any) -> None:
     put_package(home, "writer", WRITER.replace("[tool.guildhall]", '[tool.guildhall]\nactivate = "start:begin"'))
     (home.packages / "writer" / "start.py").write_text("raise RuntimeError\n")
-    assert any("writer/start.py:1" in one for one in errors(guild, "writer"))
+    assert any("writer/start.py:1" in one for one in check_errors(guild, "writer"))
     (home.packages / "writer" / "start.py").write_text("began = 5\n")
-    (absent,) = (one for one in errors(guild, "writer") if "begin" in one)
+    (absent,) = (one for one in check_errors(guild, "writer") if "begin" in one)
     assert "activate: start:begin is not a function: the module has no such name" in absent
     assert "writer/pyproject.toml" in absent
     (home.packages / "writer" / "start.py").write_text("def begin(context):\n    raise SystemExit\n")
     put_mail(home)
-    assert guild("check", "writer").out == "ok       package writer\n", "it is not called"
+    assert guild("check", "writer").out == "ok       package writer\n", "the function is not called"
     put_package(
         home, "odd", '[tool.guildhall]\ntype = "worker"\nposture = 5\ntolls = ["Read"]\nlimits = {max_turn = 3}\n'
     )
-    said = "\n".join(errors(guild, "odd"))
+    text = "\n".join(check_errors(guild, "odd"))
     for field in ("posture", "tolls", "limits.max_turn"):
-        assert f"tool.guildhall.{field}: " in said
+        assert f"tool.guildhall.{field}: " in text
     put_package(home, "empty", MAIL.replace('"mail"', '"empty"'), {"post/tools.py": "x = 1\n"})
-    (nothing,) = errors(guild, "empty")
+    (nothing,) = check_errors(guild, "empty")
     assert "empty/pyproject.toml: export: " in nothing
     toolbox = guild("run", "mail", "Go")
-    assert (toolbox.code, "is a toolbox and no worker" in toolbox.err) == (3, True)
+    assert (toolbox.code, "is a toolbox, not a worker" in toolbox.err) == (3, True)
     there = (home.packages / "mail").rename(project / "mail")
     asked = terminal("package", "add", "./mail")
-    asked.until("[y]es  [n]o:")
-    asked.types("maybe\n")
-    asked.until("Nothing was added.")
-    assert asked.ends()[0] == 4
+    asked.wait_for("[y]es  [n]o:")
+    asked.type("maybe\n")
+    asked.wait_for("Nothing was added.")
+    assert asked.wait_exit()[0] == 4
     assert guild("package", "add", str(there), "--yes").code == 0
-    assert "Use --force" in guild("package", "add", str(there)).err, "before anybody is asked"
+    assert "Use --force" in guild("package", "add", str(there)).err, "before the user is asked"
 
 
-def test_what_is_shown_cannot_move_the_cursor(guild: Guild, project: Path, home: Home) -> None:
+def test_control_characters_of_a_package_are_escaped(guild: Guild, project: Path, home: Home) -> None:
     odd = WRITER.replace("Writes letters", "Writes \\u001b[31mred")
     put_package(home, "writer", odd.replace("You write letters.", "You \\u001b[2J write."), {"a\x1b[0m.txt": ""})
     for arguments in (("show", "writer"), ("ls",), ("validate",)):
@@ -116,7 +120,7 @@ def test_what_is_shown_cannot_move_the_cursor(guild: Guild, project: Path, home:
     assert "\x1b" not in guild("package", "ls").out
 
 
-def test_one_that_is_in_use_stays(guild: Guild, project: Path, home: Home) -> None:
+def test_a_package_in_use_is_not_removed(guild: Guild, project: Path, home: Home) -> None:
     put_mail(home)
     put_package(home, "writer", WRITER + "\n[tool.guildhall.tool_rules.weigh]\napproval_required = true\n")
     (project / "answers.yaml").write_text("workers: {writer: [[{call: weigh, with: {words: 1}}, {say: done}]]}")
@@ -131,28 +135,28 @@ def test_one_that_is_in_use_stays(guild: Guild, project: Path, home: Home) -> No
 
 
 @pytest.mark.req("WKR-1")
-def test_workers_of_packages_are_found_in_their_place(guild: Guild, project: Path, home: Home) -> None:
+def test_workers_of_packages_are_in_the_scope_package(guild: Guild, project: Path, home: Home) -> None:
     put_package(home, "writer", WRITER.replace('["mail"]', "[]"))
     put_package(home, "bad", MAIL.replace('"mail"', '"bad"').replace("export", "exprt"))
     put_package(home, "odd", WRITER.replace("posture", "pasture"))
     listed = {row["name"]: row for row in guild("worker", "ls", "--json").json}
-    assert "bad" not in listed, "a toolbox that is wrong is no worker that is wrong"
+    assert "bad" not in listed, "an invalid toolbox is not an invalid worker"
     assert listed["odd"]["error"]
     assert (listed["writer"]["scope"], listed["writer"]["status"]) == ("package", "active")
     home.workers.mkdir()
     (home.workers / "writer.yaml").write_text("instructions: x\n")
     both = guild("worker", "show", "writer")
     assert both.code == 1
-    assert "Say which one: home/writer or package/writer." in both.err
+    assert "Use home/writer or package/writer." in both.err
     shown = guild("worker", "show", "package/writer", "--json").json
     assert (shown["scope"], shown["instructions"]) == ("package", "You write letters.")
     assert guild("check", "package/writer").code == 0
     assert guild("worker", "lock", "package/writer").code == 0
     (home.packages / "writer" / "pyproject.toml").write_text(WRITER.replace('["mail"]', "[]") + "\n# changed")
-    assert "is locked, and its text is not" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
+    assert "is locked, and its file was changed" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
     assert guild("worker", "unlock", "package/writer").code == 0
     retired = guild("worker", "set", "package/writer", "retired")
-    assert "is a package, which is not edited" in retired.err
+    assert "cannot edit the worker 'writer': it is a package" in retired.err
     (project / "elsewhere").mkdir()
     (project / "elsewhere" / "pyproject.toml").write_text(WRITER)
     far = guild("run", "elsewhere/pyproject.toml", "Go")

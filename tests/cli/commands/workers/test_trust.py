@@ -1,4 +1,4 @@
-"""`guild trust`: nothing of a folder is executed before a person has said so, and a change asks again."""
+"""`guild trust`: code of a folder is executed only after the user trusts it, and again after each change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STAMP = {"call": "stamp", "with": {"text": "this"}}
 
 @pytest.fixture
 def post(project: Path) -> Path:
-    """A project with a worker that needs a toolbox of the project."""
+    """Return a project with a worker that needs a toolbox of the project."""
     (project / "toolboxes").mkdir()
     (project / "toolboxes" / "post.py").write_text(TOOLBOX)
     put_worker(project, toolboxes=["post"], tool_rules=None)
@@ -50,23 +50,23 @@ def post(project: Path) -> Path:
     return project
 
 
-def standings(guild: Guild, *words: str) -> dict[str, str]:
-    told = guild("trust", *words, "--json")
-    assert told.code == 0, told
-    return {file["file"]: file["standing"] for code in told.json["code"] for file in code["files"]}
+def read_standings(guild: Guild, *words: str) -> dict[str, str]:
+    result = guild("trust", *words, "--json")
+    assert result.code == 0, result
+    return {file["file"]: file["standing"] for code in result.json["code"] for file in code["files"]}
 
 
-def run(guild: Guild) -> Ran:
+def run_scribe(guild: Guild) -> Ran:
     return guild("run", "scribe", "go", "--output", "json")
 
 
 @pytest.mark.req("X-18")
-def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild, post: Path) -> None:
-    refused = run(guild)
+def test_code_runs_only_if_its_current_text_is_trusted(guild: Guild, post: Path) -> None:
+    refused = run_scribe(guild)
     assert refused.code == 4
     assert refused.json["error"]["code"] == "not_trusted"
     assert "toolboxes/post.py (not trusted yet)" in refused.json["error"]["message"]
-    assert refused.json["error"]["hint"] == "Look at it, then: guild trust"
+    assert refused.json["error"]["hint"] == "Review and trust it: guild trust"
     assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"
     assert guild("check", "scribe").code == 4
 
@@ -74,26 +74,26 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild,
     assert (shown.code, "Nothing was trusted" in shown.err) == (4, True)
     assert guild("plan", "scribe").out.rstrip() in shown.out
     assert re.search(r"toolboxes/post.py  \d+ bytes  not trusted yet\n    sha256 [0-9a-f]{64}\n", shown.out)
-    assert run(guild).code == 4
+    assert run_scribe(guild).code == 4
 
     assert guild("trust", "--yes").code == 0
     assert guild("check", "scribe").code == 0
-    done = run(guild)
+    done = run_scribe(guild)
     assert (done.code, done.json["output"]) == (0, "done")
     assert "Everything is trusted" in guild("trust").err
 
     (post / "toolboxes" / "post.py").write_text(TOOLBOX + "# changed\n")
-    again = run(guild)
+    again = run_scribe(guild)
     assert again.code == 4
     assert "changed since you trusted it" in again.err
-    assert standings(guild) == {"toolboxes/post.py": "changed"}
+    assert read_standings(guild) == {"toolboxes/post.py": "changed"}
     (post / "toolboxes" / "post.py").write_text(TOOLBOX)
-    assert run(guild).code == 0, "as it was is as it was trusted"
+    assert run_scribe(guild).code == 0, "the trusted text is back"
 
 
 @pytest.mark.req("X-18")
-def test_code_is_not_even_loaded_before(guild: Guild, post: Path) -> None:
-    """Not to describe it, not to check it, not to plan it: the tools stay unknown."""
+def test_untrusted_code_is_not_loaded(guild: Guild, post: Path) -> None:
+    """No command loads it to describe, check or plan it. The tools stay unknown."""
     (post / "toolboxes" / "post.py").write_text("1 / 0\n")
     for words in (["plan", "scribe"], ["worker", "show", "scribe"], ["check"], ["trust"], ["doctor"]):
         ran = guild(*words)
@@ -103,34 +103,34 @@ def test_code_is_not_even_loaded_before(guild: Guild, post: Path) -> None:
     assert "ZeroDivisionError" in guild("plan", "scribe").out
 
 
-def test_trust_is_taken_back(guild: Guild, post: Path) -> None:
+def test_trust_can_be_revoked(guild: Guild, post: Path) -> None:
     guild("trust", "--yes")
     taken = guild("trust", "--forget")
     assert (taken.code, taken.out) == (0, f"{post}/toolboxes/post.py\n")
-    assert run(guild).code == 4
+    assert run_scribe(guild).code == 4
     nothing = guild("trust", "--forget", post, "--json")
     assert nothing.json == {"folder": str(post), "forgotten": []}
     assert "was trusted" in guild("trust", "--forget", "gone/folder").err
 
 
-def test_a_folder_that_is_gone_can_be_forgotten(guild: Guild, post: Path) -> None:
+def test_trust_of_a_deleted_file_can_be_revoked(guild: Guild, post: Path) -> None:
     guild("trust", "--yes")
     (post / "toolboxes" / "post.py").unlink()
     assert guild("trust", "--forget", "toolboxes").out.endswith("post.py\n")
 
 
-def test_the_home_s_own_toolboxes_need_none(guild: Guild, project: Path, home: Home) -> None:
+def test_toolboxes_of_the_home_need_no_trust(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "post.py").write_text(TOOLBOX)
     put_worker(project, toolboxes=["post"], tool_rules=None)
     put_script(project, STAMP, DONE)
-    assert run(guild).code == 0
+    assert run_scribe(guild).code == 0
     assert "Nothing in" in guild("trust").out
     assert "Nothing in" in guild("trust", home.path).out
 
 
 @pytest.mark.parametrize("where", [".", "workers", None])
-def test_where_nothing_executes_there_is_nothing_to_trust(guild: Guild, project: Path, where: str | None) -> None:
+def test_a_folder_without_code_needs_no_trust(guild: Guild, project: Path, where: str | None) -> None:
     (project / "workers").mkdir()
     ran = guild("trust", *([where] if where else []))
     assert (ran.code, "would be executed." in ran.out) == (0, True)
@@ -141,7 +141,7 @@ def test_where_nothing_executes_there_is_nothing_to_trust(guild: Guild, project:
     ("words", "code"),
     [(["nowhere"], 3), (["file.txt"], 2), ([""], 2), (["x" * 5000], 2), (["--yes", "--forget"], 2), (["none.yaml"], 3)],
 )
-def test_what_is_no_folder(guild: Guild, project: Path, words: list[str], code: int) -> None:
+def test_an_invalid_folder_is_reported(guild: Guild, project: Path, words: list[str], code: int) -> None:
     (project / "file.txt").write_text("x")
     ran = guild("trust", *words)
     assert ran.code == code
@@ -149,9 +149,9 @@ def test_what_is_no_folder(guild: Guild, project: Path, words: list[str], code: 
     assert "internal error" not in ran.err
 
 
-def test_another_folder_and_the_file_of_a_worker(guild: Guild, post: Path, tmp_path: Path) -> None:
+def test_trust_accepts_a_folder_or_a_worker_file(guild: Guild, post: Path, tmp_path: Path) -> None:
     guild("trust", "--yes", post, cwd=tmp_path)
-    assert run(guild).code == 0
+    assert run_scribe(guild).code == 0
     loose = tmp_path / "loose"
     (loose / "toolboxes").mkdir(parents=True)
     (loose / "toolboxes" / "post.py").write_text(TOOLBOX)
@@ -165,7 +165,7 @@ def test_another_folder_and_the_file_of_a_worker(guild: Guild, post: Path, tmp_p
     assert guild("run", loose / "scribe.yaml", "go").code == 0
 
 
-def test_names_that_would_move_the_cursor_are_spelled_out(guild: Guild, post: Path) -> None:
+def test_control_characters_in_names_are_escaped(guild: Guild, post: Path) -> None:
     odd = post.with_name("a\n  good.py  1 bytes  trusted\x1b[2J\u202e")
     post.rename(odd)
     (odd / "toolboxes" / "x\x1b[2J.py").write_text("no worker can name it\n")
@@ -179,7 +179,7 @@ def test_names_that_would_move_the_cursor_are_spelled_out(guild: Guild, post: Pa
     assert [code["name"] for code in guild("trust", "--json", cwd=odd).json["code"]] == ["post"]
 
 
-def test_what_cannot_be_read_is_told_and_not_trusted(guild: Guild, post: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_and_not_trusted(guild: Guild, post: Path, tmp_path: Path) -> None:
     boxes = post / "toolboxes"
     os.mkfifo(boxes / "pipe.py")
     (boxes / "folder.py").mkdir()
@@ -190,21 +190,21 @@ def test_what_cannot_be_read_is_told_and_not_trusted(guild: Guild, post: Path, t
         file.truncate(10**10)
     ran = guild("trust", "--yes")
     assert ran.code == 0
-    for said in (
+    for message in (
         "pipe.py: not a regular file",
         "loop.py: ",
-        "out.py: this is a link out",
+        "out.py: a link out",
         "huge.py: the file is too",
     ):
-        assert said in ran.err
-    assert standings(guild) == {"toolboxes/post.py": "trusted"}
+        assert message in ran.err
+    assert read_standings(guild) == {"toolboxes/post.py": "trusted"}
     put_worker(post, toolboxes=["out"])
     refused = guild("run", "scribe", "go")
     assert refused.code == 1
     assert "a link out of the project" in refused.err
 
 
-def test_a_toolbox_that_becomes_a_link_after_it_was_trusted(guild: Guild, post: Path, tmp_path: Path) -> None:
+def test_a_trusted_toolbox_replaced_by_a_link_is_refused(guild: Guild, post: Path, tmp_path: Path) -> None:
     guild("trust", "--yes")
     path = post / "toolboxes" / "post.py"
     path.rename(tmp_path / "post.py")
@@ -213,10 +213,10 @@ def test_a_toolbox_that_becomes_a_link_after_it_was_trusted(guild: Guild, post: 
 
 
 @pytest.mark.req("X-18")
-def test_a_run_that_goes_on_is_held_to_it_too(guild: Guild, post: Path) -> None:
+def test_a_resumed_run_needs_trust(guild: Guild, post: Path) -> None:
     put_worker(post, toolboxes=["post"], tool_rules={"stamp": {"approval_required": True}})
     guild("trust", "--yes")
-    waiting = run(guild)
+    waiting = run_scribe(guild)
     ask, path = waiting.json["asks"][0]["ask"], post / "toolboxes" / "post.py"
     path.write_text(TOOLBOX + "# changed\n")
     assert guild("answer", ask, "yes").code == 4
@@ -226,9 +226,9 @@ def test_a_run_that_goes_on_is_held_to_it_too(guild: Guild, post: Path) -> None:
     assert guild("resume", waiting.json["run"]).code == 0
 
 
-def test_a_replay_is_held_to_it_too(guild: Guild, post: Path) -> None:
+def test_a_replay_needs_trust(guild: Guild, post: Path) -> None:
     guild("trust", "--yes")
-    done = run(guild).json["run"]
+    done = run_scribe(guild).json["run"]
     assert guild("replay", done).code == 0
     guild("trust", "--forget")
     assert guild("replay", done).code == 4
@@ -238,54 +238,54 @@ def test_a_replay_is_held_to_it_too(guild: Guild, post: Path) -> None:
 
 
 @pytest.mark.req("X-18")
-def test_a_person_is_asked_and_the_run_goes_on(guild: Guild, post: Path, terminal: At) -> None:
+def test_the_user_is_asked_for_trust_and_the_run_starts(guild: Guild, post: Path, terminal: At) -> None:
     plan = guild("plan", "scribe").out
     person = terminal("run", "scribe", "go")
-    person.until("Trust toolboxes/post.py?")
-    assert plan.splitlines()[0] in person.seen
-    assert "toolbox post" in person.seen
-    person.types("yes\n")
-    code, out = person.ends()
+    person.wait_for("Trust toolboxes/post.py?")
+    assert plan.splitlines()[0] in person.output
+    assert "toolbox post" in person.output
+    person.type("yes\n")
+    code, out = person.wait_exit()
     assert (code, out) == (0, "done\n")
-    assert standings(guild) == {"toolboxes/post.py": "trusted"}
+    assert read_standings(guild) == {"toolboxes/post.py": "trusted"}
 
 
 @pytest.mark.parametrize("typed", ["no\n", "\n", "yess\n", "\x04"])
 def test_anything_but_yes_is_no(guild: Guild, post: Path, terminal: At, typed: str) -> None:
     person = terminal("run", "scribe", "go")
-    person.until("Trust toolboxes/post.py?")
-    person.types(typed)
-    assert person.ends()[0] == 4
-    assert standings(guild) == {"toolboxes/post.py": "new"}
+    person.wait_for("Trust toolboxes/post.py?")
+    person.type(typed)
+    assert person.wait_exit()[0] == 4
+    assert read_standings(guild) == {"toolboxes/post.py": "new"}
 
 
-def test_what_changed_while_the_person_looked_is_not_what_was_trusted(guild: Guild, post: Path, terminal: At) -> None:
+def test_a_change_during_the_prompt_is_not_trusted(guild: Guild, post: Path, terminal: At) -> None:
     person = terminal("trust")
-    person.until("[y]es  [n]o:")
+    person.wait_for("[y]es  [n]o:")
     (post / "toolboxes" / "post.py").write_text(TOOLBOX + "# swapped\n")
-    person.types("y\n")
-    assert person.ends()[0] == 0
-    assert standings(guild) == {"toolboxes/post.py": "changed"}
-    assert run(guild).code == 4
+    person.type("y\n")
+    assert person.wait_exit()[0] == 0
+    assert read_standings(guild) == {"toolboxes/post.py": "changed"}
+    assert run_scribe(guild).code == 4
 
 
-def test_a_change_is_asked_about_when_a_run_goes_on(guild: Guild, post: Path, terminal: At) -> None:
+def test_a_change_is_asked_about_when_a_run_is_resumed(guild: Guild, post: Path, terminal: At) -> None:
     put_worker(post, toolboxes=["post"], tool_rules={"stamp": {"approval_required": True}})
     guild("trust", "--yes")
-    ask = run(guild).json["asks"][0]["ask"]
+    ask = run_scribe(guild).json["asks"][0]["ask"]
     (post / "toolboxes" / "post.py").write_text(TOOLBOX + "# changed\n")
     person = terminal("answer", ask, "yes")
-    person.until("[y]es  [n]o:")
-    person.types("y\n")
-    assert person.ends() == (0, "done\n")
+    person.wait_for("[y]es  [n]o:")
+    person.type("y\n")
+    assert person.wait_exit() == (0, "done\n")
 
 
-# Workers that are called
+# Callable workers
 
 
 @pytest.fixture
 def office(post: Path) -> Path:
-    """A project whose worker `boss` calls `scribe`, through `middle`; only `scribe` needs a toolbox."""
+    """Return a project whose worker `boss` calls `scribe` through `middle`. Only `scribe` needs a toolbox."""
     bare: dict[str, Any] = {"sandboxes": None, "tool_rules": None}
     put_worker(post, "boss", allow_workers=["middle"], **bare)
     put_worker(post, "middle", allow_workers=["scribe"], **bare)
@@ -296,10 +296,10 @@ def office(post: Path) -> Path:
 
 
 @pytest.mark.req("X-18")
-def test_what_a_worker_may_call_is_held_to_it_before_anything_is_spent(guild: Guild, office: Path) -> None:
+def test_callable_workers_need_trust_before_the_run_starts(guild: Guild, office: Path) -> None:
     refused = guild("run", "boss", "go", "--output", "json")
     error = refused.json["error"]
-    assert (refused.code, error["code"], error["hint"]) == (4, "not_trusted", "Look at it, then: guild trust")
+    assert (refused.code, error["code"], error["hint"]) == (4, "not_trusted", "Review and trust it: guild trust")
     assert "scribe.yaml, which it may call: " in error["message"]
     assert "toolboxes/post.py (not trusted yet)" in error["message"]
     assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"
@@ -307,23 +307,23 @@ def test_what_a_worker_may_call_is_held_to_it_before_anything_is_spent(guild: Gu
     assert guild("run", "boss", "go").code == 0
 
 
-def test_all_that_is_not_trusted_is_named_at_once(guild: Guild, office: Path) -> None:
+def test_all_untrusted_files_are_named_at_once(guild: Guild, office: Path) -> None:
     (office / "toolboxes" / "own.py").write_text("1 / 0\n")
     put_worker(office, "boss", toolboxes=["own"], allow_workers=["scribe"], tool_rules=None)
-    said = guild("run", "boss", "go").err
-    assert "toolboxes/own.py (not trusted yet)" in said
-    assert "toolboxes/post.py (not trusted yet)" in said
+    message = guild("run", "boss", "go").err
+    assert "toolboxes/own.py (not trusted yet)" in message
+    assert "toolboxes/post.py (not trusted yet)" in message
 
 
-def test_a_person_is_asked_about_what_a_worker_may_call(guild: Guild, office: Path, terminal: At) -> None:
+def test_the_user_is_asked_to_trust_callable_workers(guild: Guild, office: Path, terminal: At) -> None:
     person = terminal("run", "boss", "go")
-    person.until("Trust toolboxes/post.py?")
-    assert "toolbox post" in person.seen
-    person.types("yes\n")
-    assert person.ends() == (0, "done\n")
+    person.wait_for("Trust toolboxes/post.py?")
+    assert "toolbox post" in person.output
+    person.type("yes\n")
+    assert person.wait_exit() == (0, "done\n")
 
 
-def test_a_run_that_goes_on_is_held_to_it_for_what_it_may_call(guild: Guild, office: Path, terminal: At) -> None:
+def test_a_resumed_run_needs_trust_in_callable_workers(guild: Guild, office: Path, terminal: At) -> None:
     put_worker(office, toolboxes=["post"], tool_rules={"stamp": {"approval_required": True}})
     guild("trust", "--yes")
     ran = guild("run", "boss", "go", "--output", "json")
@@ -332,13 +332,13 @@ def test_a_run_that_goes_on_is_held_to_it_for_what_it_may_call(guild: Guild, off
     assert (refused.code, "post.py (changed since you trusted it)" in refused.err) == (4, True)
     assert guild("show", ran.json["run"], "--json").json["status"] == "waiting"
     person = terminal("answer", ran.json["asks"][0]["ask"], "yes")
-    person.until("[y]es  [n]o:")
-    person.types("y\n")
-    assert person.ends() == (0, "done\n")
-    assert guild("resume", ran.json["run"]).code == 1, "what has ended is told so"
+    person.wait_for("[y]es  [n]o:")
+    person.type("y\n")
+    assert person.wait_exit() == (0, "done\n")
+    assert guild("resume", ran.json["run"]).code == 1, "a completed run is refused"
 
 
-def test_of_a_star_those_that_are_not_trusted_are_named_and_the_run_begins(guild: Guild, office: Path) -> None:
+def test_untrusted_workers_of_a_star_are_named_and_the_run_starts(guild: Guild, office: Path) -> None:
     put_worker(office, "boss", allow_workers="*", sandboxes=None, tool_rules=None)
     (office / "answers.yaml").write_text(json.dumps({"workers": {"boss": [[DONE]]}, "repeat": True}))
     put_worker(office, "middle", sandboxes=None, tool_rules=None)
@@ -349,7 +349,7 @@ def test_of_a_star_those_that_are_not_trusted_are_named_and_the_run_begins(guild
     assert "Not trusted" not in guild("run", "boss", "go").err
 
 
-def test_what_cannot_be_called_needs_no_trust(guild: Guild, office: Path) -> None:
+def test_workers_that_cannot_be_called_need_no_trust(guild: Guild, office: Path) -> None:
     put_worker(office, toolboxes=["post"], tool_rules=None, status="retired")
     put_worker(office, "boss", allow_workers=["scribe", "ghost"], sandboxes=None, tool_rules=None)
     (office / "answers.yaml").write_text(json.dumps({"workers": {"boss": [[DONE]]}}))
@@ -361,7 +361,7 @@ def test_what_cannot_be_called_needs_no_trust(guild: Guild, office: Path) -> Non
 
 @pytest.fixture
 def judge(project: Path) -> Path:
-    """A project whose worker's output must fit a model in Python."""
+    """Return a project whose worker has an output schema in Python."""
     (project / "report").mkdir()
     (project / "report" / "model.py").write_text(MODEL)
     put_worker(project, output_schema_ref="report.model:Report", sandboxes=None, tool_rules=None)
@@ -370,41 +370,41 @@ def judge(project: Path) -> Path:
 
 
 @pytest.mark.req("DO-10", "X-18")
-def test_an_output_fits_a_model_of_the_project(guild: Guild, judge: Path) -> None:
-    refused = run(guild)
+def test_an_output_is_validated_by_a_model_of_the_project(guild: Guild, judge: Path) -> None:
+    refused = run_scribe(guild)
     assert (refused.code, refused.json["error"]["code"]) == (4, "not_trusted")
     assert '"output_schema": null' in guild("worker", "show", "scribe", "--json").out
     guild("trust", "--yes")
-    done = run(guild)
+    done = run_scribe(guild)
     assert (done.code, done.json["output"]) == (0, {"score": 7})
     assert "11 is greater than the maximum of 10" in guild("log", done.json["run"], "--json").out
     out = guild("worker", "show", "scribe").out
     assert "output schema (report.model:Report)" in out
     assert '"maximum": 10' in out
     (judge / "report" / "more.py").write_text("x = 1\n")
-    assert run(guild).code == 4, "a module more may be imported by the others"
+    assert run_scribe(guild).code == 4, "the other modules could import the new one"
 
 
-def test_misses_of_a_model_are_an_error_in_the_end(guild: Guild, judge: Path) -> None:
+def test_repeated_invalid_output_fails_the_run(guild: Guild, judge: Path) -> None:
     put_script(judge, *[{"output": {"score": 11}}] * 3)
     guild("trust", "--yes")
-    ran = run(guild)
+    ran = run_scribe(guild)
     assert (ran.code, ran.json["error"]["code"]) == (1, "runtime_failed")
 
 
-def test_a_run_goes_on_with_the_schema_that_was_frozen(guild: Guild, judge: Path) -> None:
+def test_a_resumed_run_keeps_its_recorded_schema(guild: Guild, judge: Path) -> None:
     put_worker(judge, output_schema_ref="report.model:Report")
     write = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "a.md", "content": "x"}}
     put_script(judge, write, {"output": {"score": 7}})
     guild("trust", "--yes")
-    ask = run(guild).json["asks"][0]["ask"]
+    ask = run_scribe(guild).json["asks"][0]["ask"]
     (judge / "report" / "model.py").write_text("1 / 0")
     ran = guild("answer", ask, "yes", "--output", "json")
     assert (ran.code, ran.json["output"]) == (0, {"score": 7}), "the module is not imported again"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("Report = 1", "report.model:Report is not a model"),
         ("import nowhere", "No module named 'nowhere'"),
@@ -412,28 +412,28 @@ def test_a_run_goes_on_with_the_schema_that_was_frozen(guild: Guild, judge: Path
         (MODEL.replace("Report", "Other"), "no such name"),
     ],
 )
-def test_a_model_that_is_none_is_told_by_validate_and_by_a_run(guild: Guild, judge: Path, text: str, said: str) -> None:
+def test_an_invalid_model_is_reported_by_check_run_and_plan(guild: Guild, judge: Path, text: str, message: str) -> None:
     (judge / "report" / "model.py").write_text(text)
     guild("trust", "--yes")
     for words in (["check"], ["run", "scribe", "go"], ["plan", "scribe"]):
         ran = guild(*words)
-        assert said in ran.out + ran.err
+        assert message in ran.out + ran.err
         assert "Traceback" not in ran.err
         assert ran.code == 0 if words[0] == "plan" else ran.code in (1, 2)
 
 
-def test_importing_it_has_no_effect_outside_its_child(guild: Guild, judge: Path) -> None:
+def test_importing_a_model_has_no_effect_outside_its_process(guild: Guild, judge: Path) -> None:
     mark = judge / "mark"
     effect = f"try:\n    open({str(mark)!r}, 'w')\nexcept OSError:\n    pass\n"
     (judge / "report" / "model.py").write_text(effect + MODEL)
     for words in (["plan", "scribe"], ["check"], ["run", "scribe", "go"], ["trust", "--yes"]):
         guild(*words)
-    assert run(guild).code == 0
+    assert run_scribe(guild).code == 0
     assert not mark.exists()
 
 
 def test_a_worker_cannot_trust(guild: Guild, post: Path) -> None:
-    """Not by a tool, for there is none, and not by the command, for it does not see the hall."""
+    """No tool grants trust, and the command cannot reach the hall from the confinement."""
     call: dict[str, Any] = {
         "call": "Bash",
         "with": {"command": "guild trust --yes || python3 -m guildhall trust --yes"},
@@ -442,4 +442,4 @@ def test_a_worker_cannot_trust(guild: Guild, post: Path) -> None:
     put_script(post, call, DONE)
     ran = guild("run", "sly", "go", "--output", "json", "--approve-all")
     assert ran.code == 0
-    assert standings(guild) == {"toolboxes/post.py": "new"}
+    assert read_standings(guild) == {"toolboxes/post.py": "new"}

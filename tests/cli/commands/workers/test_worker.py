@@ -1,4 +1,4 @@
-"""`guild worker`: the workers from their first draft to their retirement."""
+"""`guild worker`: list, show, create, lock and retire workers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ sandboxes:
 """
 
 
-def test_workers_are_listed_broken_ones_too(guild: Guild, scribe: Path) -> None:
+def test_workers_are_listed_including_invalid_files(guild: Guild, scribe: Path) -> None:
     (scribe / "workers" / "broken.yaml").write_text("name: broken\ntoolz: []\n")
     out = guild("worker", "ls").out
     assert "Writes one line" in out
     assert any("broken" in line and "toolz" in line for line in out.splitlines())
-    told = {line["name"]: line for line in guild("worker", "ls", "--json").json}
-    assert told["scribe"]["error"] is None
-    assert told["broken"]["error"]
+    workers = {line["name"]: line for line in guild("worker", "ls", "--json").json}
+    assert workers["scribe"]["error"] is None
+    assert workers["broken"]["error"]
 
 
-def test_no_workers(guild: Guild, project: Path) -> None:
+def test_an_empty_list_prints_how_to_create_a_worker(guild: Guild, project: Path) -> None:
     ran = guild("worker", "ls")
     assert ran.code == 0
     if not ran.out:
@@ -46,7 +46,7 @@ def test_no_workers(guild: Guild, project: Path) -> None:
 
 def test_a_worker_is_shown(guild: Guild, scribe: Path) -> None:
     out = guild("worker", "show", "scribe").out
-    for part in ("scribe", "Writes one line", "active", "sandboxes: ", "Write what you are told."):
+    for part in ("scribe", "Writes one line", "active", "sandboxes: ", "Write the requested line."):
         assert part in out
     assert guild("plan", "scribe").out in out, "the plan is the same text"
     assert guild("worker", "show", "workers/scribe.yaml", "--json").json["name"] == "scribe"
@@ -67,29 +67,29 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
         "ok worker scribe",
         "invalid worker broken",
     }
-    told = guild("check", "scribe", "workers/broken.yaml", "--json")
-    assert told.code == 2
-    assert [line["ok"] for line in told.json] == [True, False]
+    checked = guild("check", "scribe", "workers/broken.yaml", "--json")
+    assert checked.code == 2
+    assert [line["ok"] for line in checked.json] == [True, False]
     assert guild("check", "nobody").code == 3
 
 
-def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> None:
-    """By validate, by the doctor, and by a run: the same list."""
+def test_all_missing_parts_are_named(guild: Guild, scribe: Path) -> None:
+    """`guild check`, `guild doctor` and `guild run` report the same list."""
     (scribe / "workers" / "wish.yaml").write_text(WISHFUL)
     env = {"GUILDHALL_CLAUDE": str(scribe / "claude")}
     checked = guild("check", "wish", "--json", env=env)
     assert checked.code == 1
-    told = [error["message"] for error in checked.json[0]["errors"]]
+    messages = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        f"runtime claude: Claude Code is needed, and GUILDHALL_CLAUDE names {scribe}/claude, and nothing is there",
-        f"model: there is no script {scribe}/none.yaml",
+        f"runtime claude needs Claude Code: GUILDHALL_CLAUDE names {scribe}/claude, which does not exist",
+        f"model: script not found: {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
-        "toolboxes: there is no toolbox 'mail'",
-        "members: there is no member 'ada'",
+        "toolboxes: unknown toolbox 'mail'",
+        "members: unknown member 'ada'",
         f"sandboxes.in.path: the folder {scribe}/nowhere does not exist",
-        f"output_schema_ref: there is no module a in {scribe}",
+        f"output_schema_ref: unknown module a in {scribe}",
     ]
-    assert told == expected
+    assert messages == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
     assert checked.json[0]["warnings"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
     shown = guild("check", "wish", env=env)
@@ -105,30 +105,30 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "message"),
     [
-        ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: there is no file "),
+        ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: file not found: "),
         ("output_schema_ref: answers.yaml.json", "answers.yaml.json: not JSON"),
         ("model: script:guildhall.yaml", "guildhall.yaml:1: model: unknown field"),
     ],
 )
-def test_files_that_a_worker_names_are_checked_too(guild: Guild, scribe: Path, field: str, said: str) -> None:
+def test_files_that_a_worker_names_are_checked_too(guild: Guild, scribe: Path, field: str, message: str) -> None:
     (scribe / "answers.yaml.json").write_text("{")
     (scribe / "workers" / "scribe.yaml").write_text(f"{WORKER}{field}\n")
     for words in (["check"], ["run", "scribe", "go"]):
         ran = guild(*words)
         assert ran.code == 2
-        assert said in ran.err
+        assert message in ran.err
 
 
-def test_nothing_to_check(guild: Guild, project: Path) -> None:
+def test_an_empty_project_has_nothing_to_check(guild: Guild, project: Path) -> None:
     ran = guild("check")
     assert (ran.code, ran.out) == (0, "")
     assert "Nothing to check" in ran.err
 
 
 @pytest.mark.req("DO-9")
-def test_a_life(guild: Guild, scribe: Path) -> None:
+def test_a_worker_goes_from_draft_to_retired(guild: Guild, scribe: Path) -> None:
     made = guild("worker", "new", "helper", "--json").json
     assert made["worker"] == "helper"
     assert guild("check", "helper").code == 0
@@ -162,7 +162,7 @@ HOSTILE = ["", " ", "a\nb", "x" * 5000, "../x", "no such worker"]
     ("verb", "name"),
     [*(("new", name) for name in HOSTILE), *(("show", name) for name in HOSTILE), ("lock", "nobody"), ("retire", "")],
 )
-def test_names_that_cannot_be(guild: Guild, scribe: Path, verb: str, name: str) -> None:
+def test_invalid_names_are_rejected(guild: Guild, scribe: Path, verb: str, name: str) -> None:
     ran = guild("worker", verb, name)
     assert ran.code in (2, 3)
     assert ran.out == ""

@@ -46,7 +46,7 @@ async def serve(ctx: Context) -> None:
     operations = WorkerMethods(HallJobs(client, ctx.args.worker, lambda: ctx.frame, name=worker.name))
     listener = Listener(port=ctx.args.port)
     offer = Offer(name=worker.name, version=__version__, worker=operations)
-    await listener.listen(Endpoint.of_one(offer, secret))
+    await listener.listen(Endpoint.for_offer(offer, secret))
     url = f"http://127.0.0.1:{listener.port}{PATH}"
     text = f"{worker.name} serves at {url}\nAuthorization: Bearer {secret}"
     ctx.print({"worker": worker.name, "url": url, "secret": secret}, text)

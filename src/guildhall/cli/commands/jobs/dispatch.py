@@ -90,7 +90,7 @@ def _job_of(ctx: Context, task: str, fields: dict[str, Any]) -> Dispatch:
     config |= {_JOB_CONFIG[name]: value for name, value in fields.items() if name in _JOB_CONFIG}
     job = Dispatch(description=label_of(task) if description is None else description, task=task, config=config)
     job.check()
-    for name, meant in job.near_misses.items():
+    for name, meant in job.misspelled_fields.items():
         known = ctx.screen.one_line(name, 40)
         ctx.screen.note(f"--config: {known} is passed to the worker. Did you mean {meant}?", "yellow")
     return job

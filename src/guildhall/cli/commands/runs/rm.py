@@ -19,7 +19,7 @@ def _id(text: str) -> str:
     kind = next((noun for letter, noun in ((RUN, "run"), (ASK, "ask")) if is_kind(id, letter)), None)
     if kind is not None:
         raise NotFound(f"cannot delete {text}: it is {'a' if kind == 'run' else 'an'} {kind}", hint=_HINT)
-    raise NotFound(f"there is no job, commission or meeting {text[:60]!r}", hint="`guild ls` lists them.")
+    raise NotFound(f"unknown job, commission or meeting {text[:60]!r}", hint="`guild ls` lists them.")
 
 
 _HINT = "Only jobs, commissions and meetings can be deleted."

@@ -16,7 +16,7 @@ from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.host.protocol import pin_of
 
 if TYPE_CHECKING:
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -37,7 +37,7 @@ async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool
     """Write the script of a run to a file and trust the file, or print the script if no file is given."""
     client, screen = ctx.client, ctx.screen
     text = screen.redact(await client.runs.script(run))  # the hall does not know all secrets of this terminal
-    untrusted: list[Seen] = []
+    untrusted: list[FileTrust] = []
     if file is not None:
         _write(file, text, force=force)
         with suppress(GuildError):  # it has no test

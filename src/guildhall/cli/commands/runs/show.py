@@ -15,8 +15,8 @@ from guildhall.cli.format.projects import print_commission, print_meeting, warn_
 from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, usage_line
 from guildhall.cli.format.workflows import print_workflow
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
-from guildhall.runtimes.catalog import ROWS
-from guildhall.runtimes.model import labelled
+from guildhall.runtimes.catalog import RUNTIMES
+from guildhall.runtimes.model import attachment_label
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -116,7 +116,7 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
 
 
 def _print_run(shown: RunDetails, screen: Screen) -> None:
-    run, runtime, origin, error = shown.run, ROWS[shown.runtime], shown.run.forked_from, shown.run.error
+    run, runtime, origin, error = shown.run, RUNTIMES[shown.runtime], shown.run.forked_from, shown.run.error
     rows = [
         ["run", run.id],
         ["called by", run.parent or ""],
@@ -127,7 +127,7 @@ def _print_run(shown: RunDetails, screen: Screen) -> None:
         ["started", run.created_at],
         ["forked from", f"{origin.run} after entry {origin.at}" if origin else ""],
         ["ended", run.ended_at or ""],
-        *(["attached", labelled(file)] for file in shown.attachments),
+        *(["attached", attachment_label(file)] for file in shown.attachments),
         ["used", usage_line(shown)],
         *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS if error),
         *(["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below),

@@ -17,7 +17,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.demo.stories import GuildStory, OfficeStory, ReviewStory
 from guildhall.core.errors import UsageError
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.discovery import Programs
 
 _MAX_TRIES = 30
@@ -37,7 +37,7 @@ def demo(ctx: Context) -> None:
     if sum(map(bool, (args.guild, args.office, args.runtime))) > 1:
         raise UsageError("choose one demo: --guild, --office or --runtime")
     if args.runtime:
-        Programs(os.environ).demand(ROWS[args.runtime])
+        Programs(os.environ).check_installed(RUNTIMES[args.runtime])
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(exit_codes.INTERRUPTED))
     folder = Path(tempfile.mkdtemp(prefix="guild-demo-")).resolve()

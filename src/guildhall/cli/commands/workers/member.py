@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.cli.screen import Screen
-    from guildhall.members.model import MemberShown
+    from guildhall.members.model import MemberDetails
 
 _NAME = argument("name", metavar="NAME", help="a member's name, or project/NAME, or home/NAME")
 
@@ -29,13 +29,13 @@ async def ls(ctx: Context) -> None:
     ctx.print_table([_row(one, ctx.screen) for one in members], members, head=head, empty=empty)
 
 
-def _row(shown: MemberShown, screen: Screen) -> list[str]:
+def _row(shown: MemberDetails, screen: Screen) -> list[str]:
     member = shown.member
     summary = screen.one_line(member.error or member.description or "", 80)
-    return [member.name, _state(shown), member.scope, "jobs" if member.takes_work else "", summary]
+    return [member.name, _state(shown), member.scope, "jobs" if member.accepts_jobs else "", summary]
 
 
-def _state(shown: MemberShown) -> str:
+def _state(shown: MemberDetails) -> str:
     if shown.member.error is not None:
         return "invalid"
     return "not trusted" if not shown.trusted else "not running" if shown.state == "trusted" else shown.state
@@ -47,7 +47,7 @@ async def show(ctx: Context) -> None:
     ctx.print(await client.members.get(ctx.args.name, ctx.frame), _print)
 
 
-def _print(shown: MemberShown, screen: Screen) -> None:
+def _print(shown: MemberDetails, screen: Screen) -> None:
     member, manifest = shown.member, shown.member.manifest
     assert manifest is not None
     rows = [

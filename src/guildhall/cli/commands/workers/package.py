@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, Refused
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workers.model import PackageShown
+    from guildhall.workers.model import PackageDetails
 
 _MAX_POSTURE_CHARS = 2_000  # characters of a posture that are shown before it is added
 
@@ -40,7 +40,7 @@ async def show(ctx: Context) -> None:
     ctx.print(await client.packages.get(ctx.args.name, ctx.frame), _print)
 
 
-def _print(shown: PackageShown, screen: Screen) -> None:
+def _print(shown: PackageDetails, screen: Screen) -> None:
     package = shown.package
     rights = shown.rights or {}
     rows = [
@@ -113,7 +113,7 @@ async def add(ctx: Context) -> int | None:
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
     added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
-    kept = str(added.kept) if added.kept else None
+    kept = str(added.backup) if added.backup else None
     ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
     if kept and not ctx.as_json:
         screen.note(f"The one that was there is kept: {kept}")

@@ -15,7 +15,7 @@ from guildhall.core.errors import GuildError
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.runs.plan.model import Plan
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 _NAME = argument("name", metavar="NAME", type=worker_name, help="the worker's name")
 
@@ -29,7 +29,7 @@ async def ls(ctx: Context) -> None:
     ctx.print_table([_row(one) for one in listed], listed, head=head, empty=empty)
 
 
-def _row(one: Listed) -> list[str]:
+def _row(one: WorkerListing) -> list[str]:
     status = "broken" if one.error else f"{one.status}, locked" if one.locked else str(one.status)
     return [one.name, status, one.scope, one.error or one.description or ""]
 
@@ -80,9 +80,9 @@ def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
 
 
 def _status(worker: Worker) -> str:
-    if worker.changed:
+    if worker.is_changed:
         return f"{worker.status}, locked; the file has changed since: guild worker unlock {worker.name}"
-    return f"{worker.status}, locked" if worker.locked else worker.status
+    return f"{worker.status}, locked" if worker.is_locked else worker.status
 
 
 @command(

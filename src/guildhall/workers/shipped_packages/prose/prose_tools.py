@@ -1,4 +1,4 @@
-"""Tools that look at a text. They need nothing beside it: neither files nor a network."""
+"""Tools that analyse a text. They use no files and no network."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from guildhall import tool
 
 _SENTENCE = re.compile(r"[^.!?]+[.!?]*")
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*\s*$")
-_A_MINUTE = 220  # words that a person reads
+_WORDS_PER_MINUTE = 220  # of a reader
 
 
 @tool(repeatable=True)
 def measure_text(text: str, longest_sentence: int = 30) -> str:
-    """Counts words and sentences, estimates the reading time, and names the sentences that are too long.
+    """Count words and sentences, estimate the reading time, and list the sentences that are too long.
 
     Args:
         text: The text.
-        longest_sentence: Words that a sentence may have.
+        longest_sentence: Maximum number of words in a sentence.
     """
     words = text.split()
-    sentences = [one.strip() for one in _SENTENCE.findall(text) if one.strip()]
-    long = [one for one in sentences if len(one.split()) > longest_sentence]
-    minutes = max(1, round(len(words) / _A_MINUTE)) if words else 0
+    sentences = [sentence.split() for sentence in _SENTENCE.findall(text) if sentence.strip()]
+    long = [sentence for sentence in sentences if len(sentence) > longest_sentence]
+    minutes = max(1, round(len(words) / _WORDS_PER_MINUTE)) if words else 0
     lines = [f"{len(words)} words, {len(sentences)} sentences, about {minutes} min to read."]
-    lines += [f"{len(one.split())} words: {' '.join(one.split()[:12])} ..." for one in long]
+    lines += [f"{len(sentence)} words: {' '.join(sentence[:12])} ..." for sentence in long]
     return "\n".join(lines)
 
 
 @tool(repeatable=True)
 def outline_markdown(text: str) -> str:
-    """The headings of a Markdown text, indented by their level, each with the words below it.
+    """List the headings of a Markdown text, indented by level, each with the number of words below it.
 
     Args:
-        text: The Markdown.
+        text: The Markdown text.
     """
     found: list[tuple[int, str, int]] = []
     fenced = False

@@ -1,1 +1,1 @@
-"""Reckoning with dates."""
+"""Calculations with dates."""

@@ -1,9 +1,9 @@
-"""The keeper program: starts a member, stays beside it, and terminates it when the hall ends.
+"""Supervisor program: starts a member, waits for its exit, and terminates it when the hall ends.
 
-Usage: `python -I -S keeper.py PARENT GRACE COMMAND...`
-When the hall stops the member, or dies, the keeper sends SIGTERM to the member and waits for the grace period. Then it
-kills the member and all processes that the member has started.
-Does not restart a member (`process.py`). Does not import Guildhall, so that it starts at once.
+Usage: `python -I -S supervisor.py PARENT GRACE COMMAND...`
+When the hall stops the member, or dies, the supervisor sends SIGTERM to the member and waits for the grace period. Then
+it kills the member and all processes that the member has started.
+Does not restart a member: `members.process` does. Does not import Guildhall, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-_PRCTL = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux has it
+_PRCTL = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux only
 _PDEATHSIG, _SUBREAPER = 1, 36
-_CANNOT = 127  # as a shell says it
-_END_SECONDS = 5.0
+_COMMAND_NOT_FOUND = 127  # the exit code of a shell
+_KILL_TIMEOUT_S = 5.0
 
 
-class _Leave(Exception):
-    """The hall wants the member to leave, or is gone."""
+class _StopRequested(Exception):
+    """The hall stops the member, or has died."""
 
 
 def main() -> NoReturn:
-    parent, grace, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-    _prctl(_SUBREAPER, 1)  # what the member leaves behind becomes ours, to be ended
-    signal.signal(signal.SIGTERM, _leave)
+    parent, grace_s, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    _prctl(_SUBREAPER, 1)  # orphans of the member become our children, so that we can kill them
+    signal.signal(signal.SIGTERM, _request_stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(1)
     child = os.fork()
     if child == 0:
-        _become(command)
+        _execute(command)
     code = 1
     try:
-        code = _code(os.waitpid(child, 0)[1])
-    except _Leave:
+        code = _exit_code(os.waitpid(child, 0)[1])
+    except _StopRequested:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        code = _let_go(child, grace)
+        code = _terminate(child, grace_s)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if _PRCTL is None:  # nothing became ours: its group is all that can be reached
+        if _PRCTL is None:  # orphans are not our children: only the process group can be killed
             with contextlib.suppress(OSError):
                 os.killpg(child, signal.SIGKILL)
-        _end_children()
+        _kill_children()
     sys.exit(code)
 
 
@@ -58,39 +58,39 @@ def _prctl(option: int, value: int) -> None:
         _PRCTL(option, value)
 
 
-def _leave(number: int, _frame: object) -> NoReturn:
-    raise _Leave
+def _request_stop(number: int, _frame: object) -> NoReturn:
+    raise _StopRequested
 
 
-def _become(command: list[str]) -> NoReturn:
+def _execute(command: list[str]) -> NoReturn:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
-        _prctl(_PDEATHSIG, signal.SIGKILL)  # should the keeper itself be killed
+        _prctl(_PDEATHSIG, signal.SIGKILL)  # in case the supervisor itself is killed
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"{command[0]} cannot be started: {error.strerror}\n".encode())
+        os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
     finally:
-        os._exit(_CANNOT)
+        os._exit(_COMMAND_NOT_FOUND)
 
 
-def _let_go(child: int, grace: float) -> int:
-    """Asks it to leave, and waits for a while."""
+def _terminate(child: int, grace_s: float) -> int:
+    """Send SIGTERM and wait for the grace period. Return the exit code."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGTERM)
-    until = time.monotonic() + grace
-    while time.monotonic() < until:
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
-            return _code(status)
+            return _exit_code(status)
         time.sleep(0.01)
     return 128 + signal.SIGKILL
 
 
-def _end_children() -> None:
-    until = time.monotonic() + _END_SECONDS
-    while time.monotonic() < until:
+def _kill_children() -> None:
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
         for child in _children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
@@ -113,7 +113,7 @@ def _children() -> list[int]:
     return found
 
 
-def _code(status: int) -> int:
+def _exit_code(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

@@ -1,4 +1,4 @@
-"""Voting: creates proposals, counts votes, decides results and carries them out.
+"""Votes of a room: creates proposals, counts votes, decides results and carries them out.
 
 A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
 also ends at its timeout, or when the team is idle. The room carries out the result of a binding proposal: a role, a
@@ -24,6 +24,7 @@ from guildhall.room.document_stores import check_path
 from guildhall.room.model import (
     PERSON,
     SYSTEM,
+    MessageKind,
     MessageText,
     Outcome,
     Proposal,
@@ -33,13 +34,12 @@ from guildhall.room.model import (
     check_line,
 )
 from guildhall.room.operation import READS, WRITES, Turn, operation
-from guildhall.room.text import announcement, outcome_text, proposal_text
+from guildhall.room.text import announcement_text, outcome_text, proposal_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
-
 
 Ending = Literal["vote", "timeout", "idle"]  # idle: no agent can move
 DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
@@ -125,7 +125,7 @@ def proposal_create(
     )
     records.add_proposal(turn.connection, turn.room.id, proposal)
     voters = [name for name in agents if name != turn.actor.name] if turn.actor.name != SYSTEM else []
-    post(turn, MessageText.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
+    post(turn, MessageText.quote(announcement_text(proposal)), kind="proposal", to=voters, hops=proposal.hops)
     turn.add_event("proposal", **proposal.as_dict())
     return {"text": f"Opened {proposal.id}. Vote on it yourself, too.", "id": proposal.id}
 
@@ -237,28 +237,17 @@ def _end_all(turn: Turn, ending: Sequence[Proposal], how: Ending) -> dict[str, A
 
 
 def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
-    cast = records.list_votes(turn.connection, turn.room.id, proposal.number)
-    votes = {vote.agent: vote.choice for vote in cast}
+    votes = {vote.agent: vote.choice for vote in records.list_votes(turn.connection, turn.room.id, proposal.number)}
     outcome = decide(proposal, votes, how, turn.at)
     if outcome is None:
         return None
-    values = {"status": outcome.status, "result": outcome.result, "reason": outcome.reason, "ended_at": turn.at}
+    values = {**vars(outcome), "ended_at": turn.at}
     records.change_proposal(turn.connection, turn.room.id, proposal.number, **values)
     turn.add_event("proposal", **{**proposal.as_dict(), **values})
-    mark = "EXPIRED" if outcome.status == "expired" else "RESOLVED"
-    notified = (
-        [proposal.creator] if proposal.creator in proposal.eligible and proposal.creator != turn.actor.name else []
-    )
-    post(
-        turn,
-        MessageText.quote(
-            f"[{mark}] {proposal.id} {proposal.title!r}: {outcome.result or 'no result'} ({outcome.reason})"
-        ),
-        kind="expired" if outcome.status == "expired" else "resolved",
-        to=_known_agents(turn, notified),
-        sender=SYSTEM,
-        hops=_result_hops(turn, proposal),
-    )
+    kind = "expired" if outcome.status == "expired" else "resolved"
+    text = f"[{kind.upper()}] {proposal.id} {proposal.title!r}: {outcome.result or 'no result'} ({outcome.reason})"
+    notify_creator = proposal.creator in proposal.eligible and proposal.creator != turn.actor.name
+    _post_result(turn, proposal, kind, text, to=[proposal.creator] if notify_creator else [])
     if proposal.binding and outcome.result is not None:
         _carry_out(turn, proposal, outcome.result)
     return outcome
@@ -266,29 +255,24 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
 
 def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
     if proposal.type == "election":
-        now = (
-            records.find_room(turn.connection, turn.room.id) or turn.room
-        )  # the same turn may have decided another election
+        # Not `turn.room`: the same turn may have decided another election.
+        now = records.find_room(turn.connection, turn.room.id) or turn.room
         roles = {**now.roles, _normalise_title(proposal.title): result}
         records.change_room(turn.connection, turn.room.id, roles=roles)
         if _normalise_title(proposal.title) in _OWNER_TITLES:
             records.change_room(turn.connection, turn.room.id, owner=result)
-    elif proposal.type == "assignment" and _known_agents(turn, [result]):
+    elif proposal.type == "assignment" and result in records.agent_names(turn.connection, turn.room.id):
         records.change_agent(turn.connection, turn.room.id, result, turn.at, task=proposal.title)
         text = f"{proposal.title}\nThis task was assigned to you by {proposal.id}."
-        post(
-            turn,
-            MessageText.quote(text),
-            kind="assignment",
-            to=[result],
-            sender=SYSTEM,
-            hops=_result_hops(turn, proposal),
-        )
+        _post_result(turn, proposal, "assignment", text, to=[result])
 
 
-def _result_hops(turn: Turn, proposal: Proposal) -> int:
-    """Return the hops of a message about the result: above those of the proposal and of the deciding turn."""
-    return max(proposal.hops + 1, next_hops(turn)) if proposal.creator not in (PERSON, SYSTEM) else next_hops(turn)
+def _post_result(turn: Turn, proposal: Proposal, kind: MessageKind, text: str, *, to: Sequence[str]) -> None:
+    """Post a message about a result. Its hops exceed those of an agent's proposal and of the deciding turn."""
+    hops = next_hops(turn)
+    if proposal.creator not in (PERSON, SYSTEM):
+        hops = max(proposal.hops + 1, hops)
+    post(turn, MessageText.quote(text), kind=kind, to=to, sender=SYSTEM, hops=hops)
 
 
 # Decisions
@@ -312,9 +296,8 @@ def decide(proposal: Proposal, votes: Mapping[str, str], ending: Ending, at: str
         if winner is not None:
             return Outcome(status="resolved", result=winner, reason=turnout)
         if complete and not _can_still_win(proposal, counts, everyone - cast, everyone):
-            return Outcome(
-                status="rejected", result=None, reason=f"no option was {_RULE_TEXTS[proposal.resolution]}; {turnout}"
-            )
+            why = f"no option was {_RULE_TEXTS[proposal.resolution]}"
+            return Outcome(status="rejected", result=None, reason=f"{why}; {turnout}")
     if ending == "vote":
         return None
     why = "the time to vote was up" if ending == "timeout" else "no agent could vote any more"
@@ -405,11 +388,6 @@ def _get_open(turn: Turn, id: str) -> Proposal:
     return proposal
 
 
-def _known_agents(turn: Turn, names: Sequence[str]) -> list[str]:
-    agents = records.agent_names(turn.connection, turn.room.id)
-    return [name for name in names if name in agents]
-
-
 def _check_choices(**given: tuple[str, Any]) -> None:
     """Raise UsageError for a value that is not one of its Literal type."""
     for name, (value, choices) in given.items():
@@ -430,12 +408,8 @@ def _check_not_decided(turn: Turn, type: ProposalType, title: str, *, binding: b
             if decided and _normalise_title(one.title) == _normalise_title(title):
                 hint = "A binding decision cannot be proposed again. Use another title for another question."
                 raise Refused(f"{one.id} has decided {one.title!r}: {one.result}", hint=hint)
-    if (
-        type == "election"
-        and binding
-        and turn.room.settings.get("owner_fixed")
-        and _normalise_title(title) in _OWNER_TITLES
-    ):
+    elects_owner = type == "election" and binding and _normalise_title(title) in _OWNER_TITLES
+    if elects_owner and turn.room.settings.get("owner_fixed"):
         raise Refused(f"the workflow file sets the document owner: {turn.room.owner}")
 
 

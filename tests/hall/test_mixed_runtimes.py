@@ -1,4 +1,4 @@
-"""One team, three runtimes: an agent of our own, the real Claude Code and the real Codex in one room."""
+"""A workflow with three runtimes: pydantic-ai, Claude Code and Codex."""
 
 from __future__ import annotations
 

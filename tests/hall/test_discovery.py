@@ -1,4 +1,4 @@
-"""Finding a hall: by its lock and its file, and never by one that was left behind."""
+"""Discovery of a hall by its lock and its address file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guildhall import __version__
 from guildhall.core.errors import HallUnavailable
 from guildhall.hall.client.discovery import Address, check_same_version, find_hall, is_embedded, stop
 from guildhall.hall.composition.hall import Hall
-from tests.hall.served import served
+from tests.hall.hall_server import serve_hall
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -25,11 +25,11 @@ ADDRESS = Address(
 )
 
 
-def test_it_is_found_while_it_lives_and_only_then(home: Home) -> None:
+def test_a_hall_is_found_only_while_it_runs(home: Home) -> None:
     assert find_hall(home) is None
 
     async def go() -> None:
-        async with served(home) as hall:
+        async with serve_hall(home) as hall:
             found = find_hall(home)
             assert found == hall.address
             assert found is not None
@@ -41,10 +41,10 @@ def test_it_is_found_while_it_lives_and_only_then(home: Home) -> None:
     asyncio.run(go())
 
 
-def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
+def test_an_address_file_is_valid_only_with_the_lock_of_its_boot(home: Home) -> None:
     home.path.mkdir(mode=0o700)
     ADDRESS.write(home.address)
-    assert find_hall(home) is None, "nobody holds the lock"
+    assert find_hall(home) is None, "no process holds the lock"
     hall = Hall(home, environ={})
     try:
         assert find_hall(home) is None, "a command holds it"
@@ -64,8 +64,8 @@ def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
             {"pid": "1"},
             {"more": 1},
         ):
-            told = {**json.loads(home.address.read_text()), **wrong}
-            (home.path / "draft").write_text(json.dumps(told))
+            address = {**json.loads(home.address.read_text()), **wrong}
+            (home.path / "draft").write_text(json.dumps(address))
             (home.path / "draft").chmod(0o600)
             (home.path / "draft").rename(home.address)
             assert find_hall(home) is None, wrong
@@ -76,7 +76,7 @@ def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "{}", "\udcff"])
-def test_what_is_no_address_is_none(home: Home, text: str) -> None:
+def test_an_invalid_address_file_is_ignored(home: Home, text: str) -> None:
     hall = Hall(home, environ={}, is_persistent=True)
     try:
         home.address.write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -87,18 +87,18 @@ def test_what_is_no_address_is_none(home: Home, text: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
-def test_a_file_that_others_may_change_is_told(home: Home, mode: int) -> None:
+def test_an_address_file_open_to_other_users_is_refused(home: Home, mode: int) -> None:
     hall = Hall(home, environ={}, is_persistent=True)
     try:
         ADDRESS.write(home.address)
         home.address.chmod(mode)
-        with pytest.raises(HallUnavailable, match="others"):
+        with pytest.raises(HallUnavailable, match="other users"):
             find_hall(home)
     finally:
         hall.release()
 
 
-def test_a_pipe_in_the_place_of_the_file_holds_nobody_up(home: Home) -> None:
+def test_a_pipe_instead_of_the_address_file_is_refused_at_once(home: Home) -> None:
     hall = Hall(home, environ={}, is_persistent=True)
     try:
         os.mkfifo(home.address, 0o600)
@@ -108,21 +108,21 @@ def test_a_pipe_in_the_place_of_the_file_holds_nobody_up(home: Home) -> None:
         hall.release()
 
 
-def test_the_token_is_not_in_what_is_printed_of_an_address() -> None:
+def test_the_repr_of_an_address_has_no_token() -> None:
     assert "secret" not in repr(ADDRESS)
 
 
-def test_only_the_same_version_is_spoken_to() -> None:
+def test_a_hall_of_another_version_is_refused() -> None:
     assert check_same_version(ADDRESS) == ADDRESS
     with pytest.raises(HallUnavailable, match=r"version 9\.9") as caught:
         check_same_version(replace(ADDRESS, version="9.9"))
     assert "guild hall stop" in (caught.value.hint or "")
 
 
-def test_stopping_what_is_gone_is_no_error() -> None:
+def test_stopping_an_exited_process_is_not_an_error() -> None:
     stop(2**22 - 3)
 
 
 @pytest.mark.parametrize(("value", "embedded"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])
-def test_the_variable_that_keeps_all_in_one_process(value: str | None, embedded: bool) -> None:
+def test_guildhall_embedded_selects_the_embedded_hall(value: str | None, embedded: bool) -> None:
     assert is_embedded({} if value is None else {"GUILDHALL_EMBEDDED": value}) is embedded

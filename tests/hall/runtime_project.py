@@ -1,4 +1,4 @@
-"""What the tests of programs as runtimes stand on: a project with a worker of such a runtime, and the real command."""
+"""A project with a worker whose runtime is a program such as Codex, used through the real command."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild, Ran
 
-_WITHIN = 150.0  # seconds: OpenCode takes five of a whole processor each time, and there may be many who want one
+_TIMEOUT_S = 150.0  # OpenCode uses five seconds of CPU time for each start, and other tests run at the same time
 
 
-class Office:
-    """A project with a worker whose runtime is a program of others."""
+class RuntimeProject:
+    """A project with a worker that an external program executes."""
 
     def __init__(self, guild: Guild, project: Path, runtime: str, program: Path) -> None:
         self.guild = guild
@@ -29,44 +29,44 @@ class Office:
         (project / "notes").mkdir()
         (project / "workers").mkdir()
 
-    def put(self, steps: list[dict[str, Any]], **fields: Any) -> None:
-        """Its worker bob, and what his model says."""
+    def write_worker(self, steps: list[dict[str, Any]], **fields: Any) -> None:
+        """Write the file of the worker `bob`, and the script of its model."""
         worker = {
             "runtime": self.runtime,
             "instructions": "You are Bob.",
             "base": False,
             "model": "script:script.yaml",
             "sandboxes": {"notes": {"path": "./notes", "mode": "rw"}},
-            **({"accepts_risk": True} if self.runtime == "cursor" else {}),  # it has the network
+            **({"accepts_risk": True} if self.runtime == "cursor" else {}),  # it uses the network itself
             **fields,
         }
         (self.project / "workers" / "bob.yaml").write_text(json.dumps(worker))
         (self.project / "script.yaml").write_text(json.dumps({"workers": {"bob": [steps]}}))
 
     def run(self, *words: str, task: str = "Go.") -> Ran:
-        return self.guild("run", "bob", task, *words, env=self.env, timeout=_WITHIN)
+        return self.guild("run", "bob", task, *words, env=self.env, timeout=_TIMEOUT_S)
 
     def start(self, event: str, task: str = "Go.") -> tuple[subprocess.Popen[str], str]:
-        """A run that is under way and has come to an event, and its id."""
+        """Start a run, wait for an event, and return the process and the id of the run."""
         process = self.guild.start("run", "bob", task, "--output", "stream-json", env=self.env)
         assert process.stdout is not None
         for line in process.stdout:
-            if (said := json.loads(line))["type"] == event:
-                return process, said["run"]
+            if (data := json.loads(line))["type"] == event:
+                return process, data["run"]
         raise AssertionError(process.communicate())
 
     def resume(self, run: str) -> Ran:
-        return self.guild("resume", run, env=self.env, timeout=_WITHIN)
+        return self.guild("resume", run, env=self.env, timeout=_TIMEOUT_S)
 
-    def kinds(self, run: str, kind: str) -> list[dict[str, Any]]:
-        """What the journal of a run has of a kind."""
+    def read_entries(self, run: str, kind: str) -> list[dict[str, Any]]:
+        """Return the data of all journal entries of a kind."""
         entries = map(json.loads, self.guild("log", run, "--json").out.splitlines())
         return [entry["data"] for entry in entries if entry["kind"] == kind]
 
     def kill_program(self, process: subprocess.Popen[str]) -> None:
-        """Kills the program that a command has started, and nothing else."""
-        found = [pid for pid in _below(process.pid) if _runs(pid, self.program)]
-        assert found, "the program is not at work"
+        """Kill only the program that a command has started."""
+        found = [pid for pid in _descendants(process.pid) if _is_running(pid, self.program)]
+        assert found, "the program is not running"
         os.kill(found[0], signal.SIGKILL)
 
     def notes(self) -> dict[str, str]:
@@ -77,15 +77,15 @@ def write(path: str, content: str) -> dict[str, Any]:
     return {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": path, "content": content}}
 
 
-def _below(pid: int) -> Iterator[int]:
-    """All that a process has started, and those have."""
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the pids of all descendants of a process."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():
             yield int(child)
-            yield from _below(int(child))
+            yield from _descendants(int(child))
 
 
-def _runs(pid: int, program: Path) -> bool:
+def _is_running(pid: int, program: Path) -> bool:
     try:
         return Path(f"/proc/{pid}/exe").readlink() == program
     except OSError:

@@ -1,4 +1,4 @@
-"""A hall that is served over HTTP as its own process serves it, but inside the test; and requests byte by byte."""
+"""A hall served over HTTP inside the test, and requests sent byte by byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedHall:
     hall: Hall
     process: HallProcess
     serving: asyncio.Task[None]
@@ -33,7 +33,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
+async def serve_hall(home: Home, *, idle: float = 60.0) -> AsyncGenerator[ServedHall]:
     """Serve a hall until the block ends. Its responses must be as the OpenAPI document describes them."""
     hall = Hall(home, environ={}, is_persistent=True)
     process = ConformingProcess(hall, RedactingFormatter({}), idle=idle)
@@ -43,7 +43,7 @@ async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
         await ready.wait()
         address = find_hall(home)
         assert address is not None
-        yield Served(hall, process, serving, address)
+        yield ServedHall(hall, process, serving, address)
     finally:
         process.stop()
         await serving
@@ -51,7 +51,7 @@ async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
 
 
 @dataclass(frozen=True)
-class Answered:
+class HttpResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -62,13 +62,13 @@ class Answered:
 
     @property
     def error(self) -> dict[str, str]:
-        """What went wrong; every error is told as JSON."""
+        """Return the error. Every error is reported as JSON."""
         assert self.headers["content-type"] == "application/json"
         return self.json["error"]
 
 
-async def sent(port: int, data: bytes, *, end: bool = False) -> Answered:
-    """What comes back for these bytes, until the connection ends or the answer is complete."""
+async def send_bytes(port: int, data: bytes, *, end: bool = False) -> HttpResponse:
+    """Send bytes, and return the response when it is complete or the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
@@ -84,10 +84,10 @@ async def sent(port: int, data: bytes, *, end: bool = False) -> Answered:
             body = await (reader.readexactly(int(length)) if length else reader.read())
     finally:
         writer.close()
-    return Answered(int(first.split()[1]), headers, body)
+    return HttpResponse(int(first.split()[1]), headers, body)
 
 
-async def asked(
+async def send_request(
     address: Address,
     path: str,
     body: Any = None,
@@ -95,8 +95,8 @@ async def asked(
     method: str = "POST",
     headers: Mapping[str, str | None] | None = None,
     raw: bytes | None = None,
-) -> Answered:
-    """One request, with what a client sends; `headers` add to it, replace, or (None) leave out."""
+) -> HttpResponse:
+    """Send a request like a client. `headers` adds and replaces headers; a value of None removes one."""
     data = json.dumps(body if body is not None else {}).encode() if raw is None else raw
     usual: dict[str, str | None] = {
         "Host": f"127.0.0.1:{address.port}",
@@ -105,4 +105,4 @@ async def asked(
         **(headers or {}),
     }
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in usual.items() if value is not None)]
-    return await sent(address.port, "\r\n".join([*lines, "", ""]).encode("latin-1") + data)
+    return await send_bytes(address.port, "\r\n".join([*lines, "", ""]).encode("latin-1") + data)

@@ -1,4 +1,4 @@
-"""What lies in the project and in the person's own home for these programs has no part in a run."""
+"""Settings for Claude Code and Codex in the project and the user's home have no effect on a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.clis import claude_program, codex_program
-from tests.hall.offices import Office
+from tests.hall.runtime_project import RuntimeProject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 PROGRAMS = {
     "claude": claude_program,
     "codex": codex_program,
-}  # OpenCode: in test_opencode, for what a start of it takes
+}  # OpenCode is tested in test_opencode.py, because it starts slowly
 
 
-def lay_out(place: Path, trace: Path) -> None:
-    """Settings that would be seen: instructions, a hook, servers of tools, each where one of the programs looks."""
+def write_foreign_settings(place: Path, trace: Path) -> None:
+    """Write instructions, hooks and MCP servers to the places where the programs look for them."""
     server = {"command": "touch", "args": [str(trace / "server")]}
     hook = {"hooks": [{"type": "command", "command": f"touch {trace}/hook"}]}
     files = {
@@ -45,17 +45,17 @@ def lay_out(place: Path, trace: Path) -> None:
         path.write_text(text)
 
 
-def texts(told: Any) -> list[str]:
-    """All words in a message, an instruction or a list of them, as a provider gets them."""
-    if isinstance(told, str):
-        return [told]
-    if isinstance(told, list):
-        return [text for one in told for text in texts(one)]
-    return texts(told.get("content") or told.get("text") or []) if isinstance(told, dict) else []
+def find_texts(content: Any) -> list[str]:
+    """Return all texts in a message, an instruction or a list of them."""
+    if isinstance(content, str):
+        return [content]
+    if isinstance(content, list):
+        return [text for one in content for text in find_texts(one)]
+    return find_texts(content.get("content") or content.get("text") or []) if isinstance(content, dict) else []
 
 
-def names(tools: list[dict[str, Any]]) -> list[str]:
-    """The tools that a provider is shown, those in a namespace too."""
+def find_tool_names(tools: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the tools in a request, including the tools of namespaces."""
     found = [[f"{one['name']}__{tool['name']}" for tool in one["tools"]] if "tools" in one else one for one in tools]
     flat = [one for some in found for one in (some if isinstance(some, list) else [some["name"]])]
     return sorted(name.rpartition("tools_")[2].lstrip("_") for name in flat)
@@ -63,19 +63,19 @@ def names(tools: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.req("WKR-18", "WKR-15", "WKR-16")
 @pytest.mark.parametrize("runtime", PROGRAMS)
-def test_a_provider_is_shown_the_prompt_the_task_and_the_tools_and_nothing_else(
+def test_a_provider_gets_only_the_prompt_the_task_and_the_tools(
     guild: Guild, project: Path, tmp_path: Path, runtime: str
 ) -> None:
     program: Callable[[], Path] = PROGRAMS[runtime]
-    office = Office(guild, project, runtime, program())
+    runtime_project = RuntimeProject(guild, project, runtime, program())
     trace, person = tmp_path / "trace", tmp_path / "person"
     trace.mkdir()
-    lay_out(project, trace)
-    lay_out(person, trace)
+    write_foreign_settings(project, trace)
+    write_foreign_settings(person, trace)
     model = "openai:gpt-5" if runtime == "codex" else "anthropic:claude-sonnet-4-5"
-    office.put([{"say": "Seen."}], model=model)
+    runtime_project.write_worker([{"say": "Seen."}], model=model)
     with ScriptedServer(project / "script.yaml") as server:
-        office.env |= {
+        runtime_project.env |= {
             "HOME": str(person),
             "XDG_CONFIG_HOME": str(person / ".config"),
             "CODEX_HOME": str(person / ".codex"),
@@ -84,13 +84,13 @@ def test_a_provider_is_shown_the_prompt_the_task_and_the_tools_and_nothing_else(
             "OPENAI_BASE_URL": server.openai_url,
             "OPENAI_API_KEY": "script-bob",
         }
-        ran = office.run()
+        ran = runtime_project.run()
     assert (ran.code, ran.out) == (0, "Seen.\n"), ran.err
     assert list(trace.iterdir()) == []
     [asked] = [exchange.body for exchange in server.requests if exchange.answered]
     assert asked is not None
-    assert texts(asked.get("system") or asked.get("instructions")) == ["You are Bob."]
-    assert texts(asked.get("messages") or asked.get("input")) == ["Go."]
+    assert find_texts(asked.get("system") or asked.get("instructions")) == ["You are Bob."]
+    assert find_texts(asked.get("messages") or asked.get("input")) == ["Go."]
     tools = ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
-    assert names(asked["tools"]) == tools
+    assert find_tool_names(asked["tools"]) == tools
     assert asked["model"] == model.partition(":")[2]
