@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import InvalidFile
@@ -107,6 +107,18 @@ class Activity(Protocol):
     def checkout(self) -> str: ...
     @property
     def created_at(self) -> str: ...
+
+
+StatusT = TypeVar("StatusT", bound=str)
+
+
+@dataclass(frozen=True)
+class Transition(Generic[StatusT]):
+    """The states in which an event is allowed, and the state it leads to."""
+
+    sources: tuple[StatusT, ...]
+    target: StatusT
+    participle: str  # for error messages: "it cannot be cancelled"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from guildhall.core.paths import project_root
 from guildhall.core.text import did_you_mean
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, parse_detail
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
-from guildhall.rpc.http import HttpError, Message, is_token
+from guildhall.rpc.http import HttpError, is_token
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall
+    from guildhall.rpc.http import Message
 
     Method = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 

@@ -19,10 +19,11 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.completion import clean_up, finish, remove_checkout, withdraw_asks
 from guildhall.projects.commissions.contract import commit_if_possible
-from guildhall.projects.commissions.dependencies import check_not_blocked, update_blocked
+from guildhall.projects.commissions.dependencies import blocked_reason, find_missing, update_blocked
 from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
+from guildhall.projects.model import INTEGRATION
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, SegmentEnd
@@ -51,7 +52,10 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
     """Queue a pending commission. Raise, and change nothing, if it could not start."""
     await update_blocked(context, context.get(id).project)
     commission = context.get(id)
-    await asyncio.to_thread(check_not_blocked, context, commission)
+    if commission.status == "blocked":
+        missing = await asyncio.to_thread(find_missing, context, commission)
+        hint = f"It becomes pending when all of them are on {INTEGRATION} or on your branch."
+        raise Conflict(f"commission {id} is blocked: {blocked_reason(missing)}", hint=hint)
     check_event(commission, "dispatch")
     context.branches_of(commission).check_movable()  # before anything is paid for
     frame = context.project_frame(context.project(commission), frame)

@@ -131,7 +131,7 @@ class Draft:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields. A limit or model that is not set is left out."""
         values = {name: value for name, value in vars(self).items() if value is not None or name == "reviewer"}
-        return {**values, **{name: list(values[name]) for name in LISTS}}
+        return {**values, **{name: list(getattr(self, name)) for name in LISTS}}
 
 
 def _items(field: str, value: object, maximum: int) -> Sequence[object]:

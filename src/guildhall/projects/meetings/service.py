@@ -19,24 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
-from guildhall.projects.meetings import records, requests
-from guildhall.projects.meetings.artifact import (
-    artifact_warnings,
-    render_artifact,
-    render_notes,
-    synchronise,
-    write_artifact,
-)
+from guildhall.projects.meetings import artifact, records, requests
 from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
-from guildhall.projects.meetings.model import (
-    By,
-    Meeting,
-    MeetingDetails,
-    artifact_path,
-    branch_name,
-    check_message,
-    topic_line,
-)
+from guildhall.projects.meetings.model import By, Meeting, MeetingDetails, branch_name, check_message, topic_line
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
 from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
@@ -81,7 +66,7 @@ class Meetings:
 
     async def details(self, id: str) -> MeetingDetails:
         found = self.context.details(id)
-        return replace(found, warnings=await asyncio.to_thread(artifact_warnings, self.context, found.meeting))
+        return replace(found, warnings=await asyncio.to_thread(artifact.artifact_warnings, self.context, found.meeting))
 
     # requests
 
@@ -103,7 +88,7 @@ class Meetings:
     async def withdraw(self, made_by: str, reason: str) -> None:
         """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
         for meeting in await requests.withdraw(self.context, made_by, reason):
-            await asyncio.to_thread(write_artifact, self.context, meeting)
+            await asyncio.to_thread(artifact.write_artifact, self.context, meeting)
 
     async def defer(self, id: str, until: str) -> Meeting:
         return await self._then_write_artifact(requests.defer(self.context, id, until))
@@ -118,7 +103,7 @@ class Meetings:
 
     async def _then_write_artifact(self, work: Awaitable[Meeting]) -> Meeting:
         meeting = await work
-        await asyncio.to_thread(write_artifact, self.context, meeting)
+        await asyncio.to_thread(artifact.write_artifact, self.context, meeting)
         return meeting
 
     # conversation
@@ -263,7 +248,7 @@ class Meetings:
 
     async def recover(self) -> None:
         """Do the next step of every meeting. Errors are logged and do not stop the rest."""
-        await asyncio.to_thread(synchronise, self.context)
+        await asyncio.to_thread(artifact.synchronise, self.context)
         for meeting in self.context.all():
             try:
                 await self._do_next_step(meeting)
@@ -336,7 +321,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
         hint += f"Or leave the work on its branch, {meeting.branch}: guild meet {id} --close --leave-work"
         message = f"meeting {id} cannot be closed: {error.message}"
         raise MergeConflict(message, files=error.files, hint=hint) from None
-    closed = await context.store.write(lambda c: _record_close(c, id, summary, context.now()))
+    closed = await context.store.write(lambda c: _record_close(c, meeting, summary, context.now()))
     await clean_up(context, closed)
     return closed
 
@@ -357,10 +342,10 @@ async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> S
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     """Commit the work and the notes to the integration branch, as a single commit."""
     workplace, redact = context.workspace(meeting), context.redact
-    notes = render_notes(context.details(meeting.id), summary, redact)
+    notes = artifact.render_notes(context.details(meeting.id), summary, redact)
     revision = context.revision(meeting.id) + 1  # with the event `close`, which follows
-    artifact = render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
-    files = {meeting.path: artifact}
+    text = artifact.render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
+    files = {meeting.path: text}
     message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
     has_work = workplace.tip() is not None  # else there was no session
     if has_work:
@@ -376,15 +361,15 @@ def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, n
     records.add_note(connection, id, "conflict", f"not closed: {error.message}", now, files=list(error.files))
 
 
-def _record_close(connection: Connection, id: str, summary: Summary, now: str) -> Meeting:
+def _record_close(connection: Connection, meeting: Meeting, summary: Summary, now: str) -> Meeting:
     """Apply `close` to the meeting, and complete the runs of its sessions, including failed runs."""
-    changes: dict[str, Any] = {"notes": artifact_path(id), **({"summary": summary.text} if summary.text else {})}
-    meeting = records.apply(connection, id, "close", "closed by the user", now, **changes)
-    for session in records.sessions(connection, id):
+    changes: dict[str, Any] = {"notes": meeting.path, **({"summary": summary.text} if summary.text else {})}
+    closed = records.apply(connection, meeting.id, "close", "closed by the user", now, **changes)
+    for session in records.sessions(connection, meeting.id):
         run = run_records.find_run(connection, session.run)
         if run is not None and run.status not in ("completed", "cancelled"):
             run_records.complete_run(connection, run.id, summary.text or "the meeting was closed", now)
-    return meeting
+    return closed
 
 
 async def clean_up(context: MeetingContext, meeting: Meeting) -> None:
