@@ -18,8 +18,8 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from bench.frame import Metric, seconds
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.room.model import Actor

@@ -10,8 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 from bench.frame import Metric, seconds
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.request_frame import Frame
 from guildhall.memory.folder import memory_folders
 from guildhall.memory.prompt_block import render_block, select_entries
 

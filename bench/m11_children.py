@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.messages import ModelResponse, TextPart
 
 from bench.frame import Metric, seconds
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest

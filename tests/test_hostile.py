@@ -22,7 +22,7 @@ from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.cli.test_exit_codes import EXIT_CODES
 from tests.runs.places import DONE, put_script, put_worker
-from tests.tools.places import by_no_run
+from tests.tools.places import refuse_run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -185,7 +185,7 @@ def test_hostile_arguments_give_results_and_nothing_else(scene: Scene, name: str
     before = scene.untouched()
 
     async def attack() -> list[ToolResult]:
-        executor = Executor(tools, environment, by_no_run)
+        executor = Executor(tools, environment, refuse_run_tool)
         gate = Gate(tools, (), "ask", Open(), executor)
         try:
             calls = [

@@ -26,16 +26,16 @@ _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja
 # Conditions on a text that are right, by module, with the reason.
 _ALLOWED = {
     (
-        "runs/execution/ledger.py",
+        "runs/execution/call_ledger.py",
         "asked.data.message != request_parts(messages[-1])",
     ): "a request to a model, compared as data",
     (
         "runs/replay/replay.py",
         "asked.data.message != request_parts(messages[-1])",
     ): "a request to a model, compared as data",
-    ("jobs/queries.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
+    ("jobs/job_index.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
     ("models/dialects/openai_responses.py", "why == 'content_filter'"): "a code of the provider's API",
-    ("models/providers.py", "_VARIABLE.findall(str(error))"): "pydantic-ai has no field for the missing variable",
+    ("models/provider_source.py", "_VARIABLE.findall(str(error))"): "pydantic-ai has no field for the missing variable",
 }
 
 

@@ -12,8 +12,8 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.discovery import find_hall_pid, find_or_start, wait_for_end
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.environment import RunPolicy

@@ -1,4 +1,4 @@
-"""A file is replaced as a whole, with the right mode, and never through a link."""
+"""Atomic files: replaced as a whole, with the right mode, and never through a link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
-    """A path in a folder of its own, with a umask that is neither the strictest nor none."""
+    """Path in an empty folder, with a umask between the strictest and none."""
     umask = os.umask(0o027)
     yield tmp_path / "notes.txt"
     os.umask(umask)
@@ -41,7 +41,7 @@ def test_a_file_is_created_and_replaced_and_no_draft_is_left(file: Path, single_
     assert mode(file) == 0o600
 
 
-def test_content_may_come_in_pieces(file: Path):
+def test_content_can_be_an_iterator_of_chunks(file: Path):
     replace_file(file, (piece for piece in (b"a", b"", b"b")))
     assert file.read_bytes() == b"ab"
 
@@ -53,7 +53,7 @@ def test_the_mode_is_limited_by_the_umask_unless_it_is_exact(file: Path):
     assert mode(file) == 0o666
 
 
-def test_the_mode_of_the_replaced_file_does_not_count(file: Path):
+def test_the_mode_of_the_replaced_file_is_ignored(file: Path):
     file.write_text("x")
     file.chmod(0o777)
     replace_file(file, b"y")
@@ -97,7 +97,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(file: Path, single_writ
     assert (file.read_text(), names(file)) == ("old", ["notes.txt"])
 
 
-def test_what_cannot_be_replaced_is_an_os_error(file: Path):
+def test_a_path_that_cannot_be_replaced_raises_an_os_error(file: Path):
     file.mkdir()
     with pytest.raises(IsADirectoryError):
         replace_file(file, b"x")

@@ -1,4 +1,4 @@
-"""Stamps sort as text and lose no more than what is below a millisecond."""
+"""Time stamps: sortable as text, with a precision of a millisecond."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from guildhall.core.clock import SystemClock, parse_stamp, stamp
 
-moments = st.datetimes(
+TIMES = st.datetimes(
     min_value=datetime(1970, 1, 2),  # noqa: DTZ001 - hypothesis adds the zone
     max_value=datetime(2200, 1, 1),  # noqa: DTZ001
     timezones=st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),
@@ -22,18 +22,18 @@ def test_a_stamp_is_utc_in_milliseconds():
     assert stamp(summer) == "2026-07-01T12:00:00.123Z"
 
 
-@given(moments)
+@given(TIMES)
 def test_a_stamp_can_be_read_back(when: datetime):
     assert timedelta(0) <= when - parse_stamp(stamp(when)) < timedelta(milliseconds=1)
 
 
-@given(moments, moments)
-def test_stamps_sort_as_their_moments_do(one: datetime, other: datetime):
+@given(TIMES, TIMES)
+def test_stamps_sort_like_their_times(one: datetime, other: datetime):
     if one <= other:
         assert stamp(one) <= stamp(other)
 
 
-def test_the_system_s_clock_goes_forward():
+def test_the_system_clock_advances():
     async def scene() -> None:
         clock = SystemClock()
         before = clock.monotonic()

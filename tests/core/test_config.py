@@ -1,4 +1,4 @@
-"""Settings: the user's, tightened by a project's."""
+"""Settings: those of the user, tightened by those of the project."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
 
 
-def settings(home: Home, root: Path, user: str = "", project: str = "") -> Settings:
+def write_and_load(home: Home, root: Path, user: str = "", project: str = "") -> Settings:
     home.path.mkdir(parents=True, exist_ok=True)
     home.settings.write_text(user)
     (root / "guildhall.yaml").write_text(project)
     return load_settings(home, root)
 
 
-def test_without_files_the_defaults_hold(home: Home, tmp_path: Path):
+def test_without_files_the_defaults_apply(home: Home, tmp_path: Path):
     found = load_settings(home, tmp_path)
     assert (found.model, found.budget, found.env, found.approvals.timeout) == (None, 5.0, (), None)
     assert (found.memory.limit_tokens, found.hall.idle, found.hall.run_memory) == (8000, 60.0, 1024**3)
-    assert found == settings(home, tmp_path)
+    assert found == write_and_load(home, tmp_path)
 
 
-def test_the_user_s_settings_hold(home: Home, tmp_path: Path):
-    found = settings(
+def test_settings_of_the_user_apply(home: Home, tmp_path: Path):
+    found = write_and_load(
         home,
         tmp_path,
         "model: anthropic:claude-sonnet-4-5\nbudget: 20\nenv: [DOCS_TOKEN]\nweb_search: {searxng: http://localhost:8888}\n"
@@ -64,25 +64,25 @@ def test_the_user_s_settings_hold(home: Home, tmp_path: Path):
         ("budget:", "", 5.0),
     ],
 )
-def test_the_smaller_budget_holds(home: Home, tmp_path: Path, user: str, project: str, budget: float | None):
-    assert settings(home, tmp_path, user, project).budget == budget
+def test_the_smaller_budget_applies(home: Home, tmp_path: Path, user: str, project: str, budget: float | None):
+    assert write_and_load(home, tmp_path, user, project).budget == budget
 
 
-def test_a_project_may_only_tighten(home: Home, tmp_path: Path):
+def test_a_project_may_only_tighten_settings(home: Home, tmp_path: Path):
     user = "env: [A_NAME, B_NAME]\napprovals: {timeout: 1h}\nmemory: {limit_tokens: 4000}\nmodel: openai:gpt-4o"
     project = "env: [B_NAME, STOLEN]\napprovals: {timeout: 2h}\nmemory: {limit_tokens: 9000}\nmodel: script:s.yaml"
-    found = settings(home, tmp_path, user, project)
+    found = write_and_load(home, tmp_path, user, project)
     assert (found.env, found.env_refused) == (("B_NAME",), ("STOLEN",))
     assert (found.approvals.timeout, found.memory.limit_tokens) == (3600.0, 4000)
     assert found.model == f"script:{tmp_path / 's.yaml'}"
-    assert settings(home, tmp_path, "", "memory: {limit_tokens: 500}").memory.limit_tokens == 500
-    assert settings(home, tmp_path, "", "env: [X]").env == ()
+    assert write_and_load(home, tmp_path, "", "memory: {limit_tokens: 500}").memory.limit_tokens == 500
+    assert write_and_load(home, tmp_path, "", "env: [X]").env == ()
 
 
 @pytest.mark.parametrize("field", ["web_search: {provider: native}", "worker_creation: {}", "hall: {}", "projects: {}"])
-def test_some_things_are_the_user_s_alone(home: Home, tmp_path: Path, field: str):
+def test_a_project_may_not_set_fields_of_the_user(home: Home, tmp_path: Path, field: str):
     with pytest.raises(InvalidFile, match=r"guildhall.yaml:1: .*a project cannot set this"):
-        settings(home, tmp_path, "", field)
+        write_and_load(home, tmp_path, "", field)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_some_things_are_the_user_s_alone(home: Home, tmp_path: Path, field: str
         "projects: []\nsettings: {}\n",
     ],
 )
-def test_the_settings_of_another_product_are_left_alone(home: Home, tmp_path: Path, text: str):
+def test_the_settings_of_another_product_are_refused_and_not_changed(home: Home, tmp_path: Path, text: str):
     with pytest.raises(HallUnavailable, match="another program") as caught:
-        settings(home, tmp_path, text)
+        write_and_load(home, tmp_path, text)
     assert "GUILDHALL_HOME" in (caught.value.hint or "")
     assert home.settings.read_text() == text
 
@@ -129,9 +129,9 @@ def test_the_settings_of_another_product_are_left_alone(home: Home, tmp_path: Pa
         ("model: [", "not YAML"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(home: Home, tmp_path: Path, text: str, message: str):
+def test_an_invalid_field_is_reported_with_its_line(home: Home, tmp_path: Path, text: str, message: str):
     with pytest.raises(InvalidFile) as caught:
-        settings(home, tmp_path, text)
+        write_and_load(home, tmp_path, text)
     assert message in str(caught.value)
     assert str(home.settings) in (caught.value.where or "")
 
@@ -140,12 +140,12 @@ def test_a_mistake_is_named_with_its_place(home: Home, tmp_path: Path, text: str
     ("text", "seconds"),
     [("30s", 30), ("30m", 1800), (" 1.5 h ", 5400), ("2d", 172800), ("45", 45), (45, 45), (0.5, 0.5)],
 )
-def test_durations_as_people_write_them(text: object, seconds: float):
+def test_durations_are_parsed_with_units(text: object, seconds: float):
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "0", 0, "1e9s", "5 weeks", True, None, [], float("nan"), "99999d"])
-def test_what_is_not_a_duration_says_how_to_write_one(text: object):
+def test_an_invalid_duration_is_rejected_with_a_hint(text: object):
     with pytest.raises(UsageError, match=r"is not a duration\nWrite a number with s, m, h or d"):
         parse_duration(text)
 
@@ -157,19 +157,21 @@ def test_any_duration_is_positive_or_an_error(value: object):
         assert 0 < parse_duration(value) < float("inf")
 
 
-def test_only_scripts_are_looked_for_in_a_folder(tmp_path: Path):
+def test_only_script_models_are_resolved_in_a_folder(tmp_path: Path):
     assert resolve_script_path("script:a/b.yaml", tmp_path) == f"script:{tmp_path}/a/b.yaml"
     assert resolve_script_path("script:/a/b.yaml", tmp_path) == "script:/a/b.yaml"
     assert resolve_script_path("openai:gpt-4o", tmp_path) == "openai:gpt-4o"
     assert resolve_script_path("script:", tmp_path) == "script:"
 
 
-def test_a_project_may_have_the_manager_ask_about_more_and_never_about_less(home: Home, tmp_path: Path) -> None:
-    assert settings(home, tmp_path, "").manager.asks_before == ()
-    found = settings(home, tmp_path, "manager: {asks_before: [pull_request]}", "manager: {asks_before: [commission]}")
+def test_a_project_may_only_add_approvals_of_the_manager(home: Home, tmp_path: Path) -> None:
+    assert write_and_load(home, tmp_path, "").manager.asks_before == ()
+    found = write_and_load(
+        home, tmp_path, "manager: {asks_before: [pull_request]}", "manager: {asks_before: [commission]}"
+    )
     assert found.manager.asks_before == ("pull_request", "commission")
-    assert settings(home, tmp_path, "manager: {asks_before: [meeting]}", "manager: {}").manager.asks_before == (
+    assert write_and_load(home, tmp_path, "manager: {asks_before: [meeting]}", "manager: {}").manager.asks_before == (
         "meeting",
     )
     with pytest.raises(InvalidFile, match="asks_before"):
-        settings(home, tmp_path, "manager: {asks_before: [merge]}")
+        write_and_load(home, tmp_path, "manager: {asks_before: [merge]}")

@@ -1,4 +1,4 @@
-"""The data of events: a type for each, which real events keep to."""
+"""Event data: one type for each event, which real events match."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_event_is_read_by_the_type_of_its_data() -> None:
     assert event.read(ToolUseData) is None
 
 
-def test_a_message_that_is_held_back_has_the_data_of_a_message() -> None:
+def test_a_held_message_has_the_data_of_a_message() -> None:
     event = Event(type="held", run="r-1", root="r-1", at="now", data={"content": "hello"})
     assert event.read(MessageData) == {"content": "hello"}
 
@@ -36,8 +36,8 @@ def test_a_message_that_is_held_back_has_the_data_of_a_message() -> None:
 def test_the_events_of_a_run_have_the_fields_of_their_type(guild: Guild, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING)
     ran = guild("run", "scribe", "hello", "--output", "stream-json")
-    every = [json.loads(line) for line in ran.out.splitlines()]
-    events = [event for event in every if event["type"] != "result"]
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    events = [event for event in lines if event["type"] != "result"]
     assert {"run_started", "turn_end", "ask_opened", "run_ended"} <= {event["type"] for event in events}
     for event in events:
         known = {"type", "run", "root", "at", *EVENT_DATA[event["type"]].__annotations__}

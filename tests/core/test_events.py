@@ -1,4 +1,4 @@
-"""The bus hands events to those who listen to their run, from then on, and keeps them until they are read."""
+"""Event bus: listeners receive the events of their run from then on, buffered until they are read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-def told(text: str, run: str = "r-1") -> Event:
+def text_event(text: str, run: str = "r-1") -> Event:
     return Event(type="text_delta", run=run, root=run, at="2026-01-01T00:00:00.000Z", data={"text": text})
 
 
-async def take(events: AsyncIterator[Event], count: int) -> list[str]:
+async def read_texts(events: AsyncIterator[Event], count: int) -> list[str]:
     return [(await asyncio.wait_for(anext(events), 5)).data["text"] for _ in range(count)]
 
 
 def test_an_event_as_json_has_its_data_beside_type_run_and_time():
-    assert told("hi").as_dict() == {
+    assert text_event("hi").as_dict() == {
         "type": "text_delta",
         "run": "r-1",
         "root": "r-1",
@@ -32,53 +32,53 @@ def test_an_event_as_json_has_its_data_beside_type_run_and_time():
     }
 
 
-def test_listeners_get_their_run_in_order_and_nothing_from_before():
+def test_listeners_receive_events_of_their_run_in_order_from_then_on():
     async def scene() -> None:
         bus = EventBus()
-        bus.publish(told("before"))
+        bus.publish(text_event("before"))
         with bus.listening("r-1") as events:
-            bus.publish(told("one"))
-            bus.publish(told("of another run", run="r-2"))
-            bus.publish(told("two"))
-            assert await take(events, 2) == ["one", "two"]
+            bus.publish(text_event("one"))
+            bus.publish(text_event("of another run", run="r-2"))
+            bus.publish(text_event("two"))
+            assert await read_texts(events, 2) == ["one", "two"]
 
     asyncio.run(scene())
 
 
-def test_each_of_two_listeners_gets_everything_and_leaves_alone():
+def test_two_listeners_each_receive_all_events():
     async def scene() -> None:
         bus = EventBus()
         with bus.listening("r-1") as first:
             with bus.listening("r-1") as second:
-                bus.publish(told("both"))
-                assert await take(second, 1) == ["both"]
-            bus.publish(told("one of them"))
-            assert await take(first, 2) == ["both", "one of them"]
-        bus.publish(told("nobody"))
+                bus.publish(text_event("both"))
+                assert await read_texts(second, 1) == ["both"]
+            bus.publish(text_event("one of them"))
+            assert await read_texts(first, 2) == ["both", "one of them"]
+        bus.publish(text_event("no listener"))
         with bus.listening("r-1") as again:
-            bus.publish(told("again"))
-            assert await take(again, 1) == ["again"]
+            bus.publish(text_event("again"))
+            assert await read_texts(again, 1) == ["again"]
 
     asyncio.run(scene())
 
 
-def test_a_listener_that_leaves_while_an_event_is_handed_out_takes_nothing_from_the_next():
+def test_a_listener_that_unsubscribes_during_a_publication_does_not_affect_the_next():
     async def scene() -> None:
         bus = EventBus()
         seen: list[str] = []
-        leaving = bus.listening("r-1")
+        unsubscribing = bus.listening("r-1")
         with bus.listening("r-1") as first:
-            leaving.__enter__()
-            # The second listener of three leaves in the middle of a publication.
+            unsubscribing.__enter__()
+            # The second of three listeners unsubscribes in the middle of a publication.
             bus._listeners["r-1"].insert(0, lambda event: seen.append(event.data["text"]))
             bus._listeners["r-1"].insert(
-                1, lambda event: leaving.__exit__(None, None, None) if len(seen) == 1 else None
+                1, lambda event: unsubscribing.__exit__(None, None, None) if len(seen) == 1 else None
             )
             with bus.listening("r-1") as last:
-                bus.publish(told("one"))
-                bus.publish(told("two"))
-                assert await take(first, 2) == ["one", "two"]
-                assert await take(last, 2) == ["one", "two"]
+                bus.publish(text_event("one"))
+                bus.publish(text_event("two"))
+                assert await read_texts(first, 2) == ["one", "two"]
+                assert await read_texts(last, 2) == ["one", "two"]
         assert seen == ["one", "two"]
 
     asyncio.run(scene())
@@ -98,7 +98,7 @@ def test_waiting_for_an_event_can_be_cancelled():
     asyncio.run(scene())
 
 
-def test_a_reader_who_falls_behind_gets_no_more_pieces_of_text_and_is_cut_off_in_the_end():
+def test_a_slow_reader_loses_text_deltas_and_is_disconnected_in_the_end():
     def other() -> Event:
         return Event(type="turn_end", run="r-1", root="r-1", at="")
 
@@ -106,8 +106,8 @@ def test_a_reader_who_falls_behind_gets_no_more_pieces_of_text_and_is_cut_off_in
         bus = EventBus()
         with bus.listening("r-1", 3) as slow, bus.listening("r-1") as patient:
             for number in range(5):
-                bus.publish(told(str(number)))
-            assert await take(patient, 5) == ["0", "1", "2", "3", "4"]
+                bus.publish(text_event(str(number)))
+            assert await read_texts(patient, 5) == ["0", "1", "2", "3", "4"]
             for _ in range(10):
                 bus.publish(other())
             kept = [await asyncio.wait_for(anext(slow), 5) for _ in range(6)]
@@ -119,12 +119,12 @@ def test_a_reader_who_falls_behind_gets_no_more_pieces_of_text_and_is_cut_off_in
     asyncio.run(scene())
 
 
-def test_who_reads_in_time_misses_nothing():
+def test_a_fast_reader_misses_nothing():
     async def scene() -> None:
         bus = EventBus()
         with bus.listening("r-1", 2) as events:
             for number in range(100):
-                bus.publish(told(str(number)))
-                assert await take(events, 1) == [str(number)]
+                bus.publish(text_event(str(number)))
+                assert await read_texts(events, 1) == [str(number)]
 
     asyncio.run(scene())

@@ -1,11 +1,11 @@
-"""A frame brings along what is harmless or allowed, and secrets are recognised where text is shown."""
+"""Frames: harmless and allowed variables, and keys that are never shown."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ ENVIRONMENT = {
 }
 
 
-def test_only_harmless_and_allowed_variables_come_along(tmp_path: Path):
+def test_a_frame_has_only_harmless_and_allowed_variables(tmp_path: Path):
     frame = Frame.here(tmp_path, ENVIRONMENT, allowed=frozenset({"CUSTOMER", "MISSING"}))
     assert frame.env == {"PATH": "/usr/bin", "LANG": "C.UTF-8", "CUSTOMER": "Ada"}
     assert Frame.here(tmp_path, ENVIRONMENT).env == {"PATH": "/usr/bin", "LANG": "C.UTF-8"}
@@ -46,7 +46,7 @@ def test_the_record_has_the_names_of_variables_and_no_values(tmp_path: Path):
     assert Frame(cwd=tmp_path, root=tmp_path).to_record().as_dict()["env"] == []
 
 
-def test_keys_travel_apart_and_are_nowhere_to_be_seen(tmp_path: Path):
+def test_keys_are_separate_from_the_environment_and_never_shown(tmp_path: Path):
     frame = Frame.here(tmp_path, ENVIRONMENT, keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
     assert frame.keys == {"ANTHROPIC_API_KEY": ENVIRONMENT["ANTHROPIC_API_KEY"]}
     assert "ANTHROPIC_API_KEY" not in frame.env

@@ -1,4 +1,4 @@
-"""Ids and names are safe to read out, to type and to use as file names; fingerprints depend on the value alone."""
+"""Ids and names: safe to type and to use as file names. Fingerprints depend only on the value."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 
 from guildhall.core.ids import ASK, RUN, canonical, digest, fingerprint, is_id, is_name, new_id
 
-plain = st.recursive(
+VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
 
 
-def test_new_ids_are_of_their_kind_and_never_the_same():
+def test_new_ids_have_their_kind_and_are_unique():
     ids = [new_id(RUN) for _ in range(2000)]
     assert len(set(ids)) == len(ids)
     assert all(is_id(name, RUN) and is_name(name) and not is_id(name, ASK) for name in ids)
 
 
 @pytest.mark.parametrize("text", ["", "r-", "r-short", "r-0000000000", "R-7k2m9x4qpw", "r-7k2m9x4qpw\n", "../7k2m9x4q"])
-def test_what_is_not_an_id_is_not_taken_for_one(text: str):
+def test_invalid_ids_are_not_accepted(text: str):
     assert not is_id(text, RUN)
 
 
 @pytest.mark.parametrize("name", ["a", "evaluator", "pitch-deck_2", "v1.2", "9lives", "A" * 64])
-def test_plain_names_are_names(name: str):
+def test_plain_names_are_valid(name: str):
     assert is_name(name)
 
 
@@ -67,8 +67,8 @@ def test_no_name_leaves_its_folder(name: str):
         assert name.isascii()
 
 
-@given(plain)
-def test_canonical_text_stands_for_the_value(value: object):
+@given(VALUES)
+def test_canonical_text_represents_the_value(value: object):
     assert json.loads(canonical(value)) == value
     assert canonical(json.loads(canonical(value))) == canonical(value)
 
@@ -80,6 +80,6 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_keys():
     assert len(fingerprint(None)) == 32
 
 
-def test_half_a_character_has_a_fingerprint_too():
-    """A model can send one: JSON may hold an escape that is no character by itself."""
+def test_a_lone_surrogate_has_a_fingerprint():
+    """Models can send a lone surrogate as a JSON escape."""
     assert fingerprint(json.loads('"\\ud800"')) != fingerprint(json.loads('"\\ud801"'))

@@ -1,4 +1,4 @@
-"""The name that was probably meant is found, and told."""
+"""Nearest names: the known name that a misspelt name probably means, and the hint that contains it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_nearest_name_is_found_or_none(name: str, known: list[str], expected
     assert nearest(name, known) == expected
 
 
-def test_the_hint_names_the_nearest_or_what_there_is():
+def test_the_hint_names_the_nearest_or_all_known_names():
     assert "Read" in (did_you_mean("Reed", ["Read", "Write"]) or "")
     assert "Write" not in (did_you_mean("Reed", ["Read", "Write"]) or "")
     listed = did_you_mean("zzz", ["Read", "Write"]) or ""

@@ -1,4 +1,4 @@
-"""Secrets are replaced by their names wherever text is shown or recorded."""
+"""Redaction: secrets are replaced by their names wherever text is shown or recorded."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from guildhall.core.redaction import Redactor, Secrets, looks_secret, redact
         ("X", "eyJhbGciOiJIUzI1NiJ9.e30.x"),
     ],
 )
-def test_secrets_are_known_by_name_or_by_value(name: str, value: str):
+def test_secrets_are_detected_by_name_or_value(name: str, value: str):
     assert looks_secret(name, value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("PATH", "/usr/bin"), ("LANG", "C"), ("X", "eyJx"), ("CUSTOMER", "skip")])
-def test_plain_values_are_no_secrets(name: str, value: str):
+def test_plain_values_are_not_secrets(name: str, value: str):
     assert not looks_secret(name, value)
 
 
@@ -41,7 +41,7 @@ def test_without_secrets_nothing_is_replaced():
 
 
 @given(st.text(), st.text(min_size=8, alphabet=st.characters(exclude_characters="[]_KEY")), st.text())
-def test_no_secret_survives_whatever_it_is_made_of(before: str, secret: str, after: str):
+def test_no_secret_remains_in_redacted_text(before: str, secret: str, after: str):
     assert secret not in Redactor({"THE_KEY": secret})(f"{before}{secret}{after}").replace("[THE_KEY]", "\0")
 
 
@@ -50,11 +50,11 @@ def test_known_secrets_are_replaced_from_four_characters_on():
 
 
 def test_of_two_known_secrets_the_longer_is_replaced_first():
-    """Otherwise the rest of the longer one would be left."""
+    """Otherwise the rest of the longer one would remain."""
     assert redact("abcdefgh", {"abcd": "A", "abcdefgh": "B"}) == "[B]"
 
 
-def test_a_short_value_that_only_looks_secret_is_left():
+def test_a_short_value_that_only_looks_secret_is_not_replaced():
     assert Redactor({"TOKENIZERS_PARALLELISM": "false"})("false alarm") == "false alarm"
 
 

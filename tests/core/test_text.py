@@ -1,4 +1,4 @@
-"""Text from people, models and programs is checked before it is stored."""
+"""Text checks: input is validated before it is stored."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 from guildhall.core.errors import UsageError
 from guildhall.core.text import check_line, check_text, is_text, is_unicode
 
-HIDDEN = ["\n", "\r", "\x1b", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff", "\U000e0041"]
+HIDDEN_CHARS = ["\n", "\r", "\x1b", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff", "\U000e0041"]
 LINES = ["a b", "a\u00a0b", "\u3000x", "\U0001f468\u200d\U0001f4bb", "\u0645\u06cc\u200c\u062e\u0648"]
 
 
 @pytest.mark.parametrize("value", ["a\0b", "half \ud800", None, 1, b"x", ["x"]])
-def test_what_is_not_text_is_refused(value: object):
+def test_invalid_text_is_rejected(value: object):
     assert not is_text(value)
     with pytest.raises(UsageError, match="note: invalid text"):
         check_text("note", value, 100)
@@ -45,8 +45,8 @@ def test_a_text_is_limited_by_characters_and_by_bytes():
         check_text("note", "\u20ac\u20ac", 2, max_bytes=5)
 
 
-@pytest.mark.parametrize("char", HIDDEN)
-def test_a_line_has_no_breaks_and_nothing_hidden(char: str):
+@pytest.mark.parametrize("char", HIDDEN_CHARS)
+def test_a_line_with_breaks_or_hidden_characters_is_rejected(char: str):
     with pytest.raises(UsageError, match="title: it has line breaks"):
         check_line("title", f"a{char}b", 100)
 

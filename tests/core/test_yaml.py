@@ -1,4 +1,4 @@
-"""Users' files: plain data with lines, and errors that say where."""
+"""YAML and JSON files of users: plain data with line numbers, and errors with places."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ class Outer(BaseModel):
     one: Inner | None = None
 
 
-def wrong(path: Path, text: str) -> InvalidFile:
+def load_error(path: Path, text: str) -> InvalidFile:
+    """Return the error of loading a text."""
     with pytest.raises(InvalidFile) as caught:
         yaml.validate(Outer, yaml.parse(path, text))
     return caught.value
 
 
-def test_yaml_and_json_read_alike():
+def test_yaml_and_json_give_the_same_data():
     text = '{"name": "x", "items": ["a", "b"], "inner": {"one": {"size": 3}}, "none": null, "half": 0.5}'
     assert yaml.parse(YAML, text).data == yaml.parse(JSON, text).data == json.loads(text)
 
 
-def test_scalars_are_plain():
+def test_scalars_are_plain_python_values():
     data = yaml.parse(
         YAML, "a: 0x10\nb: 'q'\nc: yes\nd: true\ne: 2020-01-02\nf: !mine x\ng: ~\n1: one\nt: |\n  x\n"
     ).data
@@ -72,7 +73,7 @@ def test_each_part_has_its_line():
     assert lines[("items", 1)] == 8
 
 
-def test_json_has_lines_too():
+def test_json_has_line_numbers():
     text = (
         '{\n  "name": "x\\"}{",\n  "inner": {\n    "one": {"size": 3}\n  },\n  "items": [\n    "a",\n    []\n  ]\n}\n'
     )
@@ -118,12 +119,12 @@ def test_a_source_without_lines_names_the_file_alone():
         ("", "worker.yaml:1", "expected a mapping, like `name: value`", None),
     ],
 )
-def test_an_error_says_where_and_what(text: str, where: str, message: str, hint: str | None):
-    error = wrong(YAML, text)
+def test_an_error_has_place_message_and_hint(text: str, where: str, message: str, hint: str | None):
+    error = load_error(YAML, text)
     assert (error.where, error.message, error.hint) == (where, message, hint)
 
 
-def test_a_part_can_be_checked_alone():
+def test_a_part_can_be_validated_alone():
     source = yaml.parse(YAML, "parts:\n  - mode: ro\n  - mode: xx\n")
     assert yaml.validate(Inner, source, ("parts", 0)).mode == "ro"
     with pytest.raises(InvalidFile, match=r"worker.yaml:3: parts\[1\].mode"):
@@ -151,13 +152,13 @@ def test_a_part_can_be_checked_alone():
         (JSON, "", "worker.json:1"),
     ],
 )
-def test_broken_text_is_an_error_with_a_place(path: Path, text: str, where: str):
+def test_invalid_text_is_rejected_with_its_place(path: Path, text: str, where: str):
     with pytest.raises(InvalidFile) as caught:
         yaml.parse(path, text)
     assert (caught.value.where or "").startswith(where)
 
 
-def test_a_small_file_cannot_unfold_into_much():
+def test_a_small_file_cannot_expand_into_much_data():
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     with pytest.raises(InvalidFile, match="too much data"):
@@ -168,15 +169,15 @@ def test_an_anchor_may_be_used_again():
     assert yaml.parse(YAML, "a: &x 1\nb: &x 2\nc: *x\n").data == {"a": 1, "b": 2, "c": 2}
 
 
-def test_tags_and_circles_do_no_harm():
+def test_tags_and_cycles_are_harmless():
     assert yaml.parse(YAML, "a: !!python/object/apply:os.system [x]").data == {"a": ["x"]}
     assert "a" in yaml.parse(YAML, "a: &x [*x]").data
 
 
-def test_a_value_that_cannot_be_shown_is_named():
-    error = wrong(YAML, f"name: 0x{'f' * 5000}")
+def test_a_value_that_is_too_long_to_show_is_described():
+    error = load_error(YAML, f"name: 0x{'f' * 5000}")
     assert error.message == "name: expected text (got a very long number)"
-    assert len(wrong(YAML, f"name: x\nyes: {'f' * 5000}").message) < 200
+    assert len(load_error(YAML, f"name: x\nyes: {'f' * 5000}").message) < 200
 
 
 def test_only_regular_readable_text_files_are_read(tmp_path: Path):
@@ -187,12 +188,12 @@ def test_only_regular_readable_text_files_are_read(tmp_path: Path):
     fifo = tmp_path / "f.yaml"
     os.mkfifo(fifo)
     for path, message in (
-        (tmp_path / "no.yaml", "no such file"),
+        (tmp_path / "no.yaml", "file not found"),
         (tmp_path, "not a regular file"),
         (fifo, "not a regular file"),
         (binary, "byte 3"),
         (large, "larger than"),
-        (tmp_path / "a\0b.yaml", "no such file|cannot be read"),
+        (tmp_path / "a\0b.yaml", "file not found|cannot be read"),
         (tmp_path / ("n" * 300), "cannot be read"),
     ):
         with pytest.raises(InvalidFile, match=message):
@@ -214,7 +215,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 @given(values, st.sampled_from([None, 2]))
 @settings(deadline=None)
-def test_any_json_reads_as_json_does(value: Any, indent: int | None):
+def test_any_json_is_read_like_json(value: Any, indent: int | None):
     text = json.dumps(value, indent=indent)
     try:
         text.encode().decode("unicode_escape").encode()
@@ -225,7 +226,7 @@ def test_any_json_reads_as_json_does(value: Any, indent: int | None):
 
 @given(st.text(alphabet=" \n\t:-[]{}'\"&*!|>%@`#?,abc01.~<=\\\r") | st.text())
 @settings(deadline=None)
-def test_any_text_is_data_or_a_plain_error(text: str):
+def test_any_text_is_data_or_an_error(text: str):
     for path in (YAML, JSON):
         with contextlib.suppress(GuildError):
             yaml.validate(Outer, yaml.parse(path, text))
@@ -241,17 +242,18 @@ def test_any_text_is_data_or_a_plain_error(text: str):
         '{"a": 1, # a comment\n"b": 2}',
     ],
 )
-def test_yaml_that_is_json_is_read_as_yaml_is(tmp_path: Path, text: str) -> None:
-    told = [yaml.parse(tmp_path / "a.yaml", before + text) for before in ("", " ")]  # the space hides that it is JSON
-    assert told[0].data == told[1].data
-    assert told[0].lines == told[1].lines
+def test_json_in_a_yaml_file_is_read_like_yaml(tmp_path: Path, text: str) -> None:
+    # The space prevents the fast path for JSON.
+    results = [yaml.parse(tmp_path / "a.yaml", before + text) for before in ("", " ")]
+    assert results[0].data == results[1].data
+    assert results[0].lines == results[1].lines
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN, "a": 1}', '{"a": ', '{"a": 1}}', '{"a": "\\ud800"}'])
-def test_what_is_wrong_there_is_said_of_yaml(tmp_path: Path, text: str) -> None:
-    told: list[str] = []
+def test_errors_of_json_in_a_yaml_file_are_those_of_yaml(tmp_path: Path, text: str) -> None:
+    results: list[str] = []
     for before in ("", " "):
         with pytest.raises(InvalidFile) as caught:
             yaml.parse(tmp_path / "a.yaml", before + text)
-        told.append(f"{caught.value.where}: {caught.value.message}")
-    assert told[0] == told[1]
+        results.append(f"{caught.value.where}: {caught.value.message}")
+    assert results[0] == results[1]

@@ -1,4 +1,4 @@
-"""Editing of YAML that a person has written."""
+"""Edits of YAML that a user wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script that is written reads back as the same data, whatever is in it."""
+"""YAML output: reads back as the same data, and is laid out for people."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def read(text: str) -> Any:
 
 
 @given(st.dictionaries(TEXT | LINES, VALUES, min_size=1, max_size=4))
-def test_whatever_is_written_reads_back_as_it_was(data: dict[str, Any]) -> None:
+def test_written_data_reads_back_unchanged(data: dict[str, Any]) -> None:
     assert read(dump(data)) == data
 
 
 @given(st.one_of(TEXT, LINES, WORDS))
-def test_text_survives_wherever_it_stands(text: str) -> None:
+def test_text_reads_back_unchanged_in_every_position(text: str) -> None:
     data = {"say": text, "list": [text, [text, {"x": text}]], "with": {"content": text, "more": [text]}, text: 1}
     assert read(dump(data)) == data
 
@@ -45,12 +45,12 @@ def test_text_survives_wherever_it_stands(text: str) -> None:
      "a #b", "{", "}", "@x", "`", "%", "!tag", "&a", "*a", "| x", "> x", "'", '"', "\\", "x" * 5000, "a " * 900 + "a",
      "=", "<<", "null", "NaN", "a\r\nb", "\U0001f600", "😀\n😀", "a\n...\nb", "a\n---\nb"],
 )  # fmt: skip
-def test_texts_that_yaml_could_take_for_something_else(text: str) -> None:
+def test_text_that_yaml_could_misread_reads_back_unchanged(text: str) -> None:
     data = {"text": text, "list": [text], "flow": {"a": text}, "deep": {"a": [{"b": text, "c": "x\ny"}]}}
     assert read(dump(data)) == data
 
 
-def test_it_is_written_to_be_read() -> None:
+def test_output_uses_blocks_and_short_flow_mappings() -> None:
     data = {
         "test": {"worker": "greeter", "input": "Greet everybody in notes/team.md"},
         "workers": {

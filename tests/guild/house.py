@@ -10,8 +10,8 @@ import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.frame import Frame
 from guildhall.core.ids import fingerprint
+from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import RunRequest

@@ -15,7 +15,7 @@ from guildhall.hall.server.api import Api
 from guildhall.hall.server.process import HallProcess
 
 if TYPE_CHECKING:
-    from guildhall.rpc.http import Message, Receive, Send
+    from guildhall.rpc.asgi_requests import Message, Receive, Send
 
 DOCUMENT = "urn:openapi"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import uvicorn
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import McpEndpoint
 from guildhall.runs.model import RunRequest

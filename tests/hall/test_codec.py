@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from guildhall.core import errors
 from guildhall.core.errors import GuildError, LimitReached, MergeConflict, UsageError
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.codec import decode, decode_error, encode, fields_of, verb
 from guildhall.hall.client.interface import VERBS
 from guildhall.runs.model import Answer, Question, RunRequest, Usage

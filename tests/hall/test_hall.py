@@ -13,7 +13,7 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict, HallInUse, NotFound, WorkerLocked
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.database import lock_home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall

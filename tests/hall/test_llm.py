@@ -15,7 +15,7 @@ import httpx2
 import openai
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import DoorApp, LlmEndpoint

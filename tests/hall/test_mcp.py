@@ -21,7 +21,7 @@ from guildhall.hall import doors as endpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
-from guildhall.rpc.http import MAX_BODY_BYTES
+from guildhall.rpc.asgi_requests import MAX_BODY_BYTES
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.record.entries import ToolStarted
 from tests.conftest import BLOCKED, Guild
@@ -475,7 +475,7 @@ def test_a_resumed_run_has_a_new_token(home: Home, project: Path) -> None:
     desk = SampleTools()
 
     async def work() -> None:
-        from guildhall.core.frame import Frame
+        from guildhall.core.request_frame import Frame
 
         async with serve_tool_door(home, project) as hall:
             run, token = await hall.start_run("clerk", desk.toolbox())

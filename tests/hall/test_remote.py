@@ -30,7 +30,7 @@ from guildhall.core.errors import (
     WorkerLocked,
 )
 from guildhall.core.events import Event
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.codec import encode
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, Address
 from guildhall.hall.client.interface import VERBS

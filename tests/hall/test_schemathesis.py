@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.interface import VERBS
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.runs.model import RunRequest

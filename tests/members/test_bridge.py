@@ -85,7 +85,7 @@ def test_a_worker_that_declares_none_has_neither_text_nor_tools(guild: Guild, pr
     put_script(project, call("dispatch", description="d", task="t"), DONE)
     ran = guild("run", "host", "go", "--output", "json")
     entries = journal(guild, ran.json["run"])
-    assert shown(entries) == ([], "Write what you are told.")
+    assert shown(entries) == ([], "Write the requested lines.")
     assert "Unknown tool 'ant-dispatch_dispatch'" in ran.err
     assert not (home.path / "guild-members" / "ant" / "marks").exists(), "nothing was started"
 
@@ -138,7 +138,7 @@ def test_the_tools_of_a_member_are_a_toolbox_named_after_it(guild: Guild, projec
     ran = guild("run", "host", "go", "--output", "json")
     assert ran.code == 0, ran
     entries = journal(guild, ran.json["run"])
-    assert shown(entries) == (["ant_echo", "ant_look", "ant_die"], "Write what you are told.")
+    assert shown(entries) == (["ant_echo", "ant_look", "ant_die"], "Write the requested lines.")
     assert results(entries) == ["echo: hello"]
     plan = guild("plan", "host").out
     assert "ant_*" in plan

@@ -18,13 +18,13 @@ from guildhall.core.errors import (
     Refused,
     UsageError,
 )
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.client import MemberClient
-from guildhall.members.folders import MemberRegistry
 from guildhall.members.jobs import MemberJobs
 from guildhall.members.model import Endpoint
 from guildhall.members.process import MemberProcess, Timings
+from guildhall.members.registry import MemberRegistry
 from tests.members.places import put_member
 from tests.members.toy_member import ODD
 

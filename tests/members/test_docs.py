@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 
 import guildhall
-from guildhall.members.folders import read_manifest
 from guildhall.members.manifest import Manifest
+from guildhall.members.registry import read_manifest
 from guildhall.rpc import jsonrpc
-from guildhall.rpc.endpoint import MAX_REQUESTS, METHODS
-from guildhall.rpc.http import BODY_TIMEOUT_S, MAX_BODY_BYTES
+from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, MAX_BODY_BYTES
+from guildhall.rpc.mcp_app import MAX_REQUESTS, METHODS
 from tests.members.small import SECRET, speaking
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -13,11 +13,11 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import MemberFailed
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.process import Timings
 from guildhall.members.service import Members
-from guildhall.workers.code import Trust
+from guildhall.workers.code_trust import Trust
 from tests.members.small import make_member
 from tests.members.test_process import alive
 from tests.runs.places import wait_until

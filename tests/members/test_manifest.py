@@ -10,8 +10,8 @@ import pytest
 from scripts.docs import MANIFEST_SCHEMA, generated
 
 from guildhall.core.errors import InvalidFile
-from guildhall.members.folders import read_manifest
 from guildhall.members.manifest import Manifest, fill_placeholders
+from guildhall.members.registry import read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

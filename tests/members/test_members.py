@@ -15,14 +15,14 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotTrusted, ToolUnavailable
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
-from guildhall.members.folders import member_code
 from guildhall.members.jobs import JobWatcher
 from guildhall.members.manifest import Manifest
 from guildhall.members.process import Timings
+from guildhall.members.registry import member_code
 from guildhall.members.service import Members
-from guildhall.workers.code import Trust
+from guildhall.workers.code_trust import Trust
 from guildhall.workers.model import Pin
 from tests.members.places import put_member
 from tests.members.small import make_member

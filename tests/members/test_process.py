@@ -16,9 +16,9 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import ToolUnavailable
-from guildhall.core.frame import Frame
-from guildhall.members.folders import MemberRegistry
+from guildhall.core.request_frame import Frame
 from guildhall.members.process import MemberProcess, Timings, environment
+from guildhall.members.registry import MemberRegistry
 from tests.conftest import ROOT
 from tests.members.places import put_member
 
@@ -192,10 +192,10 @@ _HALL = """
 import asyncio, os, sys
 from pathlib import Path
 from guildhall.core.clock import SystemClock
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.core.paths import Home
 from guildhall.members.process import MemberProcess, Timings
-from guildhall.members.folders import MemberRegistry
+from guildhall.members.registry import MemberRegistry
 
 async def main():
     home, clock, timings = Home(Path(sys.argv[1])), SystemClock(), Timings(grace_s=0.3)

@@ -18,11 +18,11 @@ import pytest
 
 import guildhall
 from guildhall.core.clock import SystemClock
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
-from guildhall.members.folders import MemberRegistry, read_manifest
 from guildhall.members.jobs import MemberJobs
 from guildhall.members.process import MemberProcess, Timings
+from guildhall.members.registry import MemberRegistry, read_manifest
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.members.small import serving, write_script
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, InvalidFile, NotFound
-from guildhall.members.folders import MemberRegistry
+from guildhall.members.registry import MemberRegistry
 from tests.members.places import put_member
 
 if TYPE_CHECKING:

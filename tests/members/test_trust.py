@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
-from guildhall.members.folders import MemberRegistry, member_code, trusted_code
-from guildhall.workers.code import Trust
+from guildhall.members.registry import MemberRegistry, member_code, trusted_code
+from guildhall.workers.code_trust import Trust
 from guildhall.workers.model import Pin
 from tests.members.places import put_member
 

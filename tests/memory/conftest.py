@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.memory.folder import MemoryFolder
 from guildhall.memory.model import Author
 from guildhall.memory.service import Memory

@@ -19,8 +19,8 @@ from tests.memory.conftest import edit_by_hand, make_worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.memory.folder import MemoryFolder
 
 # Which folders a worker has

@@ -22,8 +22,8 @@ from tests.memory.conftest import CODER, REVIEWER, TickingClock, edit_by_hand, r
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
 
 
 def test_write_replaces_an_existing_entry(memory: Memory, folder: MemoryFolder):

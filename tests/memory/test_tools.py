@@ -14,7 +14,7 @@ from tests.memory.conftest import CODER, REVIEWER, edit_by_hand, make_worker, re
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.model import Author, Scope
     from guildhall.memory.service import Memory

@@ -14,15 +14,15 @@ from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.events import EventBus
-from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.models.door import ModelDoor
 from guildhall.models.passthrough.connection import ConnectionPool
 from guildhall.models.passthrough.session import PassthroughSession, RunContent
-from guildhall.models.providers import create_provider_source
+from guildhall.models.provider_source import create_provider_source
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.idle import IdleTracker
+from guildhall.runs.execution.call_ledger import LiveLedger
+from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.record.journal import Journal

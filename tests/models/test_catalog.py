@@ -13,7 +13,7 @@ from pydantic_ai.models import known_model_names
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound
-from guildhall.models import providers
+from guildhall.models import provider_source
 from guildhall.models.catalog import AUTO_MODELS, RecordingSource, auto_model, create_source, detected_keys
 from tests.models.scripts import query, script
 
@@ -86,7 +86,7 @@ def test_what_auto_stands_for_is_known_current_and_has_a_price(model: str) -> No
     _, listed = get_snapshot().find_provider_model(name, provider=None, provider_id=provider, provider_api_url=None)
     assert not listed.deprecated
     assert name not in DEPRECATED_MODELS
-    assert providers.cost(provider, name, RequestUsage(input_tokens=1_000_000)) is not None
+    assert provider_source.cost(provider, name, RequestUsage(input_tokens=1_000_000)) is not None
 
 
 def test_keys_are_detected_by_name_and_never_shown() -> None:
@@ -103,15 +103,17 @@ def test_keys_are_detected_by_name_and_never_shown() -> None:
 
 
 def test_cached_tokens_have_a_price_of_their_own() -> None:
-    fresh = providers.cost("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000))
-    cached = providers.cost("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000, cache_read_tokens=1000))
+    fresh = provider_source.cost("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000))
+    cached = provider_source.cost(
+        "anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000, cache_read_tokens=1000)
+    )
     assert fresh == pytest.approx(0.003)
     assert cached == pytest.approx(0.0003)
 
 
 @pytest.mark.parametrize("provider", ["openai", "openai-chat", "openai-responses", "gateway/openai"])
 def test_the_api_of_a_provider_does_not_change_the_price(provider: str) -> None:
-    assert providers.cost(provider, "gpt-5", RequestUsage(input_tokens=1000, output_tokens=100)) == pytest.approx(
+    assert provider_source.cost(provider, "gpt-5", RequestUsage(input_tokens=1000, output_tokens=100)) == pytest.approx(
         0.00225
     )
 
@@ -125,4 +127,4 @@ def test_the_api_of_a_provider_does_not_change_the_price(provider: str) -> None:
     ],
 )
 def test_what_cannot_be_priced_has_no_price(provider: str, model: str, usage: RequestUsage) -> None:
-    assert providers.cost(provider, model, usage) is None
+    assert provider_source.cost(provider, model, usage) is None

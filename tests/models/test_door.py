@@ -28,12 +28,12 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import LimitReached, ModelFailed
 from guildhall.core.events import EventBus
-from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.models.door import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, ModelDoor, estimate_input_tokens
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.idle import IdleTracker
+from guildhall.runs.execution.call_ledger import LiveLedger
+from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.limits import Spent, usage_of
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed

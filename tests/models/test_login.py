@@ -12,7 +12,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import KeyRefused, ModelUnusable
 from guildhall.models.catalog import create_source
 from guildhall.models.credentials import LOGIN_BETA, find_login, merge_environ
-from guildhall.models.providers import create_provider_source
+from guildhall.models.provider_source import create_provider_source
 from tests.models.claudes import API, CLAUDES_LINES, HEADERS, SAID, asked, sse
 from tests.models.passages import CLAUDE, Passage, Upstream, read, streamed
 from tests.models.scripts import query

@@ -24,7 +24,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import ModelFailed, ModelUnusable
-from guildhall.models.providers import ProviderSource, _call_model, create_provider_source
+from guildhall.models.provider_source import ProviderSource, _call_model, create_provider_source
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.models.scripts import asked, query, script
 

@@ -1,4 +1,4 @@
-"""Declaring is allowing, rules narrow, nothing loosens."""
+"""Decisions about tool calls: declared tools are allowed, and rules only restrict them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from guildhall.policy.rules import CAPABILITIES, Action, Mode, Rule, Verdict, judge
 
-TIGHTER = {"allow": 0, "ask": 1, "refuse": 2}
+STRICTNESS = {"allow": 0, "ask": 1, "refuse": 2}
 WRITE = Action(tool="Write", capabilities=frozenset({"fs.write"}))
 NAMES = st.sampled_from([*CAPABILITIES, "Write", "Bash", "record_decision"])
 RULES = st.builds(
@@ -26,56 +26,58 @@ ACTIONS = st.builds(
 MODES: st.SearchStrategy[Mode] = st.sampled_from(["ask", "approve_all", "strict"])
 
 
-def decided(*rules: Rule, mode: Mode = "ask", action: Action = WRITE) -> Verdict:
+def decide(*rules: Rule, mode: Mode = "ask", action: Action = WRITE) -> Verdict:
     return judge(action, rules, mode)
 
 
 @pytest.mark.req("WKR-17")
 @given(ACTIONS, MODES)
-def test_what_is_declared_runs_without_asking(action: Action, mode: Mode) -> None:
+def test_a_declared_tool_is_allowed_without_rules(action: Action, mode: Mode) -> None:
     assert judge(action, (), mode).decision == "allow"
 
 
 @pytest.mark.req("DO-6", "DO-13")
 @pytest.mark.parametrize("name", ["fs.write", "Write"])
-def test_a_rule_counts_by_capability_and_by_tool(name: str) -> None:
-    assert decided(Rule(name=name, allowed=False)).decision == "refuse"
-    asked = decided(Rule(name=name, approval_required=True, timeout=30))
-    assert (asked.decision, asked.rule, asked.timeout) == ("ask", name, 30)
-    assert name in asked.reason
-    assert decided(Rule(name=name)).decision == "allow"
+def test_a_rule_applies_by_capability_and_by_tool(name: str) -> None:
+    assert decide(Rule(name=name, allowed=False)).decision == "refuse"
+    verdict = decide(Rule(name=name, approval_required=True, timeout=30))
+    assert (verdict.decision, verdict.rule, verdict.timeout) == ("ask", name, 30)
+    assert name in verdict.reason
+    assert decide(Rule(name=name)).decision == "allow"
 
 
-def test_a_rule_about_something_else_does_not_count() -> None:
-    assert decided(Rule(name="net", allowed=False), Rule(name="Bash", approval_required=True)).decision == "allow"
+def test_a_rule_for_another_tool_does_not_apply() -> None:
+    assert decide(Rule(name="net", allowed=False), Rule(name="Bash", approval_required=True)).decision == "allow"
 
 
 @pytest.mark.req("DO-6")
-def test_the_modes_settle_what_would_be_asked_and_nothing_else() -> None:
-    ask, never = Rule(name="fs.write", approval_required=True), Rule(name="fs.write", allowed=False)
-    assert decided(ask, mode="approve_all").decision == "allow"
-    assert decided(ask, mode="strict").decision == "refuse"
-    assert "--strict" in decided(ask, mode="strict").reason
-    assert decided(never, mode="approve_all").decision == "refuse"
-    assert decided(mode="strict").decision == "allow"
+def test_modes_change_only_decisions_that_would_ask() -> None:
+    ask, forbid = Rule(name="fs.write", approval_required=True), Rule(name="fs.write", allowed=False)
+    assert decide(ask, mode="approve_all").decision == "allow"
+    assert decide(ask, mode="strict").decision == "refuse"
+    assert "--strict" in decide(ask, mode="strict").reason
+    assert decide(forbid, mode="approve_all").decision == "refuse"
+    assert decide(mode="strict").decision == "allow"
 
 
-def test_the_shortest_patience_wins() -> None:
+def test_the_shortest_timeout_applies() -> None:
     rules = (
         Rule(name="fs.write", approval_required=True, timeout=60),
         Rule(name="Write", approval_required=True, timeout=5),
         Rule(name="Write", approval_required=True),
         Rule(name="Write", timeout=1),
     )
-    assert decided(*rules).timeout == 5
+    assert decide(*rules).timeout == 5
 
 
 @pytest.mark.req("DO-6")
 @given(ACTIONS, st.lists(RULES, max_size=6), RULES, MODES, st.integers(0, 6))
-def test_one_more_rule_never_loosens(action: Action, rules: list[Rule], more: Rule, mode: Mode, at: int) -> None:
+def test_an_additional_rule_never_loosens_the_decision(
+    action: Action, rules: list[Rule], more: Rule, mode: Mode, at: int
+) -> None:
     before = judge(action, rules, mode)
     after = judge(action, [*rules[:at], more, *rules[at:]], mode)
-    assert TIGHTER[after.decision] >= TIGHTER[before.decision]
+    assert STRICTNESS[after.decision] >= STRICTNESS[before.decision]
     if before.decision == after.decision == "ask" and before.timeout is not None:
         assert after.timeout is not None
         assert after.timeout <= before.timeout
@@ -89,7 +91,7 @@ def test_the_order_of_rules_does_not_matter(action: Action, rules: list[Rule], m
 
 
 @given(ACTIONS, st.lists(RULES, max_size=6))
-def test_refuse_beats_ask_beats_allow(action: Action, rules: list[Rule]) -> None:
+def test_refuse_takes_precedence_over_ask_and_ask_over_allow(action: Action, rules: list[Rule]) -> None:
     matching = [rule for rule in rules if rule.name == action.tool or rule.name in action.capabilities]
     expected = "allow"
     if any(rule.approval_required for rule in matching):

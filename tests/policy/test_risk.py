@@ -1,4 +1,4 @@
-"""The three together: private files, text from outside, a way out. Two are fine, the third is asked about."""
+"""Exfiltration check: a worker with private files and network access asks before its network calls."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.
 RECALL = frozenset({"memory.read"})
 
 
-def asked(**tools: frozenset[str]) -> list[str]:
+def tools_to_approve(**tools: frozenset[str]) -> list[str]:
     return [rule.name for rule in assess_risk(tools, accepted=False).rules if rule.approval_required]
 
 
-def test_all_three_need_approval_for_the_way_out() -> None:
-    assert asked(Read=READ, WebFetch=FETCH) == ["WebFetch"]
-    assert asked(both=READ | FETCH) == ["both"]
+def test_private_files_and_network_access_require_approval_of_network_calls() -> None:
+    assert tools_to_approve(Read=READ, WebFetch=FETCH) == ["WebFetch"]
+    assert tools_to_approve(both=READ | FETCH) == ["both"]
 
 
 @pytest.mark.parametrize(
@@ -29,31 +29,31 @@ def test_all_three_need_approval_for_the_way_out() -> None:
         {"recall": RECALL, "WebFetch": FETCH},
     ],
 )
-def test_less_than_that_is_fine(tools: dict[str, frozenset[str]]) -> None:
-    assert asked(**tools) == []
+def test_other_combinations_need_no_approval(tools: dict[str, frozenset[str]]) -> None:
+    assert tools_to_approve(**tools) == []
 
 
-def test_a_worker_s_file_may_accept_it() -> None:
+def test_a_worker_file_may_accept_the_risk() -> None:
     assert assess_risk({"Read": READ, "WebFetch": FETCH}, accepted=True).rules == ()
 
 
-def test_the_guard_is_a_rule_like_any_other() -> None:
+def test_the_check_adds_an_ordinary_rule() -> None:
     rules = assess_risk({"Read": READ, "WebFetch": FETCH}, accepted=False).rules
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules).decision == "ask"
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules, "strict").decision == "refuse"
     assert judge(Action(tool="Read", capabilities=READ), rules).decision == "allow"
 
 
-def test_workers_that_call_each_other_count_as_one() -> None:
+def test_workers_that_call_each_other_are_checked_together() -> None:
     for around, expected in ((READ, ["WebFetch"]), (WRITE, []), (FETCH, [])):
         rules = assess_risk({"WebFetch": FETCH}, accepted=False, others=around).rules
         assert [rule.name for rule in rules] == expected
-    assert assess_risk({"Read": READ}, accepted=False, others=FETCH).rules == (), "the other one is asked about"
+    assert assess_risk({"Read": READ}, accepted=False, others=FETCH).rules == (), "the worker with network access asks"
     assert assess_risk({"WebFetch": FETCH}, accepted=True, others=READ).rules == ()
 
 
 @pytest.mark.parametrize(
-    ("tools", "accepted", "said"),
+    ("tools", "accepted", "expected"),
     [
         ({"Read": READ}, False, "none (no network access)"),
         ({"WebFetch": FETCH}, False, "none (reads no private files)"),
@@ -61,8 +61,8 @@ def test_workers_that_call_each_other_count_as_one() -> None:
         ({"Read": READ, "WebFetch": FETCH}, True, "accepted for WebFetch (accepts_risk: true)"),
     ],
 )
-def test_the_verdict_in_words(tools: dict[str, frozenset[str]], accepted: bool, said: str) -> None:
+def test_the_risk_is_described_in_words(tools: dict[str, frozenset[str]], accepted: bool, expected: str) -> None:
     risk = assess_risk(tools, accepted=accepted)
-    assert said in risk.text
+    assert expected in risk.text
     assert risk.is_present is not risk.text.startswith("none")
     assert risk.as_dict()["together"] is risk.is_present

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import GuildError
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.services.embedded import open_hall
 from guildhall.runs.model import RunRequest
 from tests.runs.places import put_script, put_worker

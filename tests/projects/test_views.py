@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import GuildError, ToolUnavailable
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.runs.assembly.tool_set import make_view
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.workers.registry import Registry
-from tests.sandbox.test_jail import KINDS, confined
+from tests.sandbox.test_jail import KINDS, run_confined
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def test_programs_see_the_worktree_and_history_and_nothing_else(
     git update-ref refs/heads/main HEAD~0 2>/dev/null && echo moved; git commit -qam mine 2>/dev/null || echo no commit
     touch {home.path}/x; touch {repo.path}/x; true
     """
-    code, out = confined(seen, script, kind)
+    code, out = run_confined(seen, script, kind)
     lines = out.splitlines()
     expected = [
         "total = 1", "written", "Start", " M src/cart.py", " 1 file changed, 1 insertion(+)", "no secret", "no token",
@@ -107,10 +107,10 @@ def test_sandboxes_of_the_project_are_those_of_the_worktree(frame: Frame, home: 
     folders = {folder.name: folder.path for folder in view(frame, home, more).folders}
     assert folders["src"] == frame.worktree / "src"
     assert folders["other"] == tmp_path / "elsewhere"
-    with pytest.raises(ToolUnavailable, match="outside the project"):
+    with pytest.raises(ToolUnavailable, match="outside of the project"):
         view(frame, home, f"sandboxes: {{other: {{path: {tmp_path}/elsewhere, mode: rw}}}}\n")
     with pytest.raises(ToolUnavailable, match="does not exist"):
         view(frame, home, "sandboxes: {gone: {path: gone, mode: ro}}\n")
     (frame.worktree / "trap").symlink_to("/etc")
-    with pytest.raises(ToolUnavailable, match="by a link"):
+    with pytest.raises(ToolUnavailable, match="is a link out of the worktree"):
         view(frame, home, "sandboxes: {trap: {path: trap, mode: rw}}\n")

@@ -17,8 +17,8 @@ from guildhall.room.tools import TOOLS, RoomTools, room_tools
 from guildhall.tools.definition import tool
 from guildhall.tools.model import ToolCall
 from guildhall.workers.model import SYSTEM_TOOLS
-from guildhall.workflow.agent_turn import first_message
-from guildhall.workflow.election import TOOLS as VOTING
+from guildhall.workflow.agent_steps import first_message
+from guildhall.workflow.owner_election import TOOLS as VOTING
 from tests.room.conftest import PERSON, TEAM, Heard
 from tests.room.desks import At, perform, unread
 

@@ -1,4 +1,4 @@
-"""Hostile bodies, and what every reader of JSON-RPC answers to each."""
+"""Hostile JSON-RPC bodies, and the reply that every endpoint gives to each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def message(method: str = "tools/list", **more: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """A body, the HTTP status and the code of the error."""
+    """A body, its headers, and the HTTP status and error code of the reply."""
 
     body: bytes
     status: int
@@ -33,7 +33,7 @@ class Case:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     with_batches: tuple[int, int] | None = None  # status and code of a server that accepts any JSON-RPC; OK: a result
 
-    def expected(self, *, batches: bool) -> tuple[int, int]:
+    def expected_reply(self, *, batches: bool) -> tuple[int, int]:
         return self.with_batches if batches and self.with_batches is not None else (self.status, self.code)
 
 

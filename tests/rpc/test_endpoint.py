@@ -1,4 +1,4 @@
-"""What a member answers over HTTP, on a real socket: MCP by the official client and by hand, and who is not heard."""
+"""Member endpoint on a real socket: MCP with the official client and by hand, and refused callers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from guildhall.rpc.endpoint import Endpoint, Offer
-from guildhall.rpc.http import MAX_BODY_BYTES
+from guildhall.rpc.asgi_requests import MAX_BODY_BYTES
 from guildhall.rpc.jsonrpc import RpcError
+from guildhall.rpc.mcp_app import Endpoint, Offer
 from tests.hall.doors import MODERN, SampleTools, open_raw_client, serve_app
 from tests.rpc.hostile import CASES, OK, UNANSWERED
 
@@ -47,7 +47,7 @@ async def member(*, worker: bool = True, tools: bool = True) -> AsyncGenerator[t
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", MODERN])
-def test_the_official_client_lists_and_calls_the_tools_on_the_port_of_the_workers(mode: str) -> None:
+def test_the_official_client_lists_and_calls_the_tools(mode: str) -> None:
     async def work() -> None:
         async with (
             member() as (url, _),
@@ -72,7 +72,7 @@ def test_the_official_client_lists_and_calls_the_tools_on_the_port_of_the_worker
     asyncio.run(work())
 
 
-def test_what_it_says_about_itself_and_what_each_method_answers() -> None:
+def test_the_member_describes_itself_and_answers_each_method() -> None:
     async def work() -> None:
         async with member() as (url, _), open_raw_client(url, SECRET) as http:
             about = (await http.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
@@ -83,7 +83,7 @@ def test_what_it_says_about_itself_and_what_each_method_answers() -> None:
             done = await http.ask("worker/list", {"a": 1})
             assert done.json()["result"] == {"method": "worker/list", "params": {"a": 1}}
             new = await http.ask("worker/list", {"a": 1}, modern=True)
-            assert set(new.json()["result"]) == {"method", "params"}  # exactly what it is in the other eras
+            assert set(new.json()["result"]) == {"method", "params"}  # the same as in other protocol versions
             for method, code in (("worker/fire", -32601), ("worker/", -32601), ("x" * 10_000, -32601)):
                 assert (await http.ask(method)).json()["error"]["code"] == code
             for params, code in (({}, -32602), ({"name": 5}, -32602), ({"name": "add", "arguments": []}, -32602)):
@@ -94,7 +94,7 @@ def test_what_it_says_about_itself_and_what_each_method_answers() -> None:
     asyncio.run(work())
 
 
-def test_a_member_without_a_worker_or_without_tools_says_so() -> None:
+def test_a_member_without_a_worker_or_tools_refuses_their_methods() -> None:
     async def work() -> None:
         async with member(worker=False) as (url, _), open_raw_client(url, SECRET) as http:
             refused = (await http.ask("worker/dispatch", {})).json()["error"]
@@ -111,7 +111,7 @@ def test_a_member_without_a_worker_or_without_tools_says_so() -> None:
     asyncio.run(work())
 
 
-def test_a_notification_is_carried_out_and_never_answered() -> None:
+def test_a_notification_is_executed_but_not_answered() -> None:
     async def work() -> None:
         async with member() as (url, desk), open_raw_client(url, SECRET) as http:
             for params in ({"refuse": 1}, {"break": 1}, {}):
@@ -121,12 +121,12 @@ def test_a_notification_is_carried_out_and_never_answered() -> None:
                 assert (reply.status_code, reply.content) == (202, b"")
             call = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "note", "arguments": {"number": 1}}}
             assert (await http.post(json.dumps(call).encode())).status_code == 202
-            assert desk.done == []  # MCP knows no calls of tools that nobody waits for
+            assert desk.done == []  # MCP has no tool calls without a reply
 
     asyncio.run(work())
 
 
-def test_what_breaks_inside_is_told_in_words_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_reported_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with member() as (url, _), open_raw_client(url, SECRET) as http:
             broke = (await http.ask("worker/status", {"break": 1})).json()
@@ -140,15 +140,15 @@ def test_what_breaks_inside_is_told_in_words_and_logged(caplog: pytest.LogCaptur
     assert [record.message for record in caplog.records] == ["worker/status failed"]
 
 
-def test_hostile_messages_are_answered_with_an_error_and_do_nothing() -> None:
+def test_hostile_messages_get_an_error_and_have_no_effect() -> None:
     async def work() -> None:
         async with member() as (url, desk), open_raw_client(url, SECRET) as http:
             for case in CASES:
                 reply = await http.post(case.body, case.headers)
                 payload = reply.json()
                 code = payload["error"]["code"] if isinstance(payload, dict) and "error" in payload else OK
-                told = (case.body[:80], case.headers, reply.text[:300])
-                assert (reply.status_code, code) == case.expected(batches=True), told
+                details = (case.body[:80], case.headers, reply.text[:300])
+                assert (reply.status_code, code) == case.expected_reply(batches=True), details
             for body in UNANSWERED:
                 reply = await http.post(body)
                 assert (reply.status_code, reply.content) == (202, b"")
@@ -158,7 +158,7 @@ def test_hostile_messages_are_answered_with_an_error_and_do_nothing() -> None:
 
 
 @pytest.mark.req("WD-3")
-def test_whoever_has_no_secret_or_comes_from_elsewhere_is_not_heard() -> None:
+def test_requests_without_the_secret_or_from_elsewhere_are_refused() -> None:
     own = {"authorization": f"Bearer {SECRET}", "content-type": "application/json"}
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     expected: list[tuple[str, str, dict[str, str], bytes, int]] = [
@@ -194,7 +194,7 @@ def test_whoever_has_no_secret_or_comes_from_elsewhere_is_not_heard() -> None:
     asyncio.run(work())
 
 
-def test_requests_that_wait_do_not_keep_others_from_being_answered() -> None:
+def test_a_waiting_request_does_not_block_other_requests() -> None:
     async def work() -> None:
         async with member() as (url, desk), open_raw_client(url, SECRET) as http:
             waiting = asyncio.create_task(http.call("hold", {"number": 1}))

@@ -1,4 +1,4 @@
-"""HTTP requests as ASGI applications read them: callers that are refused, tokens, and bodies that do not end well."""
+"""HTTP requests of ASGI applications: refused callers, tokens, and bodies that are too large, slow or incomplete."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.hall.doors import LlmEndpoint, McpEndpoint
-from guildhall.rpc.endpoint import Endpoint, Offer
-from guildhall.rpc.http import Headers, HttpError, check_local, is_token, read_body, send_json
+from guildhall.rpc.asgi_requests import Headers, HttpError, check_local, is_token, read_body, send_json
+from guildhall.rpc.mcp_app import Endpoint, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-SECRET = "a-secret-of-somebody"
+SECRET = "the-secret-of-the-test"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_token_is_a_bearer_token(header: str | None, token: str | None) -> Non
     assert headers.bearer == token
 
 
-def test_two_tokens_are_none() -> None:
+def test_two_tokens_count_as_no_token() -> None:
     headers = Headers.of([(b"authorization", b"Bearer a"), (b"Authorization", b"Bearer b")])
     assert headers.bearer is None
 
@@ -78,8 +78,8 @@ def test_a_wrong_token_is_refused(shown: str | None) -> None:
 # Bodies
 
 
-def receiving(*messages: dict[str, Any]) -> Callable[[], Awaitable[dict[str, Any]]]:
-    """A receive function of ASGI that gives these messages and then nothing."""
+def make_receive(*messages: dict[str, Any]) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """Return an ASGI receive function that gives these messages and then blocks."""
     waiting = list(messages)
 
     async def receive() -> dict[str, Any]:
@@ -95,10 +95,10 @@ def piece(data: bytes, *, last: bool = False) -> dict[str, Any]:
 
 
 BAD_BODIES = {
-    "too large, as it says": ({"content-length": "101"}, [], 413),
-    "too large by far, as it says": ({"content-length": "9" * 400}, [], 413),
-    "too large, without saying": ({}, [piece(b"x" * 60), piece(b"x" * 60)], 413),
-    "larger than it says": ({"content-length": "1"}, [piece(b"x" * 101, last=True)], 413),
+    "too large by its header": ({"content-length": "101"}, [], 413),
+    "far too large by its header": ({"content-length": "9" * 400}, [], 413),
+    "too large without a header": ({}, [piece(b"x" * 60), piece(b"x" * 60)], 413),
+    "larger than its header": ({"content-length": "1"}, [piece(b"x" * 101, last=True)], 413),
     "cut off": ({}, [piece(b"{"), {"type": "http.disconnect"}], 400),
     "never complete": ({}, [piece(b"{")], 408),
 }
@@ -108,14 +108,14 @@ BAD_BODIES = {
 def test_a_bad_body_is_refused(case: str) -> None:
     headers, messages, status = BAD_BODIES[case]
     with pytest.raises(HttpError) as raised:
-        asyncio.run(read_body(receiving(*messages), Headers(headers), max_bytes=100, timeout_s=0.05))
+        asyncio.run(read_body(make_receive(*messages), Headers(headers), max_bytes=100, timeout_s=0.05))
     assert raised.value.status == status
     assert (b"connection", b"close") in raised.value.headers
 
 
 @pytest.mark.parametrize("length", ["100", "-1", "0", "\xb2", "nonsense", ""])
-def test_a_body_is_read_whatever_its_length_header_says(length: str) -> None:
-    read = read_body(receiving(piece(b"x" * 60), piece(b"x" * 40, last=True)), Headers({"content-length": length}))
+def test_a_body_is_read_with_any_length_header(length: str) -> None:
+    read = read_body(make_receive(piece(b"x" * 60), piece(b"x" * 40, last=True)), Headers({"content-length": length}))
     assert asyncio.run(read) == b"x" * 100
 
 
@@ -149,7 +149,7 @@ def model_door() -> Any:
 def test_every_endpoint_refuses_bad_bodies_and_callers(
     app: Any, more: dict[str, str], messages: list[dict[str, Any]], status: int
 ) -> None:
-    called, path = app()
+    application, path = app()
     own = {"host": "127.0.0.1", "authorization": f"Bearer {SECRET}", "content-type": "application/json"}
     headers = [(name.encode(), value.encode()) for name, value in {**own, **more}.items()]
     sent: list[dict[str, Any]] = []
@@ -158,14 +158,14 @@ def test_every_endpoint_refuses_bad_bodies_and_callers(
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
-    asyncio.run(called(scope, receiving(*messages), send))
+    asyncio.run(application(scope, make_receive(*messages), send))
     assert sent[0]["status"] == status
     assert (b"connection", b"close") in sent[0]["headers"]
 
 
 @pytest.mark.parametrize(("payload", "body"), [({"a": "x\ny"}, b'{"a":"x\\ny"}\n'), ([], b"[]\n"), (None, b"")])
 def test_a_json_response_is_one_line(payload: Any, body: bytes) -> None:
-    """Clients of streams read lines, and get this in the place of a stream that did not begin."""
+    """Clients that expect a stream read lines, and get this response if the stream did not start."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The listener: clients that are too slow, and the internals of uvicorn that it uses."""
+"""Listener: slow clients are disconnected, and uvicorn has the internals that it uses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from guildhall.rpc.listener import Listener
 _LONG_HEAD = b"GET / HTTP/1.1\r\nHost: " + b"x" * 100_000
 
 
-def test_slow_clients_are_cut_off() -> None:
-    """A head that never ends, a connection that asks nothing, both after a first request, a head too long."""
+def test_slow_clients_are_disconnected() -> None:
+    """Try an endless head, a silent connection, both after a first request, and a head that is too long."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -36,11 +36,11 @@ def test_slow_clients_are_cut_off() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(beginning)
             async with asyncio.timeout(5):
-                said = await reader.read()
-            assert said.count(b"HTTP/1.1 200") == answers
+                received = await reader.read()
+            assert received.count(b"HTTP/1.1 200") == answers
             writer.close()
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        for _ in range(3):  # who asks in time may think in between
+        for _ in range(3):  # a client that sends requests in time may pause between them
             writer.write(whole)
             await reader.readuntil(b"\r\n\r\n")
             await asyncio.sleep(0.12)
@@ -77,7 +77,7 @@ def test_uvicorn_s_protocol_has_the_methods_that_are_overridden_or_called(name: 
     assert callable(getattr(HttpToolsProtocol, name, None)), f"HttpToolsProtocol.{name} is missing. {ADAPT}"
 
 
-def test_uvicorn_has_the_rest_of_what_is_used() -> None:
+def test_uvicorn_has_the_other_internals_that_are_used() -> None:
     assert {"config", "server_state", "app_state", "_loop"} <= set(inspect.signature(HttpToolsProtocol).parameters), (
         ADAPT
     )

@@ -1,4 +1,4 @@
-"""MCP over lines, without a process: hostile lines, and requests that are cancelled."""
+"""MCP over lines, without a process: hostile lines, and cancelled requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.hall.doors import SampleTools
 from tests.rpc.hostile import CALL, CASES, ENVELOPE, UNANSWERED, message
 
 
-def answers(desk: SampleTools, *lines: bytes) -> list[dict[str, Any]]:
-    """The responses to some lines."""
+def serve_lines(desk: SampleTools, *lines: bytes) -> list[dict[str, Any]]:
+    """Serve the lines and return the responses."""
     written: list[bytes] = []
 
     async def work() -> None:
@@ -26,32 +26,32 @@ def answers(desk: SampleTools, *lines: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written]
 
 
-def test_hostile_lines_are_answered_with_an_error_and_do_nothing() -> None:
+def test_hostile_lines_get_an_error_and_have_no_effect() -> None:
     desk = SampleTools()
     for case in CASES:
-        if case.headers or not case.body:  # lines have no headers, and an empty line is no message
+        if case.headers or not case.body:  # lines have no headers, and an empty line is not a message
             continue
-        (response,) = answers(desk, case.body)
+        (response,) = serve_lines(desk, case.body)
         assert response["error"]["code"] == case.code, case.body[:80]
-    assert answers(desk, b"", b"  ", *UNANSWERED) == []
+    assert serve_lines(desk, b"", b"  ", *UNANSWERED) == []
     assert desk.done == []
 
 
-def test_a_request_of_the_newest_era_has_its_version_in_itself() -> None:
+def test_a_request_of_the_newest_version_contains_its_version() -> None:
     desk = SampleTools()
-    (response,) = answers(desk, message("tools/call", params=CALL))
+    (response,) = serve_lines(desk, message("tools/call", params=CALL))
     assert response["result"]["resultType"] == "complete"
     assert desk.done == [1]
     unknown = {**ENVELOPE, "io.modelcontextprotocol/protocolVersion": "2099-01-01"}
-    (response,) = answers(desk, message(params={"_meta": unknown}))
+    (response,) = serve_lines(desk, message(params={"_meta": unknown}))
     assert response["error"]["code"] == -32022
-    (response,) = answers(desk, message(params={"_meta": dict(list(ENVELOPE.items())[:1])}))
+    (response,) = serve_lines(desk, message(params={"_meta": dict(list(ENVELOPE.items())[:1])}))
     assert response["error"]["code"] == -32602
 
 
-def test_a_request_can_be_cancelled_and_its_id_is_taken_until_then() -> None:
+def test_a_request_can_be_cancelled_and_its_id_is_in_use_until_then() -> None:
     desk = SampleTools()
     call = message("tools/call", params={"name": "hold", "arguments": {"number": 1}})
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
-    responses = answers(desk, call, call, cancel % b"[]", cancel % b"2", cancel % b"1", message("ping", id=2))
+    responses = serve_lines(desk, call, call, cancel % b"[]", cancel % b"2", cancel % b"1", message("ping", id=2))
     assert [(one["id"], one.get("error", {}).get("code")) for one in responses] == [(1, -32600), (2, None)]

@@ -1,4 +1,4 @@
-"""What the tests of runs start from: a project with workers, a script that answers for them, and ways to look."""
+"""Helpers for tests of runs: write a project with workers and a script, run it, and read the journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild, Ran
 
-PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
+TIMEOUT_S = 30.0  # for a whole command; machines are slow when many tests run at once
 PRICE = {"input": 3.0, "output": 15.0}
 WRITE = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "a.md", "content": "one"}}
 OTHER = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "b.md", "content": "two"}}
@@ -22,10 +22,10 @@ ASK_BEFORE_WRITING = {"fs.write": {"approval_required": True}}
 
 
 def put_worker(project: Path, name: str = "scribe", **fields: Any) -> Path:
-    """A worker file in the project; by default it has one sandbox and asks before it writes there."""
+    """Write a worker file. By default the worker has one sandbox and asks before it writes there."""
     definition: dict[str, Any] = {
         "name": name,
-        "instructions": "Write what you are told.",
+        "instructions": "Write the requested lines.",
         "sandboxes": NOTES,
         "tool_rules": ASK_BEFORE_WRITING,
         **fields,
@@ -42,7 +42,7 @@ def put_script(
     runs: Sequence[Sequence[Mapping[str, Any]]] | None = None,
     price: Mapping[str, float] | None = PRICE,
 ) -> str:
-    """A script for whoever asks, in every run the same answers; the name of the model that it is."""
+    """Write a script that gives every worker the same answers in every run, and return its model name."""
     script: dict[str, Any] = {"workers": {"*": [list(run) for run in runs or [answers]]}, "repeat": True}
     if price is not None:
         script["price"] = dict(price)
@@ -52,7 +52,7 @@ def put_script(
 
 
 def journal(guild: Guild, run: str) -> list[dict[str, Any]]:
-    """The whole record of a run, as `guild log --json` prints it."""
+    """Return the journal of a run, as `guild log --json` prints it."""
     return [json.loads(line) for line in guild("log", run, "--json").out.splitlines()]
 
 
@@ -61,21 +61,21 @@ def kinds(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def model_input(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Everything that the model was sent, as the record has it."""
+    """Return everything that was sent to the model, from the journal."""
     return "\n".join(str(entry["data"]["message"]) for entry in entries if entry["kind"] == "model_asked")
 
 
 def run_until_ask(guild: Guild, *words: str) -> tuple[Ran, str, str]:
-    """A run that stops with an ask: what the command said, the run, the ask."""
+    """Run a worker until it asks. Return the result of the command, the id of the run and the id of the ask."""
     ran = guild("run", "scribe", "go", "--output", "json", *words)
     assert ran.code == 4, ran
     assert ran.json["status"] == "waiting"
     return ran, ran.json["run"], ran.json["asks"][0]["ask"]
 
 
-def wait_until(true: Callable[[], object]) -> None:
-    """Waits for something that another process does."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until another process has made the condition true."""
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The documentation of runs names everything that there is, and nothing else."""
+"""Documentation of runs: the reference tables list exactly what the code defines."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def page(name: str) -> str:
 
 
 def rows(name: str, heading: str) -> set[str]:
-    """What the first column of the table under a heading names."""
+    """Return the names in the first column of the table under a heading."""
     section = page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return {word for line in re.findall(r"^\| (`[^|]*`) \|", section, re.M) for word in re.findall(r"`(\w+)`", line)}
 
 
-def test_the_journal_s_entries() -> None:
+def test_the_docs_list_every_journal_entry() -> None:
     assert rows("journal.md", "The kinds") == set(PAYLOADS)
 
 
-def test_the_kinds_and_states_of_asks() -> None:
+def test_the_docs_list_the_kinds_and_states_of_asks() -> None:
     assert rows("asks.md", "The kinds") == set(get_args(AskKind))
     assert rows("asks.md", "States") == set(get_args(AskStatus))
 
 
 @pytest.mark.parametrize("limit", [field.name for field in fields(Bounds)])
-def test_each_limit(limit: str) -> None:
+def test_the_docs_list_each_limit(limit: str) -> None:
     assert f"| `{limit}` |" in page("limits.md")
 
 
-def test_what_the_library_offers() -> None:
+def test_the_docs_list_the_names_of_the_library() -> None:
     text = page("python.md")
     for name in guildhall.__all__:
         assert f"| `{name}` |" in text
@@ -59,7 +59,7 @@ def test_what_the_library_offers() -> None:
                     assert f"`{option.name}`" in text or f"{option.name}=" in text, f"{name}: {option.name}"
 
 
-def test_what_can_be_attached() -> None:
+def test_the_docs_list_the_attachment_types() -> None:
     from guildhall.runs.assembly.attachments import MAX_TOTAL_BYTES, MEDIA_TYPES
 
     section = page("attachments.md").partition("\n## What can be attached\n")[2].partition("\n## ")[0]
@@ -74,10 +74,10 @@ def test_what_can_be_attached() -> None:
                 assert f"`{field}`" in page("attachments.md") or field == "text_suffixes"
 
 
-def test_what_the_model_is_told_is_quoted_as_it_is_said() -> None:
+def test_the_docs_quote_the_tool_results_exactly() -> None:
     from guildhall.tools import gate
 
-    said = inspect.getsource(gate)
+    source = inspect.getsource(gate)
     for quoted in ("The user denied this call.", "Approval timed out; the call was not made.", "Not permitted:"):
-        assert quoted in said
+        assert quoted in source
         assert quoted in page("asks.md")

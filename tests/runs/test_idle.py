@@ -1,15 +1,15 @@
-"""Whose time it is: waiting for a person is not running, further down neither."""
+"""Idle time: waiting for the user does not count as running time, also in child runs."""
 
 from __future__ import annotations
 
 import asyncio
 
 from guildhall.core.clock import SystemClock
-from guildhall.runs.idle import IdleTracker
+from guildhall.runs.idle_tracker import IdleTracker
 
 
-class Stepped(SystemClock):
-    """A clock that a test moves."""
+class ManualClock(SystemClock):
+    """A clock that the test sets."""
 
     time = 0.0
 
@@ -17,8 +17,8 @@ class Stepped(SystemClock):
         return self.time
 
 
-def test_waiting_for_a_person_further_down_is_not_running() -> None:
-    clock = Stepped()
+def test_callers_are_idle_while_a_child_waits_for_the_user() -> None:
+    clock = ManualClock()
     boss = IdleTracker(clock, clients=1)
     middle = IdleTracker(clock, clients=1, parent=boss)
     hand = IdleTracker(clock, clients=1, parent=middle)
@@ -32,8 +32,8 @@ def test_waiting_for_a_person_further_down_is_not_running() -> None:
     assert [one.idle_seconds() for one in (boss, middle, hand)] == [1000, 1000, 1000]
 
 
-def test_while_a_sibling_works_the_caller_runs() -> None:
-    clock = Stepped()
+def test_the_caller_is_running_while_a_sibling_works() -> None:
+    clock = ManualClock()
     boss = IdleTracker(clock, clients=1)
     hand, other = (IdleTracker(clock, clients=1, parent=boss) for _ in range(2))
     with boss.call(), boss.call(), hand.call(), hand.waiting():
@@ -47,7 +47,7 @@ def test_while_a_sibling_works_the_caller_runs() -> None:
         assert (boss.idle_seconds(), hand.idle_seconds()) == (30, 150)
 
 
-def test_it_holds_as_long_as_one_person_is_there() -> None:
+def test_a_run_does_not_become_idle_while_a_client_is_connected() -> None:
     async def scene() -> None:
         tracker = IdleTracker(SystemClock(), clients=1)
         with tracker.call(), tracker.waiting():
@@ -61,7 +61,7 @@ def test_it_holds_as_long_as_one_person_is_there() -> None:
     asyncio.run(scene())
 
 
-def test_who_comes_back_in_time_is_waited_for() -> None:
+def test_a_client_that_reconnects_in_time_keeps_the_run_from_becoming_idle() -> None:
     async def scene() -> None:
         tracker = IdleTracker(SystemClock(), clients=0)
         with tracker.call(), tracker.waiting():
@@ -72,8 +72,8 @@ def test_who_comes_back_in_time_is_waited_for() -> None:
     asyncio.run(scene())
 
 
-def test_calls_that_are_still_to_come_are_waited_for() -> None:
-    """A program makes the calls of one answer one after another, which takes long where there is much to do."""
+def test_expected_calls_keep_the_run_from_becoming_idle() -> None:
+    """Programs make the calls of one answer one after another, with pauses between them."""
 
     async def scene() -> None:
         tracker = IdleTracker(SystemClock(), clients=0)
@@ -92,7 +92,7 @@ def test_calls_that_are_still_to_come_are_waited_for() -> None:
     asyncio.run(scene())
 
 
-def test_a_call_that_never_comes_is_not_waited_for_for_ever() -> None:
+def test_an_expected_call_that_never_comes_times_out() -> None:
     async def scene() -> None:
         tracker = IdleTracker(SystemClock(), clients=0, expect_timeout_s=0.1)
         tracker.expect_calls(1)

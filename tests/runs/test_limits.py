@@ -1,4 +1,4 @@
-"""Limits end a run and name the command that goes on; the budget pauses and asks; a terminal is asked first."""
+"""Limits: a reached limit fails the run and names the command that continues it. A budget or a terminal asks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ if TYPE_CHECKING:
     from tests.cli.places import Terminal
     from tests.conftest import Guild, Ran
 
-DEAR = {"input": 3.0, "output": 1000.0}
-
 
 def with_usage(answer: dict[str, Any], input: int = 1000, output: int = 100) -> dict[str, Any]:
     return {**answer, "usage": {"input": input, "output": output}}
 
 
-def suggested(ran: Ran) -> list[str]:
-    """The command that the error names."""
+def suggested_command(ran: Ran) -> list[str]:
+    """Return the command that the error suggests."""
     found = re.search(r"^guild (resume r-\w{10}.*?)( (?:gives|grants).*)?$", ran.err, re.MULTILINE)
     assert found, ran.err
     return found[1].split()
 
 
 @pytest.fixture
-def free(project: Path) -> Path:
-    """A project whose worker writes twice without asking."""
+def free_project(project: Path) -> Path:
+    """Project whose worker writes twice without asking."""
     put_worker(project, tool_rules=None)
     put_script(project, with_usage(WRITE), with_usage(OTHER), with_usage(DONE))
     return project
@@ -45,18 +43,18 @@ def free(project: Path) -> Path:
     "limit",
     [{"max_turns": 1}, {"max_tokens": 1500}, {"max_tokens": 1}, {"max_budget_usd": 0.004}, {"max_budget_usd": 1e-7}],
 )
-def test_a_limit_fails_the_run_and_the_command_it_names_goes_on(
-    guild: Guild, free: Path, limit: dict[str, float]
+def test_a_reached_limit_fails_the_run_and_the_suggested_command_continues_it(
+    guild: Guild, free_project: Path, limit: dict[str, float]
 ) -> None:
     name = next(iter(limit))
-    put_worker(free, tool_rules=None, limits=limit)
+    put_worker(free_project, tool_rules=None, limits=limit)
     ran = guild("run", "scribe", "go", "--output", "json")
     for _ in range(4):
         assert ran.code == 5, ran
         assert ran.json["status"] == "failed"
         assert ran.json["error"]["code"] == "limit_reached"
         assert ran.json["error"]["message"].startswith(f"{name}: ")
-        ran = guild(*suggested(ran), "--output", "json")
+        ran = guild(*suggested_command(ran), "--output", "json")
         if ran.code == 0:
             break
     assert (ran.code, ran.json["output"]) == (0, "done")
@@ -67,18 +65,18 @@ def test_a_limit_fails_the_run_and_the_command_it_names_goes_on(
 
 
 @pytest.mark.req("WKR-19")
-def test_a_time_out_counts_running_time_and_goes_on_with_the_same_again(guild: Guild, project: Path) -> None:
+def test_a_timed_out_run_resumes_with_the_same_time_again(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None, limits={"timeout": "2s"})
     put_script(project, {"sleep": 60, "say": "too late"})
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 5
     assert ran.json["error"]["message"].startswith("timeout: ")
     put_script(project, DONE)
-    again = guild(*suggested(ran))
+    again = guild(*suggested_command(ran))
     assert (again.code, again.out) == (0, "done\n")
 
 
-def test_waiting_for_a_person_is_not_running(guild: Guild, project: Path) -> None:
+def test_waiting_for_the_user_does_not_count_as_running_time(guild: Guild, project: Path) -> None:
     put_worker(project, limits={"timeout": "20s"})
     put_script(project, WRITE, DONE)
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -87,7 +85,7 @@ def test_waiting_for_a_person_is_not_running(guild: Guild, project: Path) -> Non
 
 
 @pytest.mark.req("X-3")
-def test_tokens_are_reserved_before_the_call(guild: Guild, free: Path) -> None:
+def test_tokens_are_reserved_before_the_call(guild: Guild, free_project: Path) -> None:
     ran = guild("run", "scribe", "go", "--max-tokens", "5000", "--output", "json")
     assert ran.code == 0
     asked = [entry["data"]["max_tokens"] for entry in journal(guild, ran.json["run"]) if entry["kind"] == "model_asked"]
@@ -98,8 +96,8 @@ def test_tokens_are_reserved_before_the_call(guild: Guild, free: Path) -> None:
 
 
 @pytest.mark.req("WKR-19")
-def test_the_caller_overrides_the_worker(guild: Guild, free: Path) -> None:
-    put_worker(free, tool_rules=None, limits={"max_turns": 1})
+def test_limits_of_the_command_override_those_of_the_worker(guild: Guild, free_project: Path) -> None:
+    put_worker(free_project, tool_rules=None, limits={"max_turns": 1})
     assert guild("run", "scribe", "go", "--max-turns", "3").code == 0
     assert guild("run", "scribe", "go", "--max-turns", "2").code == 5
 
@@ -108,7 +106,7 @@ def test_the_caller_overrides_the_worker(guild: Guild, free: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "code"), [("yes", 0), ("5", 0), ("$0.5", 0), ("no", 5), ("0.000000000000000000001", 5)]
 )
-def test_the_budget_of_a_command_pauses_and_asks(guild: Guild, free: Path, answer: str, code: int) -> None:
+def test_a_reached_budget_of_a_command_asks(guild: Guild, free_project: Path, answer: str, code: int) -> None:
     ran = guild("run", "scribe", "go", "--budget", "0.005", "--output", "json")
     assert ran.code == 4
     assert ran.json["status"] == "waiting"
@@ -124,21 +122,21 @@ def test_the_budget_of_a_command_pauses_and_asks(guild: Guild, free: Path, answe
     if code:
         assert ran.json["error"]["message"].startswith("budget: ")
         again = guild("resume", ran.json["run"], "--output", "json")
-        assert again.code == 4  # whoever resumes it without more is asked once more
+        assert again.code == 4  # resuming without more budget asks again
         assert again.json["asks"][0]["ask"] != ask["ask"]
         assert guild("answer", again.json["asks"][0]["ask"], "no").code == 5
-        assert guild(*suggested(ran)[:-1], "1").code == 0
+        assert guild(*suggested_command(ran)[:-1], "1").code == 0
 
 
-def test_the_budget_of_the_settings_holds_and_a_project_only_tightens_it(guild: Guild, free: Path) -> None:
-    (free / "guildhall.yaml").write_text("model: script:answers.yaml\nbudget: 0.005\n")
+def test_the_budget_of_the_settings_applies_unless_the_command_has_one(guild: Guild, free_project: Path) -> None:
+    (free_project / "guildhall.yaml").write_text("model: script:answers.yaml\nbudget: 0.005\n")
     assert guild("run", "scribe", "go").code == 4
     assert guild("run", "scribe", "go", "--budget", "1").code == 0
 
 
 @pytest.mark.req("X-3")
 @pytest.mark.parametrize("where", ["flag", "file"])
-def test_dollars_are_not_promised_for_a_model_without_a_price(guild: Guild, project: Path, where: str) -> None:
+def test_a_dollar_limit_refuses_a_model_without_a_price(guild: Guild, project: Path, where: str) -> None:
     put_worker(project, tool_rules=None, limits={"max_budget_usd": 1} if where == "file" else None)
     put_script(project, DONE, price=None)
     ran = guild("run", "scribe", "go", *(["--budget", "1"] if where == "flag" else []))
@@ -157,8 +155,8 @@ def test_without_a_dollar_limit_a_model_needs_no_price(guild: Guild, project: Pa
 
 
 @pytest.mark.parametrize(("answer", "code"), [("yes", 0), ("1", 0), ("0.5", 0), ("no", 5)])
-def test_at_a_terminal_a_limit_asks_first(
-    terminal: Callable[..., Terminal], free: Path, answer: str, code: int
+def test_a_reached_limit_asks_at_a_terminal(
+    terminal: Callable[..., Terminal], free_project: Path, answer: str, code: int
 ) -> None:
     person = terminal("run", "scribe", "go", "--max-turns", "2")
     person.wait_for("has reached its limit of 2 turns")
@@ -167,8 +165,8 @@ def test_at_a_terminal_a_limit_asks_first(
     assert person.wait_exit()[0] == code
 
 
-def test_an_answer_that_comes_later_counts_without_a_terminal_too(
-    terminal: Callable[..., Terminal], guild: Guild, free: Path
+def test_a_limit_ask_of_a_terminal_can_be_answered_later(
+    terminal: Callable[..., Terminal], guild: Guild, free_project: Path
 ) -> None:
     person = terminal("run", "scribe", "go", "--max-turns", "2")
     person.wait_for("Allow more?")
@@ -179,7 +177,7 @@ def test_an_answer_that_comes_later_counts_without_a_terminal_too(
     assert guild("resume", ask["run"]).code == 0
 
 
-def test_at_a_terminal_time_asks_first(terminal: Callable[..., Terminal], project: Path) -> None:
+def test_a_reached_timeout_asks_at_a_terminal(terminal: Callable[..., Terminal], project: Path) -> None:
     put_worker(project, tool_rules=None, limits={"timeout": "0.3s"})
     put_script(project, {"sleep": 0.5, **WRITE}, {"sleep": 0.2, "say": "done"})
     person = terminal("run", "scribe", "go")
@@ -189,7 +187,7 @@ def test_at_a_terminal_time_asks_first(terminal: Callable[..., Terminal], projec
     assert person.wait_exit() == (0, "done\n")
 
 
-def test_at_a_terminal_no_more_time_ends_it(terminal: Callable[..., Terminal], project: Path) -> None:
+def test_a_denied_timeout_ends_the_run(terminal: Callable[..., Terminal], project: Path) -> None:
     put_worker(project, tool_rules=None, limits={"timeout": "0.2s"})
     put_script(project, {"sleep": 0.5, **WRITE}, DONE)
     person = terminal("run", "scribe", "go")
@@ -200,7 +198,7 @@ def test_at_a_terminal_no_more_time_ends_it(terminal: Callable[..., Terminal], p
 
 
 @pytest.mark.req("X-3")
-def test_dollars_are_a_tree() -> None:
+def test_budget_levels_form_a_tree() -> None:
     command = BudgetLevel(name="budget", owner="r-1", limit=1.0)
     run = BudgetLevel(name="max_budget_usd", owner="r-1", limit=0.4, parent=command)
     other = BudgetLevel(name="max_budget_usd", owner="r-2", parent=command)
@@ -216,7 +214,7 @@ def test_dollars_are_a_tree() -> None:
     assert other.left is None
 
 
-def test_how_much_of_an_answer_the_rest_pays_for() -> None:
+def test_affordable_tokens_fit_into_the_remaining_budget() -> None:
     assert affordable_tokens(1.0, lambda tokens: 0.1 + tokens * 0.001, 10_000) == 900
     assert affordable_tokens(100.0, lambda tokens: 0.1 + tokens * 0.001, 10_000) == 10_000
     assert affordable_tokens(0.05, lambda tokens: 0.1 + tokens * 0.001, 10_000) < 0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 CONTRACT = Contract(artifacts=("report.md",), schema={"type": "object"})
-EVERY: list[Purpose] = [
+PURPOSES: list[Purpose] = [
     PLAIN,
     CallPurpose(worker_name="helper", input_data={"path": "a.md"}, attachments=("a.md",)),
     JobPurpose(id="j-1", description="A report", remembers=True, contract=CONTRACT),
@@ -44,20 +44,20 @@ EVERY: list[Purpose] = [
 ]
 
 
-@pytest.mark.parametrize("purpose", EVERY)
+@pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_purpose_is_read_from_the_record_as_it_was_stored(purpose: Purpose) -> None:
     request = RunRequest(worker="scribe", input="go", purpose=purpose)
     assert request_from_record(json.loads(json.dumps(asdict(request)))) == request
 
 
-@pytest.mark.parametrize("purpose", EVERY)
+@pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_purpose_travels_to_the_hall_and_back(purpose: Purpose) -> None:
     request = RunRequest(worker="scribe", input="go", purpose=purpose)
     assert decode(RunRequest, json.loads(json.dumps(encode(request)))) == request
 
 
-def test_there_is_a_purpose_for_every_kind() -> None:
-    assert {purpose.kind for purpose in EVERY} == set(get_args(RunKind))
+def test_every_kind_has_a_purpose() -> None:
+    assert {purpose.kind for purpose in PURPOSES} == set(get_args(RunKind))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Nothing leaves: whatever path, link, name or swap is tried, only the run's folders are read and written."""
+"""Sandbox files: no path, link, name or swap reads or writes outside of the folders of a run."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 CANARY = b"CANARY: this lies outside"
-LURE = "canary-name"
+CANARY_NAME = "canary-name"
 
 
 class Place:
-    """A folder `in` that a run may use, and things around it that it may not touch."""
+    """A folder `in` that a run may use, and files around it that it may not touch."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -43,11 +43,11 @@ class Place:
             folder.mkdir(parents=True)
         self.canaries = [
             base / "canary.txt",
-            self.outside / f"{LURE}.txt",
+            self.outside / f"{CANARY_NAME}.txt",
             self.outside / "c.txt",
             self.outside / "deep" / "c.txt",
             self.private / "c.txt",
-            self.private / f"{LURE}.txt",
+            self.private / f"{CANARY_NAME}.txt",
             self.private / "deep" / "c.txt",
             base / "in2" / "c.txt",
         ]
@@ -69,7 +69,7 @@ class Place:
         if not path.is_symlink():
             path.symlink_to(target)
 
-    def untouched(self) -> None:
+    def check_untouched(self) -> None:
         assert all(canary.read_bytes() == CANARY for canary in self.canaries)
         assert (self.ro / "c.txt").read_text() == "to be read"
         files = {path for path in self.base.rglob("*") if path.is_file() and not path.is_symlink()}
@@ -81,7 +81,7 @@ class Place:
 
 
 @contextmanager
-def new_place() -> Generator[Place]:
+def temporary_place() -> Generator[Place]:
     with tempfile.TemporaryDirectory(prefix="rooted-") as base:
         yield Place(Path(base).resolve())
 
@@ -91,8 +91,8 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def tried(act: Callable[[], Any]) -> Any:
-    """What came of it; a refusal is None. Anything but an error of our own is a failure of the test."""
+def try_call(act: Callable[[], Any]) -> Any:
+    """Return the result of a call, or None if it was refused. Other errors fail the test."""
     try:
         return act()
     except GuildError as error:
@@ -103,9 +103,9 @@ def tried(act: Callable[[], Any]) -> Any:
 # fmt: off
 PIECES = st.sampled_from([
     "", ".", "..", "...", "a", "b", "A", "B", "c.txt", "C.TXT", "c.txt.", "c.txt ", "l0", "l1", "l2", "l3", "in", "in2",
-    "outside", "deep", "private", "PRIVATE", "ro", f"{LURE}.txt", "canary.txt", "new", "~", "proc", "self", "root",
-    "%2e%2e", "..%2f", "..\\", "\u2025", "\uff0e\uff0e", "\u2215", "a\u0301", "\u00e1", "\u202e", "\ud800", "\udcff",
-    "x" * 255, "y" * 256, "a\0b", "\n", "-rf", "*",
+    "outside", "deep", "private", "PRIVATE", "ro", f"{CANARY_NAME}.txt", "canary.txt", "new", "~", "proc", "self",
+    "root", "%2e%2e", "..%2f", "..\\", "\u2025", "\uff0e\uff0e", "\u2215", "a\u0301", "\u00e1", "\u202e", "\ud800",
+    "\udcff", "x" * 255, "y" * 256, "a\0b", "\n", "-rf", "*",
 ])
 TARGETS = st.sampled_from([
     "..", ".", "../outside", "../outside/c.txt", "../../../../../../../..", "OUTSIDE", "ROOT", "ROOT/private",
@@ -114,13 +114,13 @@ TARGETS = st.sampled_from([
 ])
 # fmt: on
 ANY = st.text(alphabet=st.characters(exclude_categories=()), max_size=8)
-WAYS = st.lists(PIECES | ANY, max_size=8).map("/".join)
+TAILS = st.lists(PIECES | ANY, max_size=8).map("/".join)
 HEADS = st.sampled_from(
     ["", "", "", "/", "//", "BASE/", "ROOT/", "/ROOT/", "ROOT/../", "RO/", "/proc/self/cwd/", "/proc/self/root/"]
 )
 
 
-def spelt(place: Place, text: str) -> str:
+def expand(place: Place, text: str) -> str:
     names = {"BASE": place.base, "ROOT": place.root, "OUTSIDE": place.outside, "RO/": f"{place.ro}/"}
     for name, path in names.items():
         text = text.replace(name, str(path))
@@ -129,35 +129,35 @@ def spelt(place: Place, text: str) -> str:
 
 @pytest.mark.req("DO-4")
 @settings(max_examples=300, deadline=None)
-@given(head=HEADS, way=WAYS, targets=st.lists(TARGETS, min_size=4, max_size=4))
-@example(head="", way="l0/c.txt", targets=["l1", "l2", "l3", "../outside"])
-@example(head="", way="a/l0/../../outside/c.txt", targets=["..", "..", "..", ".."])
-@example(head="ROOT/../", way="outside/c.txt", targets=["..", "..", "..", ".."])
-@example(head="", way="private/c.txt", targets=["private", "..", "..", ".."])
-@example(head="", way="l0/deep/c.txt", targets=["private", "..", "..", ".."])
-@example(head="", way="new/../../outside/c.txt", targets=["private", "..", "..", ".."])
-def test_no_path_reads_or_writes_outside(head: str, way: str, targets: list[str]) -> None:
-    with new_place() as place:
+@given(head=HEADS, tail=TAILS, targets=st.lists(TARGETS, min_size=4, max_size=4))
+@example(head="", tail="l0/c.txt", targets=["l1", "l2", "l3", "../outside"])
+@example(head="", tail="a/l0/../../outside/c.txt", targets=["..", "..", "..", ".."])
+@example(head="ROOT/../", tail="outside/c.txt", targets=["..", "..", "..", ".."])
+@example(head="", tail="private/c.txt", targets=["private", "..", "..", ".."])
+@example(head="", tail="l0/deep/c.txt", targets=["private", "..", "..", ".."])
+@example(head="", tail="new/../../outside/c.txt", targets=["private", "..", "..", ".."])
+def test_no_path_reads_or_writes_outside(head: str, tail: str, targets: list[str]) -> None:
+    with temporary_place() as place:
         for number, target in enumerate(targets):
-            place.link(f"l{number}", spelt(place, target))
+            place.link(f"l{number}", expand(place, target))
         rooted = SandboxFiles(place.view)
-        path = spelt(place, head) + way
-        contents = tried(lambda: rooted.read(rooted.locate(path)).data)
+        path = expand(place, head) + tail
+        contents = try_call(lambda: rooted.read(rooted.locate(path)).data)
         assert contents is None or CANARY not in contents
-        listed = tried(lambda: [name for name, _ in rooted.list_files(rooted.locate(path))]) or []
-        assert not any(LURE in name for name in listed)
-        tried(lambda: rooted.write(rooted.locate(path), b"written"))
-        place.untouched()
+        listed = try_call(lambda: [name for name, _ in rooted.list_files(rooted.locate(path))]) or []
+        assert not any(CANARY_NAME in name for name in listed)
+        try_call(lambda: rooted.write(rooted.locate(path), b"written"))
+        place.check_untouched()
         folder = rooted.find_sandbox("ro")
-        contents = tried(lambda: rooted.read(rooted.locate_in(folder, way)).data)
+        contents = try_call(lambda: rooted.read(rooted.locate_in(folder, tail)).data)
         assert contents in (None, b"to be read")
-        assert tried(lambda: rooted.write(rooted.locate_in(folder, way), b"written")) is None
-        place.untouched()
+        assert try_call(lambda: rooted.write(rooted.locate_in(folder, tail), b"written")) is None
+        place.check_untouched()
 
 
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", "x" * 5000, "a/" * 3000 + "b", "\ud800", "y" * 300, "../" * 60])
 @pytest.mark.req("DO-4")
-def test_unsound_paths_are_refused(place: Place, path: str) -> None:
+def test_invalid_paths_are_refused(place: Place, path: str) -> None:
     rooted = SandboxFiles(place.view)
     with pytest.raises(GuildError):
         rooted.read(rooted.locate(path))
@@ -165,10 +165,10 @@ def test_unsound_paths_are_refused(place: Place, path: str) -> None:
         rooted.write(rooted.locate(path), b"x")
     with pytest.raises(GuildError):
         rooted.write(rooted.locate_in(rooted.find_sandbox("ro"), path), b"x")
-    place.untouched()
+    place.check_untouched()
 
 
-def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
+def test_files_inside_are_read_in_every_spelling(place: Place) -> None:
     place.link("inside", "a/b")
     place.link("round", "inside/../b/./c.txt")
     (place.root / "a" / "up").symlink_to("../a/b/c.txt")
@@ -193,7 +193,7 @@ def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("/etc/passwd", "outside the folders of this run: /etc/passwd\nStay inside: "),
         ("../outside/c.txt", "outside the folders"),
@@ -208,7 +208,7 @@ def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
         ("y" * 300, "a name in the path is too long"),
     ],
 )
-def test_refusals_say_what_is_wrong(place: Place, path: str, says: str) -> None:
+def test_refusals_name_the_reason(place: Place, path: str, message: str) -> None:
     place.link("out", place.outside)
     place.link("up", "..")
     place.link("loop", "loop")
@@ -218,7 +218,7 @@ def test_refusals_say_what_is_wrong(place: Place, path: str, says: str) -> None:
         deep.mkdir()
     with pytest.raises(GuildError) as caught:
         SandboxFiles(place.view).read(SandboxFiles(place.view).locate(path))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_run_without_folders_reads_nothing(place: Place) -> None:
@@ -233,19 +233,19 @@ def test_a_run_without_folders_reads_nothing(place: Place) -> None:
         SandboxFiles(place.view).locate_in(place.view.folders[1], "/c.txt")
 
 
-# Swapping
+# Races
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swaps two names in one step, so that neither is ever missing."""
+    """Exchange two names in one step, so that neither is ever missing."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2):
         raise OSError(ctypes.get_errno(), "renameat2")
 
 
 @contextmanager
-def swapping(place: Place, target: str | Path) -> Generator[None]:
-    """Meanwhile a thread keeps exchanging in/d for a link to the outside."""
+def swap_folder(place: Place, target: str | Path) -> Generator[None]:
+    """Keep exchanging in/d with a link while the block runs."""
     done = threading.Event()
     here, link = place.root / "d", place.root / "link"
     here.mkdir()
@@ -267,25 +267,25 @@ def swapping(place: Place, target: str | Path) -> Generator[None]:
 
 @pytest.mark.req("DO-4")
 @pytest.mark.parametrize("target", ["../outside", "OUTSIDE", "private"])
-def test_a_link_swapped_in_between_check_and_use_leads_nowhere(place: Place, target: str) -> None:
+def test_a_link_that_replaces_a_folder_after_the_check_is_not_followed(place: Place, target: str) -> None:
     rooted = SandboxFiles(place.view)
     read = written = 0
-    with swapping(place, spelt(place, target)):
+    with swap_folder(place, expand(place, target)):
         for attempt in range(2000):
-            contents = tried(lambda: rooted.read(rooted.locate("d/c.txt")).data)
+            contents = try_call(lambda: rooted.read(rooted.locate("d/c.txt")).data)
             assert contents is None or CANARY not in contents
             read += contents is not None
             if attempt % 4 == 0:
-                written += tried(lambda: rooted.write(rooted.locate("d/c.txt"), b"inside")) is not None
-                names = tried(lambda: [name for name, _ in rooted.list_files(rooted.locate("."))]) or []
-                assert not any(LURE in name for name in names)
+                written += try_call(lambda: rooted.write(rooted.locate("d/c.txt"), b"inside")) is not None
+                names = try_call(lambda: [name for name, _ in rooted.list_files(rooted.locate("."))]) or []
+                assert not any(CANARY_NAME in name for name in names)
     assert read
     assert written
-    place.untouched()
+    place.check_untouched()
 
 
 @pytest.mark.req("DO-4")
-def test_a_file_swapped_for_a_link_leads_nowhere(place: Place) -> None:
+def test_a_link_that_replaces_a_file_after_the_check_is_not_followed(place: Place) -> None:
     done = threading.Event()
 
     def swap() -> None:
@@ -301,20 +301,20 @@ def test_a_file_swapped_for_a_link_leads_nowhere(place: Place) -> None:
     rooted = SandboxFiles(place.view)
     try:
         for _ in range(1000):
-            contents = tried(lambda: rooted.read(rooted.locate("f.txt")).data)
+            contents = try_call(lambda: rooted.read(rooted.locate("f.txt")).data)
             assert contents is None or CANARY not in contents
-            tried(lambda: rooted.write(rooted.locate("f.txt"), b"inside"))
+            try_call(lambda: rooted.write(rooted.locate("f.txt"), b"inside"))
     finally:
         done.set()
         thread.join(5)
-    place.untouched()
+    place.check_untouched()
 
 
-# Things that are no files
+# Special files
 
 
 @pytest.mark.req("DO-4")
-def test_pipes_sockets_devices_and_huge_files_are_left_alone(place: Place) -> None:
+def test_special_and_huge_files_are_refused(place: Place) -> None:
     os.mkfifo(place.root / "pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         os.chdir(place.root)  # the path of a socket must be short
@@ -339,7 +339,7 @@ def test_pipes_sockets_devices_and_huge_files_are_left_alone(place: Place) -> No
     assert [name for name, _ in rooted.list_files(rooted.locate("."))] == ["a/b/c.txt", "huge"]
 
 
-def test_device_folders_are_left_alone() -> None:
+def test_devices_are_refused() -> None:
     rooted = SandboxFiles(View(cwd=Path("/dev"), folders=(Folder(path=Path("/dev"), is_writable=True),)))
     for name in ("zero", "null", "tty"):
         with pytest.raises(GuildError):
@@ -348,15 +348,15 @@ def test_device_folders_are_left_alone() -> None:
             rooted.write(rooted.locate(name), b"x")
 
 
-def test_a_file_that_is_longer_than_it_says_is_still_bounded() -> None:
+def test_the_size_limit_applies_to_files_without_a_size() -> None:
     proc = Folder(path=Path("/proc/sys/kernel"), max_bytes=3)
     rooted = SandboxFiles(View(cwd=proc.path, folders=(proc,)))
     with pytest.raises(Refused, match="larger than the 3 bytes"):
         rooted.read(rooted.locate("ostype"))
 
 
-def as_nobody(act: Callable[[], None]) -> int:
-    """Does it in a child without root's rights; the child's exit code."""
+def run_unprivileged(act: Callable[[], None]) -> int:
+    """Run a function in a child process without root privileges, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -372,7 +372,7 @@ def as_nobody(act: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_unreadable_files_are_refused_and_left_out() -> None:
+def test_unreadable_files_are_refused_and_not_listed() -> None:
     base = Path(tempfile.mkdtemp(prefix="rooted-")).resolve()
     base.chmod(0o755)
     try:
@@ -399,17 +399,17 @@ def test_unreadable_files_are_refused_and_left_out() -> None:
             found = [name for name, _ in rooted.list_files(rooted.locate("."))]
             assert found == ["closed.txt", "open.txt"]
 
-        assert as_nobody(act) == 0
+        assert run_unprivileged(act) == 0
     finally:
         (base / "closed").chmod(0o700)
         shutil.rmtree(base)
 
 
-# Hidden
+# Hidden paths
 
 
 @pytest.mark.req("DO-4")
-def test_what_is_hidden_is_hidden_whatever_way_leads_there(place: Place) -> None:
+def test_a_hidden_folder_is_hidden_under_every_path(place: Place) -> None:
     other = place.root / "other"
     other.mkdir()
     (other / "way").symlink_to("../private/deep")
@@ -469,7 +469,7 @@ def test_a_hidden_file_is_hidden_under_every_name(place: Place) -> None:
 # Folders
 
 
-def test_the_innermost_folder_rules_also_when_reached_by_a_link(place: Place) -> None:
+def test_the_rules_of_the_innermost_folder_apply_also_through_a_link(place: Place) -> None:
     (place.root / "way").symlink_to("a")
     view = View(
         cwd=place.root,
@@ -501,7 +501,7 @@ def test_the_innermost_folder_rules_also_when_reached_by_a_link(place: Place) ->
     assert rooted.read(rooted.locate_in(rooted.find_sandbox("a"), "b/x.txt")).folder.name == "b"
 
 
-def test_of_two_folders_at_one_place_the_named_one_rules(place: Place) -> None:
+def test_of_two_folders_with_the_same_path_the_named_one_applies(place: Place) -> None:
     named = Folder(path=place.root, name="all", is_writable=True)
     rooted = SandboxFiles(View(cwd=place.root, folders=(Folder(path=place.root), named)))
     assert rooted.locate("x").folder is named
@@ -510,7 +510,7 @@ def test_of_two_folders_at_one_place_the_named_one_rules(place: Place) -> None:
     assert rooted.write(rooted.locate("in/x"), b"x")
 
 
-def test_a_folder_reached_through_a_link_is_refused_until_settled(place: Place) -> None:
+def test_a_folder_reached_through_a_link_is_refused_until_the_view_is_resolved(place: Place) -> None:
     (place.base / "way").symlink_to("in")
     view = View(
         cwd=place.base / "way",
@@ -535,7 +535,7 @@ def test_a_folder_reached_through_a_link_is_refused_until_settled(place: Place) 
     assert rooted.read(rooted.locate("a/b/c.txt")).data == b"inside"
 
 
-def test_the_whole_disk_as_a_folder_still_hides(place: Place) -> None:
+def test_hidden_files_stay_hidden_if_the_folder_is_the_root(place: Place) -> None:
     rooted = SandboxFiles(View(cwd=Path("/"), folders=(Folder(path=Path("/")),), hidden=(place.private,)))
     assert rooted.read(rooted.locate(f"{place.root}/a/b/c.txt")).data == b"inside"
     with pytest.raises(Refused, match="hidden"):
@@ -543,17 +543,17 @@ def test_the_whole_disk_as_a_folder_still_hides(place: Place) -> None:
     assert rooted.display_path(rooted.locate("/a/b")) == "a/b"
 
 
-def test_paths_are_shown_as_the_tools_take_them(place: Place) -> None:
+def test_paths_are_displayed_as_the_tools_accept_them(place: Place) -> None:
     rooted = SandboxFiles(place.view)
     assert rooted.display_path(rooted.locate("a/./b/../b/c.txt")) == "a/b/c.txt"
     assert rooted.display_path(rooted.locate(".")) == "."
     assert rooted.display_path(rooted.locate("../ro/c.txt")) == f"{place.ro}/c.txt"
 
 
-# Writing
+# Write
 
 
-def test_writing_makes_replaces_and_keeps_the_rights(place: Place) -> None:
+def test_write_creates_and_replaces_files_and_keeps_their_mode(place: Place) -> None:
     rooted = SandboxFiles(place.view)
     assert rooted.write(rooted.locate("new/deep/x.txt"), b"one") is True
     file = place.root / "new" / "deep" / "x.txt"
@@ -569,7 +569,7 @@ def test_writing_makes_replaces_and_keeps_the_rights(place: Place) -> None:
 
 
 @pytest.mark.req("DO-4")
-def test_writing_never_follows_a_link_nor_another_name_of_a_file(place: Place) -> None:
+def test_write_follows_neither_symbolic_nor_hard_links(place: Place) -> None:
     place.link("s.txt", "../outside/c.txt")
     place.link("i.txt", "a/b/c.txt")
     (place.root / "h.txt").hardlink_to(place.outside / "c.txt")
@@ -579,10 +579,10 @@ def test_writing_never_follows_a_link_nor_another_name_of_a_file(place: Place) -
             rooted.write(rooted.locate(name), b"x")
     assert rooted.write(rooted.locate("h.txt"), b"x") is False
     assert (place.root / "h.txt").read_bytes() == b"x"
-    place.untouched()
+    place.check_untouched()
 
 
-def test_nothing_is_made_when_the_write_is_refused(place: Place) -> None:
+def test_a_refused_write_creates_nothing(place: Place) -> None:
     folder = Folder(path=place.root, name="notes", is_writable=True, text_suffixes=(".md",), max_bytes=3)
     rooted = SandboxFiles(View(cwd=place.root, folders=(folder,)))
     with pytest.raises(Refused, match=r"permits text only in files ending in \.md"):
@@ -599,7 +599,7 @@ def test_nothing_is_made_when_the_write_is_refused(place: Place) -> None:
     assert not (place.root / "n" / "x.md").exists()
 
 
-def test_a_write_that_fails_leaves_nothing_behind(place: Place) -> None:
+def test_a_failed_write_leaves_nothing_behind(place: Place) -> None:
     rooted = SandboxFiles(place.view)
     with pytest.raises(Refused, match="too long"):
         rooted.write(rooted.locate("a/" + "z" * 256), b"x")
@@ -607,7 +607,7 @@ def test_a_write_that_fails_leaves_nothing_behind(place: Place) -> None:
 
 
 def test_a_failed_rename_leaves_nothing_behind(place: Place) -> None:
-    """The name becomes a folder while the file is being written."""
+    """Replace the name by a folder while the file is written."""
     done = threading.Event()
     target = place.root / "t"
 
@@ -624,14 +624,14 @@ def test_a_failed_rename_leaves_nothing_behind(place: Place) -> None:
     rooted = SandboxFiles(place.view)
     try:
         for _ in range(300):
-            tried(lambda: rooted.write(rooted.locate("t"), b"x"))
+            try_call(lambda: rooted.write(rooted.locate("t"), b"x"))
     finally:
         done.set()
         thread.join(5)
     assert not list(place.root.glob(".*.guild-tmp"))
 
 
-# Listing
+# List
 
 
 def test_listing_is_bounded_in_depth_and_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,20 +641,20 @@ def test_listing_is_bounded_in_depth_and_number(place: Place, monkeypatch: pytes
     deep.mkdir(parents=True)
     (deep / "x").write_text("x")
     rooted = SandboxFiles(place.view)
-    survey = rooted.list_files(rooted.locate("d"))
-    assert list(survey) == []
-    assert survey.is_truncated
+    listing = rooted.list_files(rooted.locate("d"))
+    assert list(listing) == []
+    assert listing.is_truncated
     monkeypatch.setattr("guildhall.sandbox.files._MAX_VISITED_FILES", 5)
     many = place.root / "many"
     many.mkdir()
     for number in range(20):
         (many / str(number)).write_text("x")
-    survey = rooted.list_files(rooted.locate("many"))
-    assert len(list(survey)) == 5
-    assert survey.is_truncated
+    listing = rooted.list_files(rooted.locate("many"))
+    assert len(list(listing)) == 5
+    assert listing.is_truncated
 
 
-def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(place: Place) -> None:
+def test_listing_follows_only_links_to_files_inside(place: Place) -> None:
     place.link("dir", "a")
     place.link("file.txt", "a/b/c.txt")
     place.link("bad.txt", "../outside/c.txt")
@@ -680,7 +680,7 @@ def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(plac
 
 @pytest.mark.req("DO-4")
 @pytest.mark.parametrize(
-    ("name", "fits"),
+    ("name", "expected"),
     [
         ("x.md", True),
         ("X.MD", True),
@@ -701,13 +701,13 @@ def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(plac
         ("x.\u00c1", True),
     ],
 )
-def test_suffixes_ignore_case_and_nothing_else(name: str, fits: bool) -> None:
-    assert has_suffix(name, (".md", "tar.gz", ".key", ".\u00e1")) is fits
+def test_suffixes_ignore_case_and_nothing_else(name: str, expected: bool) -> None:
+    assert has_suffix(name, (".md", "tar.gz", ".key", ".\u00e1")) is expected
     assert has_suffix(name, ())
 
 
 @pytest.mark.req("DO-4")
-def test_a_link_does_not_lend_its_suffix(place: Place) -> None:
+def test_a_link_and_its_target_must_both_have_an_allowed_suffix(place: Place) -> None:
     place.link("looks.md", "a/b/c.txt")
     (place.root / "n.md").write_text("note")
     place.link("note.exe", "n.md")
@@ -719,11 +719,11 @@ def test_a_link_does_not_lend_its_suffix(place: Place) -> None:
     assert [name for name, _ in rooted.list_files(rooted.locate("."))] == ["n.md"]
 
 
-def test_what_the_system_refuses_is_told_plainly() -> None:
-    for number, says in [
+def test_os_errors_are_translated() -> None:
+    for number, message in [
         (errno.ENOENT, "x does not exist"),
         (errno.EROFS, "x: read-only file system"),
         (errno.EPERM, "permission denied"),
     ]:
-        with pytest.raises(GuildError, match=says), translate_os_errors("x"):
+        with pytest.raises(GuildError, match=message), translate_os_errors("x"):
             raise OSError(number, "")

@@ -1,4 +1,4 @@
-"""The one way out of a jail without a network: for real, in each kind, and nothing else is reached."""
+"""Loopback door: the only connection out of a confined program without network."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
 
-TRIES = """
+PROBES = """
 import os, socket, sys, urllib.request
 door, other, udp = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 print("door", urllib.request.build_opener(urllib.request.ProxyHandler({})).open(door).read().decode())
-def tried(name, do):
+def probe(name, do):
     try:
         do()
         print(name, "reached")
@@ -32,12 +32,12 @@ def tried(name, do):
         print(name, "not reached")
 def send(place):
     socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", place)
-tried("other", lambda: socket.create_connection(("127.0.0.1", other), 2))
-tried("far", lambda: socket.create_connection(("192.0.2.1", 80), 0.2))
-tried("udp", lambda: send(("127.0.0.1", udp)))
-tried("dns", lambda: send(("192.0.2.53", 53)))
-tried("name", lambda: socket.getaddrinfo("example.org", 80))
-tried("unix", lambda: socket.socket(socket.AF_UNIX))
+probe("other", lambda: socket.create_connection(("127.0.0.1", other), 2))
+probe("far", lambda: socket.create_connection(("192.0.2.1", 80), 0.2))
+probe("udp", lambda: send(("127.0.0.1", udp)))
+probe("dns", lambda: send(("192.0.2.53", 53)))
+probe("name", lambda: socket.getaddrinfo("example.org", 80))
+probe("unix", lambda: socket.socket(socket.AF_UNIX))
 print("files", sorted(int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2)[1:])
 """
 
@@ -49,25 +49,25 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def ended(program: ConfinedProcess) -> tuple[int, str]:
+async def wait_for_exit(program: ConfinedProcess) -> tuple[int, str]:
     assert program.process.stdout is not None
     output = await program.process.stdout.read()
     return await program.wait(), output.decode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_confined_program_reaches_us_and_nobody_else(kind: Kind) -> None:
+def test_a_confined_program_reaches_only_the_door(kind: Kind) -> None:
     async def main() -> None:
         door = await open_door(kind)
         with (
             socket.create_server(("127.0.0.1", 0)) as other,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
         ):
-            heard.bind(("127.0.0.1", 0))
-            heard.setblocking(False)
-            words = [door.url, str(other.getsockname()[1]), str(heard.getsockname()[1])]
+            datagrams.bind(("127.0.0.1", 0))
+            datagrams.setblocking(False)
+            arguments = [door.url, str(other.getsockname()[1]), str(datagrams.getsockname()[1])]
             program = await spawn(
-                [sys.executable, "-I", "-S", "-c", TRIES, *words],
+                [sys.executable, "-I", "-S", "-c", PROBES, *arguments],
                 Confinement(view=View(cwd=Path("/"))),
                 kind=kind,
                 door=door,
@@ -75,23 +75,23 @@ def test_a_confined_program_reaches_us_and_nobody_else(kind: Kind) -> None:
             listening = await door.receive_socket()
             door.close()
             server = await asyncio.start_server(answer, sock=listening)
-            code, said = await ended(program)
+            code, output = await wait_for_exit(program)
             server.close()
-            assert said.splitlines()[0] == "door hello"
-            tries = dict(line.split(" ", 1) for line in said.splitlines()[1:])
-            assert tries.pop("files") == "[]"  # nothing of how it was opened is left to the program
-            del tries["udp"]  # into a network of its own it can be sent; whether it came is seen below
-            assert set(tries.values()) == {"not reached"}, said
+            assert output.splitlines()[0] == "door hello"
+            tries = dict(line.split(" ", 1) for line in output.splitlines()[1:])
+            assert tries.pop("files") == "[]"  # the program inherits no descriptor
+            del tries["udp"]  # sending works in a network namespace; that nothing arrives is checked below
+            assert set(tries.values()) == {"not reached"}, output
             assert len(tries) == 5
             assert code == 0
             with pytest.raises(BlockingIOError):
-                heard.recv(1)
+                datagrams.recv(1)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_with_the_network_comes_to_a_port_of_the_machine(kind: Kind) -> None:
+def test_a_program_with_network_reaches_the_door_on_a_local_port(kind: Kind) -> None:
     async def main() -> None:
         door = await open_door(kind, network=True)
         code = "import socket,sys; print(socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(9))"
@@ -104,27 +104,27 @@ def test_one_with_the_network_comes_to_a_port_of_the_machine(kind: Kind) -> None
         connection.sendall(b"hello")
         connection.close()
         listening.close()
-        assert await ended(program) == (0, "b'hello'\n")
+        assert await wait_for_exit(program) == (0, "b'hello'\n")
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
-def test_a_program_that_is_not_there_is_told_of_after_the_door(kind: Kind, tmp_path: Path) -> None:
+def test_a_missing_program_is_reported_after_the_door_opened(kind: Kind, tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
         door = await open_door(kind)
         program = await spawn(["/not/there"], Confinement(view=View(cwd=tmp_path)), kind=kind, door=door)
         (await door.receive_socket()).close()
         door.close()
-        return await ended(program)
+        return await wait_for_exit(program)
 
-    code, said = asyncio.run(main())
+    code, output = asyncio.run(main())
     assert code == 126
-    assert "cannot start the program" in said
+    assert "cannot start the program" in output
 
 
-def test_a_jail_that_does_not_come_up_opens_no_door(tmp_path: Path) -> None:
-    """Its launcher dies before it has anything to hand out."""
+def test_a_failed_start_opens_no_door(tmp_path: Path) -> None:
+    """Let the launcher die before it sends its socket."""
 
     async def main() -> None:
         door = await open_door("bubblewrap")
@@ -140,11 +140,11 @@ def test_a_jail_that_does_not_come_up_opens_no_door(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
 
 
-def test_a_home_of_its_own_is_where_it_writes(tmp_path: Path) -> None:
+def test_a_program_writes_into_its_own_home(tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
         view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),))
         confinement = Confinement(view=view, home=tmp_path)
-        return await ended(await spawn(["/bin/sh", "-c", "echo $HOME $TMPDIR; touch ~/made"], confinement))
+        return await wait_for_exit(await spawn(["/bin/sh", "-c", "echo $HOME $TMPDIR; touch ~/made"], confinement))
 
     assert asyncio.run(main()) == (0, f"{tmp_path} {tmp_path}\n")
     assert (tmp_path / "made").exists()

@@ -1,4 +1,4 @@
-"""A prepared database, and a store on it."""
+"""Fixtures: a prepared database, and a store that opens it."""
 
 from __future__ import annotations
 

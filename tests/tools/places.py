@@ -1,4 +1,4 @@
-"""What the tests of tools start from: an executor of no run."""
+"""Helpers for tests of tools."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 
-async def by_no_run(tool: Tool, call: ToolCall) -> ToolResult:
-    """In the place of the run that executes its own tools, where there is none."""
+async def refuse_run_tool(tool: Tool, call: ToolCall) -> ToolResult:
+    """Stand in for the run that executes its own tools, and fail if it is called."""
     raise AssertionError(f"{tool.name} is for a run")

@@ -1,4 +1,4 @@
-"""The built-in tools by name, and that the table of what they can do tells the truth."""
+"""Built-in tools: names, order and declared capabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def environment(folder: Path) -> ToolEnvironment:
 
 @pytest.mark.req("WKR-6")
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_each_is_made_with_what_the_table_says_it_can_do(tmp_path: Path, name: str) -> None:
+def test_each_tool_has_the_capabilities_of_the_table(tmp_path: Path, name: str) -> None:
     (tool,) = built_in_tools([name], environment(tmp_path))
     assert tool.name == name
     assert tool.capabilities == BUILT_IN[name] <= CAPABILITIES.keys()
@@ -34,15 +34,15 @@ def test_each_is_made_with_what_the_table_says_it_can_do(tmp_path: Path, name: s
         assert parameter.get("description"), f"{name}: a parameter has no description"
 
 
-def test_they_come_in_the_order_in_which_they_are_declared(tmp_path: Path) -> None:
+def test_tools_keep_their_declared_order(tmp_path: Path) -> None:
     for names in (["Write", "Read"], ["Bash", "Glob", "WebFetch", "Edit"], [], list(BUILT_IN)):
         assert [tool.name for tool in built_in_tools(names, environment(tmp_path))] == names
 
 
-def test_a_worker_file_knows_the_same_names() -> None:
+def test_worker_files_accept_the_same_names() -> None:
     assert set(BUILT_IN_TOOLS) == set(BUILT_IN)
 
 
-def test_what_changes_something_is_not_made_twice_unless_it_may(tmp_path: Path) -> None:
+def test_only_idempotent_tools_are_repeatable(tmp_path: Path) -> None:
     repeatable = {tool.name for tool in built_in_tools(BUILT_IN, environment(tmp_path)) if tool.repeatable}
     assert repeatable == {"Read", "Grep", "Glob", "Write", "WebFetch", "WebSearch"}

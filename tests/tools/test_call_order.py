@@ -48,7 +48,7 @@ def own(name: str) -> str:
 
 
 class AnswerLedger(Ledger):
-    """A ledger that knows the calls of the answer, and approves calls of `change` when it is told to."""
+    """A ledger that knows the calls of the answer, and approves calls of `change` once `approved` is set."""
 
     def __init__(self, answer: Sequence[ToolCall]) -> None:
         super().__init__()
@@ -91,7 +91,8 @@ def answer(*names: str) -> list[ToolCall]:
     ]
 
 
-def take_effect(calls: Sequence[ToolCall], arrival: Sequence[int], *rules: Rule) -> list[str]:
+def execute_calls(calls: Sequence[ToolCall], arrival: Sequence[int], *rules: Rule) -> list[str]:
+    """Make the calls in the order of `arrival` and return the starts and ends of their effects."""
     effects = Effects()
 
     async def make_calls() -> None:
@@ -105,12 +106,12 @@ def take_effect(calls: Sequence[ToolCall], arrival: Sequence[int], *rules: Rule)
 @pytest.mark.req("X-20")
 @pytest.mark.parametrize("arrival", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_calls_that_write_take_effect_in_the_order_of_the_answer(arrival: Sequence[int]) -> None:
-    assert take_effect(answer("w1", "w2", "o3"), arrival) == ["+w1", "-w1", "+w2", "-w2", "+o3", "-o3"]
+    assert execute_calls(answer("w1", "w2", "o3"), arrival) == ["+w1", "-w1", "+w2", "-w2", "+o3", "-o3"]
 
 
 @pytest.mark.req("X-20")
 def test_calls_that_read_run_in_parallel_between_two_writes() -> None:
-    steps = take_effect(answer("r1", "r2", "w3", "r4", "r5", "w6"), (5, 4, 3, 2, 1, 0))
+    steps = execute_calls(answer("r1", "r2", "w3", "r4", "r5", "w6"), (5, 4, 3, 2, 1, 0))
     assert sorted(steps[:2]) == ["+r1", "+r2"]
     assert steps[4:6] == ["+w3", "-w3"]
     assert sorted(steps[6:8]) == ["+r4", "+r5"]
@@ -138,7 +139,7 @@ def test_calls_without_a_known_answer_are_ordered_by_arrival() -> None:
     ],
 )
 def test_a_call_does_not_wait_for_a_call_that_cannot_take_effect(refused: ToolCall) -> None:
-    assert take_effect([refused, *answer("w0", "w1")[1:]], (1,)) == ["+w1", "-w1"]
+    assert execute_calls([refused, *answer("w0", "w1")[1:]], (1,)) == ["+w1", "-w1"]
 
 
 def test_a_call_that_a_program_never_makes_blocks_for_a_limited_time() -> None:

@@ -1,4 +1,4 @@
-"""Where handlers execute: ours in the hall, others in a host that has no more than they declare."""
+"""Executor: tools of the hall run in the hall, other tools in a host that has only their capabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import tool
 from guildhall.tools.executor import Executor, InFile, ToolEnvironment, built_in_tools, describe_toolbox
 from guildhall.tools.model import Tool, ToolCall, ToolResult
-from tests.tools.places import by_no_run
+from tests.tools.places import refuse_run_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def put(path: str) -> str:
 
 @tool
 def who() -> str:
-    """Which process this is."""
+    """Return the id of the process."""
     return str(os.getpid())
 
 
@@ -63,17 +63,18 @@ def box(tmp_path: Path) -> Path:
     return path
 
 
-def around(folder: Path) -> ToolEnvironment:
+def make_environment(folder: Path) -> ToolEnvironment:
     return ToolEnvironment(view=View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
 
 
-def executed(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
-    environment = around(box.parent / "work")
+def execute(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
+    """Execute calls of the tools in the box and return their results."""
+    environment = make_environment(box.parent / "work")
 
     async def go() -> list[ToolResult]:
         found = await describe_toolbox("box", box, environment)
         tools = {tool.name: tool for tool in found.tools}
-        executor = Executor(found.tools, environment, by_no_run)
+        executor = Executor(found.tools, environment, refuse_run_tool)
         try:
             return [
                 await executor(tools[name], ToolCall(key=f"m1/{i}", tool=name, arguments=arguments))
@@ -86,8 +87,8 @@ def executed(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
 
 
 @pytest.mark.req("WKR-6")
-def test_a_toolbox_file_is_described_without_being_loaded_here(box: Path) -> None:
-    found = asyncio.run(describe_toolbox("box", box, around(box.parent / "work")))
+def test_a_toolbox_file_is_described_without_loading_it_into_the_hall(box: Path) -> None:
+    found = asyncio.run(describe_toolbox("box", box, make_environment(box.parent / "work")))
     assert [tool.name for tool in found.tools] == ["look", "put", "who", "die"]
     assert found.tools[0].capabilities == {"fs.read"}
     assert [tool.repeatable for tool in found.tools] == [False, True, False, False]
@@ -96,34 +97,34 @@ def test_a_toolbox_file_is_described_without_being_loaded_here(box: Path) -> Non
         found.tools[0].handler(path="x")
 
 
-def test_tools_have_what_they_declare_and_nothing_more(box: Path) -> None:
+def test_tools_have_only_their_declared_capabilities(box: Path) -> None:
     inside, outside = box.parent / "work" / "a.txt", box.parent / "secret.txt"
-    seen, hidden, _ = executed(
+    seen, hidden, _ = execute(
         box, ("look", {"path": str(inside)}), ("look", {"path": str(outside)}), ("put", {"path": str(outside)})
     )
     assert seen.text == "inside"
     assert hidden.is_error
     assert outside.read_text() == "outside"
-    (made,) = executed(box, ("put", {"path": str(box.parent / "work" / "new.txt")}))
+    (made,) = execute(box, ("put", {"path": str(box.parent / "work" / "new.txt")}))
     assert made.text == "put"
     assert (box.parent / "work" / "new.txt").read_text() == "put"
 
 
-def test_tools_of_one_kind_share_a_host_and_one_that_dies_is_started_again(box: Path) -> None:
-    first, again, died, later = executed(box, ("who", {}), ("who", {}), ("die", {}), ("who", {}))
+def test_tools_with_the_same_capabilities_share_a_host_that_restarts_after_a_crash(box: Path) -> None:
+    first, again, died, later = execute(box, ("who", {}), ("who", {}), ("die", {}), ("who", {}))
     assert first.text == again.text
     assert died.is_error
     assert not later.is_error
 
 
-def test_a_system_handler_runs_here_and_gets_no_host(tmp_path: Path) -> None:
+def test_a_tool_of_the_hall_runs_without_a_host(tmp_path: Path) -> None:
     @tool(runs_in="hall")
     def here(n: int = 1) -> int:
         """Answer."""
         return n + 1
 
-    environment = around(tmp_path)
-    executor = Executor((here,), environment, by_no_run)
+    environment = make_environment(tmp_path)
+    executor = Executor((here,), environment, refuse_run_tool)
 
     async def go(arguments: dict[str, Any] | None) -> ToolResult:
         return await executor(here, ToolCall(key="k", tool="here", arguments=arguments))
@@ -132,7 +133,7 @@ def test_a_system_handler_runs_here_and_gets_no_host(tmp_path: Path) -> None:
     assert asyncio.run(go(None)).text == "2"
 
 
-def test_a_tool_of_the_run_itself_is_executed_by_it_with_its_call(tmp_path: Path) -> None:
+def test_a_tool_of_the_run_is_executed_by_the_run_with_its_call(tmp_path: Path) -> None:
     @tool(runs_in="run")
     def mine(n: int) -> str:
         """Answer."""
@@ -141,23 +142,23 @@ def test_a_tool_of_the_run_itself_is_executed_by_it_with_its_call(tmp_path: Path
     async def by_run(called: Tool, call: ToolCall) -> ToolResult:
         return ToolResult.of(f"{called.name} {call.key} {call.arguments}")
 
-    executor = Executor((mine,), around(tmp_path), by_run)
+    executor = Executor((mine,), make_environment(tmp_path), by_run)
     call = ToolCall(key="m1/c1", tool="mine", arguments={"n": 4})
-    assert asyncio.run(_ended(executor, mine, call)) == ("mine m1/c1 {'n': 4}", True)
+    assert asyncio.run(_call_and_close(executor, mine, call)) == ("mine m1/c1 {'n': 4}", True)
 
 
-async def _ended(executor: Executor, mine: Tool, call: ToolCall) -> tuple[str, bool]:
-    """What a call gives, and whether it fails once the executor is closed."""
+async def _call_and_close(executor: Executor, mine: Tool, call: ToolCall) -> tuple[str, bool]:
+    """Return the text of a call, and True if the call fails after the executor is closed."""
     before = await executor(mine, call)
     await executor.close()
     return before.text, (await executor(mine, call)).is_error
 
 
-def test_after_the_end_nothing_runs(tmp_path: Path) -> None:
+def test_a_closed_executor_refuses_calls(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    environment = around(tmp_path)
+    environment = make_environment(tmp_path)
     tools = built_in_tools(["Read"], environment)
-    executor = Executor(tools, environment, by_no_run)
+    executor = Executor(tools, environment, refuse_run_tool)
 
     async def go() -> tuple[ToolResult, ToolResult]:
         call = ToolCall(key="k", tool="Read", arguments={"file_path": "a.txt"})

@@ -1,4 +1,4 @@
-"""The gate: every call meets it, in one order, and whatever happens is a result."""
+"""Gate: the order of the checks of a call, and the result of each outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guildhall.tools.definition import tool
 from guildhall.tools.executor import Executor, ToolEnvironment
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
-from tests.tools.places import by_no_run
+from tests.tools.places import refuse_run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,24 +38,26 @@ def put(text: str) -> str:
 
 
 class Ledger:
-    """Keeps what the gate tells, in order; says what it is given to say."""
+    """A ledger that records the events of the gate and gives fixed answers."""
 
-    def __init__(self, said: Approval = "approved", note: str | None = None, doubt: EffectChoice = "again") -> None:
-        self.told: list[tuple[str, Any]] = []
+    def __init__(
+        self, approval: Approval = "approved", note: str | None = None, effect: EffectChoice = "again"
+    ) -> None:
+        self.events: list[tuple[str, Any]] = []
         self.done: dict[str, ToolResult] = {}
-        self.cut_off: set[str] = set()
-        self._said: tuple[Approval, str | None] = (said, note)
-        self._doubt: tuple[EffectChoice, str | None] = (doubt, note)
+        self.interrupted: set[str] = set()
+        self._approval: tuple[Approval, str | None] = (approval, note)
+        self._effect: tuple[EffectChoice, str | None] = (effect, note)
 
     @property
     def order(self) -> list[str]:
-        return [name for name, _ in self.told]
+        return [name for name, _ in self.events]
 
     def find_result(self, call: ToolCall) -> ToolResult | None:
         return self.done.get(call.key)
 
     def is_interrupted(self, call: ToolCall) -> bool:
-        return call.key in self.cut_off
+        return call.key in self.interrupted
 
     def answer_calls(self, call: ToolCall) -> Sequence[ToolCall]:
         return ()
@@ -64,26 +66,26 @@ class Ledger:
         return nullcontext()
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        self.told.append(("approval", verdict))
-        return self._said
+        self.events.append(("approval", verdict))
+        return self._approval
 
     async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
-        self.told.append(("doubt", None))
-        return self._doubt
+        self.events.append(("effect", None))
+        return self._effect
 
     async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
-        self.told.append(("refused", verdict))
+        self.events.append(("refused", verdict))
         self.done[call.key] = result
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
-        self.told.append(("started", verdict))
+        self.events.append(("started", verdict))
 
     async def record_end(self, call: ToolCall, result: ToolResult) -> None:
-        self.told.append(("ended", result))
+        self.events.append(("ended", result))
         self.done[call.key] = result
 
 
-def called(
+def call_tool(
     ledger: Ledger,
     name: str,
     arguments: dict[str, Any] | None,
@@ -91,26 +93,26 @@ def called(
     rules: tuple[Rule, ...] = (),
     mode: Mode = "ask",
 ) -> ToolResult:
-    executor = Executor((keep, put), ToolEnvironment(view=View(cwd=Path.cwd())), by_no_run)
+    executor = Executor((keep, put), ToolEnvironment(view=View(cwd=Path.cwd())), refuse_run_tool)
     gate = Gate((keep, put), rules, mode, ledger, executor)
     return asyncio.run(gate.call(ToolCall(key="m1/c1", tool=name, arguments=arguments)))
 
 
 ASK = Rule(name="fs.write", approval_required=True, timeout=9)
-NEVER = Rule(name="fs.write", allowed=False)
+FORBID = Rule(name="fs.write", allowed=False)
 
 
 @pytest.mark.req("WKR-17", "DO-6")
-def test_a_declared_call_is_announced_made_and_recorded() -> None:
+def test_a_declared_call_is_recorded_before_and_after_it_is_made() -> None:
     ledger = Ledger()
-    result = called(ledger, "keep", {"text": "ab", "times": 2})
+    result = call_tool(ledger, "keep", {"text": "ab", "times": 2})
     assert (result.text, result.is_error) == ("abab", False)
     assert ledger.order == ["started", "ended"]
 
 
 @pytest.mark.req("DO-6")
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("kepe", {}, "Unknown tool 'kepe'. Did you mean 'keep'?"),
         ("KEEP", {}, "Did you mean 'keep'?"),
@@ -124,38 +126,36 @@ def test_a_declared_call_is_announced_made_and_recorded() -> None:
         ("keep", {"text": "a", "times": "many"}, "times:"),
     ],
 )
-def test_a_wrong_call_is_not_made_and_the_model_is_told_what_is_wrong(
-    name: str, arguments: dict[str, Any] | None, said: str
-) -> None:
+def test_an_invalid_call_is_refused_with_the_reason(name: str, arguments: dict[str, Any] | None, message: str) -> None:
     ledger = Ledger()
-    result = called(ledger, name, arguments, rules=(ASK,))
+    result = call_tool(ledger, name, arguments, rules=(ASK,))
     assert result.is_error
-    assert said in result.text
+    assert message in result.text
     assert ledger.order == ["refused"]
 
 
 @pytest.mark.req("DO-6", "DO-13")
 @pytest.mark.parametrize("rule", ["fs.write", "keep", ALIASES["sandbox.write"]])
-def test_what_a_rule_forbids_is_not_made(rule: str) -> None:
+def test_a_forbidden_call_is_not_made(rule: str) -> None:
     ledger = Ledger()
-    result = called(ledger, "keep", {"text": "a"}, rules=(Rule(name=rule, allowed=False),), mode="approve_all")
+    result = call_tool(ledger, "keep", {"text": "a"}, rules=(Rule(name=rule, allowed=False),), mode="approve_all")
     assert result.is_error
     assert result.text == f"Not permitted: the worker's rule {rule!r} forbids it."
     assert ledger.order == ["refused"]
 
 
 @pytest.mark.req("DO-6")
-def test_what_a_rule_wants_approved_is_asked_first() -> None:
+def test_a_rule_that_requires_approval_asks_before_the_call() -> None:
     ledger = Ledger()
-    assert called(ledger, "keep", {"text": "a"}, rules=(ASK,)).text == "a"
+    assert call_tool(ledger, "keep", {"text": "a"}, rules=(ASK,)).text == "a"
     assert ledger.order == ["approval", "started", "ended"]
-    assert ledger.told[0][1].timeout == 9
+    assert ledger.events[0][1].timeout == 9
 
 
 @pytest.mark.req("X-5")
-def test_a_time_out_is_not_told_as_a_denial() -> None:
-    denied = called(Ledger("denied", "not that file"), "keep", {"text": "a"}, rules=(ASK,))
-    late = called(Ledger("timed_out"), "keep", {"text": "a"}, rules=(ASK,))
+def test_a_timeout_is_not_reported_as_a_denial() -> None:
+    denied = call_tool(Ledger("denied", "not that file"), "keep", {"text": "a"}, rules=(ASK,))
+    late = call_tool(Ledger("timed_out"), "keep", {"text": "a"}, rules=(ASK,))
     assert denied.text == "The user denied this call. Do not repeat it unchanged. not that file"
     assert "Approval timed out" in late.text
     assert "not a denial" in late.text
@@ -165,51 +165,51 @@ def test_a_time_out_is_not_told_as_a_denial() -> None:
 
 @pytest.mark.req("DO-6")
 @pytest.mark.parametrize(("mode", "order"), [("approve_all", ["started", "ended"]), ("strict", ["refused"])])
-def test_the_modes_ask_nobody(mode: Mode, order: list[str]) -> None:
+def test_approve_all_and_strict_do_not_ask(mode: Mode, order: list[str]) -> None:
     ledger = Ledger()
-    called(ledger, "keep", {"text": "a"}, rules=(ASK,), mode=mode)
+    call_tool(ledger, "keep", {"text": "a"}, rules=(ASK,), mode=mode)
     assert ledger.order == order
 
 
 def test_a_finished_call_is_not_made_again() -> None:
     ledger = Ledger()
-    first = called(ledger, "keep", {"text": "a"})
-    assert called(ledger, "keep", {"text": "a"}, rules=(NEVER,)) == first
+    first = call_tool(ledger, "keep", {"text": "a"})
+    assert call_tool(ledger, "keep", {"text": "a"}, rules=(FORBID,)) == first
     assert ledger.order == ["started", "ended"]
 
 
 @pytest.mark.req("X-2")
 @pytest.mark.parametrize(
-    ("doubt", "said", "order"),
+    ("effect", "message", "order"),
     [
-        ("done", "took effect", ["doubt", "ended"]),
-        ("fail", "treat it as failed", ["doubt", "ended"]),
-        ("again", "a", ["doubt", "started", "ended"]),
+        ("done", "took effect", ["effect", "ended"]),
+        ("fail", "treat it as failed", ["effect", "ended"]),
+        ("again", "a", ["effect", "started", "ended"]),
     ],
 )
-def test_a_call_that_was_cut_off_is_settled_by_a_person(doubt: EffectChoice, said: str, order: list[str]) -> None:
-    ledger = Ledger(note="I looked", doubt=doubt)
-    ledger.cut_off.add("m1/c1")
-    result = called(ledger, "keep", {"text": "a"}, rules=(ASK,))  # "again" is an approval: it is not asked twice
-    assert said in result.text
-    assert ("I looked" in result.text) == (doubt != "again")
-    assert result.is_error == (doubt == "fail")
+def test_the_user_decides_about_an_interrupted_call(effect: EffectChoice, message: str, order: list[str]) -> None:
+    ledger = Ledger(note="I looked", effect=effect)
+    ledger.interrupted.add("m1/c1")
+    result = call_tool(ledger, "keep", {"text": "a"}, rules=(ASK,))  # "again" is an approval: no second ask
+    assert message in result.text
+    assert ("I looked" in result.text) == (effect != "again")
+    assert result.is_error == (effect == "fail")
     assert ledger.order == order
 
 
 @pytest.mark.req("X-2")
-def test_a_rule_of_today_does_not_undo_what_may_have_happened() -> None:
-    ledger = Ledger(doubt="done")
-    ledger.cut_off.add("m1/c1")
-    assert "took effect" in called(ledger, "keep", {"text": "a"}, rules=(NEVER,)).text
-    ledger = Ledger(doubt="again")
-    ledger.cut_off.add("m1/c1")
-    assert "Not permitted" in called(ledger, "keep", {"text": "a"}, rules=(NEVER,)).text
-    assert ledger.order == ["doubt", "refused"]
+def test_a_new_rule_does_not_apply_to_an_effect_that_may_have_happened() -> None:
+    ledger = Ledger(effect="done")
+    ledger.interrupted.add("m1/c1")
+    assert "took effect" in call_tool(ledger, "keep", {"text": "a"}, rules=(FORBID,)).text
+    ledger = Ledger(effect="again")
+    ledger.interrupted.add("m1/c1")
+    assert "Not permitted" in call_tool(ledger, "keep", {"text": "a"}, rules=(FORBID,)).text
+    assert ledger.order == ["effect", "refused"]
 
 
-def test_a_repeatable_call_that_was_cut_off_is_made_again() -> None:
+def test_an_interrupted_repeatable_call_is_made_again() -> None:
     ledger = Ledger()
-    ledger.cut_off.add("m1/c1")
-    assert called(ledger, "put", {"text": "a"}).text == "a"
+    ledger.interrupted.add("m1/c1")
+    assert call_tool(ledger, "put", {"text": "a"}).text == "a"
     assert ledger.order == ["started", "ended"]

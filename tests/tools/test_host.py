@@ -1,4 +1,4 @@
-"""The tool host for real: a confined Python that executes handlers, and everything that can go wrong with one."""
+"""Tool host: a confined Python process that executes handlers, and every way in which it can fail."""
 
 from __future__ import annotations
 
@@ -161,7 +161,9 @@ def spec(tmp_path: Path, toolbox: Path, work: Path) -> HostSpec:
     return HostSpec(view=view, toolboxes=(("mine", toolbox),))
 
 
-def hosted(spec: HostSpec, use: Callable[[ToolHost], Awaitable[Any]], **more: Any) -> Any:
+def with_host(spec: HostSpec, use: Callable[[ToolHost], Awaitable[Any]], **more: Any) -> Any:
+    """Start a host, pass it to `use`, close it and return the result of `use`."""
+
     async def main() -> Any:
         host = ToolHost(spec, **more)
         try:
@@ -172,11 +174,11 @@ def hosted(spec: HostSpec, use: Callable[[ToolHost], Awaitable[Any]], **more: An
     return asyncio.run(main())
 
 
-def called(spec: HostSpec, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
-    return hosted(spec, lambda host: host.call(tool, arguments or {}), **more)
+def call_tool(spec: HostSpec, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
+    return with_host(spec, lambda host: host.call(tool, arguments or {}), **more)
 
 
-def changed(spec: HostSpec, **fields: Any) -> HostSpec:
+def change_spec(spec: HostSpec, **fields: Any) -> HostSpec:
     data = {**spec.as_dict(), **fields}
     return HostSpec.from_dict(json.loads(json.dumps(data)))
 
@@ -185,8 +187,8 @@ def test_the_spec_survives_json(spec):
     assert HostSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
 
 
-def test_describes_the_tools_of_toolbox_files(spec, kind):
-    tools = {tool["name"]: tool for tool in hosted(spec, lambda host: host.describe(), kind=kind)}
+def test_a_host_describes_the_tools_of_toolbox_files(spec, kind):
+    tools = {tool["name"]: tool for tool in with_host(spec, lambda host: host.describe(), kind=kind)}
     assert tools["add"]["description"] == "Adds two numbers."
     assert tools["add"]["repeatable"] is True
     assert tools["add"]["toolbox"] == "mine"
@@ -194,7 +196,7 @@ def test_describes_the_tools_of_toolbox_files(spec, kind):
     assert tools["leave"]["capabilities"] == []
 
 
-def test_calls(spec, kind):
+def test_a_host_executes_calls(spec, kind):
     async def use(host: ToolHost) -> None:
         assert (await host.call("add", {"a": 2, "b": 3})).text == "5"
         assert (await host.call("later", {"seconds": 0})).text == "later"
@@ -208,10 +210,10 @@ def test_calls(spec, kind):
         assert host._child is not None
         assert b"adding 2 3" in host._child._printed
 
-    hosted(spec, use, kind=kind)
+    with_host(spec, use, kind=kind)
 
 
-def test_a_handler_that_blocks_does_not_block_others(spec):
+def test_a_blocking_handler_does_not_block_other_calls(spec):
     async def use(host: ToolHost) -> None:
         await host.describe()
         blocked = [asyncio.ensure_future(host.call(name, {"seconds": 100})) for name in ("block", "block_badly")]
@@ -222,36 +224,36 @@ def test_a_handler_that_blocks_does_not_block_others(spec):
         for task in blocked:
             assert (await task).text == "The tool host was closed."
 
-    hosted(spec, use)
+    with_host(spec, use)
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         ("leave", {"code": 7}, "exited with code 7"),
         ("leave", {"code": 0}, "exited with code 0"),
         ("crash", {}, "was killed by SIGSEGV"),
     ],
 )
-def test_a_crash_is_a_result_and_the_next_call_gets_a_fresh_host(spec, kind, tool, arguments, said):
+def test_a_crash_gives_an_error_result_and_the_next_call_a_new_host(spec, kind, tool, arguments, message):
     async def use(host: ToolHost) -> None:
         await host.describe()
         other = asyncio.ensure_future(host.call("block", {"seconds": 100}))
         await asyncio.sleep(0)
         result = await host.call(tool, arguments)
         assert result.is_error
-        assert said in result.text
+        assert message in result.text
         assert (await other).is_error
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
-    hosted(spec, use, kind=kind)
+    with_host(spec, use, kind=kind)
 
 
-def test_what_was_printed_last_is_in_the_error(spec):
-    assert "about to leave" in called(spec, "leave", {"code": 1}).text
+def test_a_crash_error_contains_the_last_output(spec):
+    assert "about to leave" in call_tool(spec, "leave", {"code": 1}).text
 
 
-def test_killed_from_outside(spec):
+def test_a_killed_host_gives_an_error_result_and_is_replaced(spec):
     async def use(host: ToolHost) -> None:
         await host.describe()
         waiting = asyncio.ensure_future(host.call("block", {"seconds": 100}))
@@ -261,18 +263,18 @@ def test_killed_from_outside(spec):
         assert "was killed by SIGKILL" in (await waiting).text
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
-    hosted(spec, use)
+    with_host(spec, use)
 
 
 def test_memory_is_limited(spec, kind):
-    limited = changed(spec, memory_bytes=300_000_000)
-    assert called(limited, "grow", {"megabytes": 1}, kind=kind).text == "1000000"
-    result = called(limited, "grow", {"megabytes": 2_000}, kind=kind)
+    limited = change_spec(spec, memory_bytes=300_000_000)
+    assert call_tool(limited, "grow", {"megabytes": 1}, kind=kind).text == "1000000"
+    result = call_tool(limited, "grow", {"megabytes": 2_000}, kind=kind)
     assert result.is_error
     assert "MemoryError" in result.text
 
 
-def test_time_limit(spec, kind):
+def test_a_call_beyond_its_time_limit_kills_the_host(spec, kind):
     async def use(host: ToolHost) -> None:
         await host.describe()
         other = asyncio.ensure_future(host.call("later", {"seconds": 100}))
@@ -281,11 +283,11 @@ def test_time_limit(spec, kind):
         assert "was killed, because block took longer" in (await other).text
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
-    hosted(spec, use, kind=kind)
+    with_host(spec, use, kind=kind)
 
 
-def test_cancelling_kills(spec, kind, work):
-    writing = changed(spec, capabilities=["fs.write"])
+def test_cancelling_a_call_kills_the_host(spec, kind, work):
+    writing = change_spec(spec, capabilities=["fs.write"])
 
     async def use(host: ToolHost) -> None:
         task = asyncio.ensure_future(host.call("block", {"seconds": 100, "note": str(work / "begun")}))
@@ -300,10 +302,10 @@ def test_cancelling_kills(spec, kind, work):
         assert process.returncode is not None
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
-    hosted(writing, use, kind=kind)
+    with_host(writing, use, kind=kind)
 
 
-def test_closed_is_closed(spec):
+def test_a_closed_host_refuses_calls(spec):
     async def use(host: ToolHost) -> None:
         await host.close()
         await host.close()
@@ -311,32 +313,32 @@ def test_closed_is_closed(spec):
         with pytest.raises(ToolUnavailable, match="closed"):
             await host.describe()
 
-    hosted(spec, use)
-    hosted(spec, lambda host: asyncio.sleep(0))
+    with_host(spec, use)
+    with_host(spec, lambda host: asyncio.sleep(0))
 
 
-# What a host sees
+# Confinement
 
 
-def test_without_capabilities_it_sees_no_folder(spec, kind, work, tmp_path):
+def test_a_host_without_capabilities_reads_no_folder(spec, kind, work, tmp_path):
     async def use(host: ToolHost) -> None:
         for path in (work, tmp_path / "home", tmp_path / "home" / "toolboxes", Path.home()):
             assert (await host.call("listing", {"path": str(path)})).is_error, path
 
-    hosted(spec, use, kind=kind)
+    with_host(spec, use, kind=kind)
 
 
-def test_fs_read_is_read_only(spec, kind, work, tmp_path):
+def test_fs_read_allows_reading_only(spec, kind, work, tmp_path):
     async def use(host: ToolHost) -> None:
         assert (await host.call("listing", {"path": str(work)})).text == '["note.md"]'
         assert (await host.call("write", {"path": str(work / "new")})).is_error
         assert (await host.call("listing", {"path": str(tmp_path / "home")})).is_error
 
-    hosted(changed(spec, capabilities=["fs.read"]), use, kind=kind)
+    with_host(change_spec(spec, capabilities=["fs.read"]), use, kind=kind)
     assert not (work / "new").exists()
 
 
-def test_fs_write_is_as_the_view_says(spec, kind, work):
+def test_fs_write_allows_writing_in_writable_folders_only(spec, kind, work):
     import guildhall
 
     own = [Path(guildhall.__file__).parent, Path(sys.prefix), Path(sys.base_prefix)]
@@ -346,38 +348,38 @@ def test_fs_write_is_as_the_view_says(spec, kind, work):
         for folder in own:
             assert (await host.call("write", {"path": str(folder / "evil.py")})).is_error
 
-    writing = changed(spec, capabilities=["fs.write"])
-    hosted(writing, use, kind=kind)
+    writing = change_spec(spec, capabilities=["fs.write"])
+    with_host(writing, use, kind=kind)
     assert (work / "new").read_text() == "written"
     assert not any((folder / "evil.py").exists() for folder in own)
     view = {**spec.as_dict()["view"]}
     view["folders"] = [{**view["folders"][0], "is_writable": False}]
-    assert called(changed(writing, view=view), "write", {"path": str(work / "more")}, kind=kind).is_error
+    assert call_tool(change_spec(writing, view=view), "write", {"path": str(work / "more")}, kind=kind).is_error
 
 
 @pytest.mark.parametrize("capabilities", [[], ["net"]])
-def test_network_only_with_net(spec, kind, capabilities):
+def test_only_hosts_with_net_have_network_access(spec, kind, capabilities):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        result = called(changed(spec, capabilities=capabilities), "connect", {"port": port}, kind=kind)
+        result = call_tool(change_spec(spec, capabilities=capabilities), "connect", {"port": port}, kind=kind)
     assert result.is_error is not bool(capabilities)
 
 
-def test_gets_its_own_environment(spec, monkeypatch):
+def test_a_host_gets_only_the_declared_environment(spec, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-hush")
-    found = json.loads(called(changed(spec, env={"GIVEN": "yes"}), "environment").text)
+    found = json.loads(call_tool(change_spec(spec, env={"GIVEN": "yes"}), "environment").text)
     assert found["GIVEN"] == "yes"
     assert "ANTHROPIC_API_KEY" not in found
     assert "GUILDHALL_HOME" not in found
 
 
-def test_imports_only_what_it_needs(spec):
-    found = set(json.loads(called(spec, "modules").text))
+def test_a_host_imports_only_needed_modules(spec):
+    found = set(json.loads(call_tool(spec, "modules").text))
     assert not found & {"pydantic_ai", "sqlalchemy", "httpx2", "jsonschema", "starlette", "ruamel", "jinja2"}
 
 
-def test_built_in_tools(spec, work, kind):
-    builtin = changed(spec, builtin=["Read", "Write", "Grep"], toolboxes=[], capabilities=["fs.read", "fs.write"])
+def test_a_host_executes_the_named_built_in_tools(spec, work, kind):
+    builtin = change_spec(spec, builtin=["Read", "Write", "Grep"], toolboxes=[], capabilities=["fs.read", "fs.write"])
 
     async def use(host: ToolHost) -> None:
         assert await host.describe() == []
@@ -387,13 +389,13 @@ def test_built_in_tools(spec, work, kind):
         assert (work / "made.md").read_text() == "new"
         assert (await host.call("Edit", {})).is_error
 
-    hosted(builtin, use, kind=kind)
+    with_host(builtin, use, kind=kind)
 
 
-def test_sandbox_and_web_tools(spec, work):
+def test_a_host_executes_sandbox_and_web_tools(spec, work):
     view = {**spec.as_dict()["view"]}
     view["folders"] = [{**view["folders"][0], "name": "notes"}]
-    both = changed(
+    both = change_spec(
         spec, view=view, builtin=["sandbox_list", "WebFetch"], toolboxes=[], capabilities=["fs.read", "fs.write", "net"]
     )
 
@@ -401,14 +403,14 @@ def test_sandbox_and_web_tools(spec, work):
         assert "note.md" in (await host.call("sandbox_list", {"sandbox": "notes"})).text
         assert "not a public address" in (await host.call("WebFetch", {"url": "http://127.0.0.1:8080/"})).text
 
-    hosted(both, use)
+    with_host(both, use)
 
 
-# Toolbox files that are wrong
+# Invalid toolbox files
 
 
-WRONG = pytest.mark.parametrize(
-    ("source", "line", "said"),
+INVALID_FILES = pytest.mark.parametrize(
+    ("source", "line", "message"),
     [
         ("import os\nimport not_there_at_all\n", 2, "ModuleNotFoundError"),
         ("x = 1\ndef broken(:\n", 2, "SyntaxError"),
@@ -422,41 +424,41 @@ WRONG = pytest.mark.parametrize(
 )
 
 
-@WRONG
-def test_a_file_that_cannot_be_loaded_is_named_with_its_line(spec, toolbox, source, line, said):
+@INVALID_FILES
+def test_an_invalid_toolbox_file_is_reported_with_its_line(spec, toolbox, source, line, message):
     toolbox.write_text(source)
     with pytest.raises(ToolUnavailable) as raised:
-        hosted(spec, lambda host: host.describe())
+        with_host(spec, lambda host: host.describe())
     assert raised.value.where == (f"{toolbox}:{line}" if line else str(toolbox))
-    assert said in str(raised.value)
-    assert said in called(spec, "add").text
+    assert message in str(raised.value)
+    assert message in call_tool(spec, "add").text
 
 
-def test_a_file_that_ends_the_host_while_loading(spec, toolbox):
+def test_a_file_that_exits_while_loading_is_reported_with_its_output(spec, toolbox):
     toolbox.write_text("import os\nprint('bye')\nos._exit(0)\n")
     with pytest.raises(ToolUnavailable, match="ended before it was ready\nbye"):
-        hosted(spec, lambda host: host.describe())
+        with_host(spec, lambda host: host.describe())
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"#" * 2_000_001])
-def test_a_file_that_cannot_be_read(spec, toolbox, content):
+def test_an_unreadable_file_is_reported_with_its_path(spec, toolbox, content):
     toolbox.unlink() if content is None else toolbox.write_bytes(content)
     with pytest.raises(ToolUnavailable) as raised:
-        hosted(spec, lambda host: host.describe())
+        with_host(spec, lambda host: host.describe())
     assert raised.value.where == str(toolbox)
 
 
-def test_a_restart_runs_the_same_text(spec, toolbox):
+def test_a_restarted_host_runs_the_same_source(spec, toolbox):
     async def use(host: ToolHost) -> None:
         await host.describe()
         toolbox.write_text(TOOLBOX.replace("a + b", "a * b"))
         await host.call("leave", {"code": 1})
         assert (await host.call("add", {"a": 3, "b": 4})).text == "7"
 
-    hosted(spec, use)
+    with_host(spec, use)
 
 
-def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
+def test_a_toolbox_object_selects_tools_and_names_are_unique(tmp_path, spec, toolbox):
     source = textwrap.dedent('''
         from guildhall.tools.definition import tool
         from guildhall.tools.model import Toolbox
@@ -472,14 +474,14 @@ def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
     assert [tool.name for tool in load_toolbox("t", "t.py", source).tools] == ["one", "two"]
     second = tmp_path / "second.py"
     second.write_text(TOOLBOX)
-    twice = changed(spec, toolboxes=[["mine", str(toolbox)], ["second", str(second)]])
+    twice = change_spec(spec, toolboxes=[["mine", str(toolbox)], ["second", str(second)]])
     with pytest.raises(ToolUnavailable, match="two tools are named 'add'"):
-        hosted(twice, lambda host: host.describe())
+        with_host(twice, lambda host: host.describe())
     with pytest.raises(ToolUnavailable, match="no built-in tool 'Raed'"):
-        hosted(changed(spec, builtin=["Raed", "Read"]), lambda host: host.describe())
+        with_host(change_spec(spec, builtin=["Raed", "Read"]), lambda host: host.describe())
 
 
-# A host that turns on the hall
+# Hostile hosts
 
 
 @pytest.mark.parametrize(
@@ -498,13 +500,13 @@ def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
         struct.pack("!I", 100_000) + b"[" * 100_000,
     ],
 )
-def test_what_a_handler_writes_into_the_connection_harms_only_its_host(spec, data):
+def test_forged_answers_of_a_handler_harm_only_its_host(spec, data):
     async def use(host: ToolHost) -> None:
         result = await host.call("scribble", {"data": data.hex()}, seconds=15)
         assert result.is_error
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
-    hosted(spec, use)
+    with_host(spec, use)
 
 
 GOOD = {"name": "t", "toolbox": "m", "description": "d", "input_schema": {}, "capabilities": [], "repeatable": False}
@@ -525,7 +527,7 @@ GOOD = {"name": "t", "toolbox": "m", "description": "d", "input_schema": {}, "ca
         {"error": {"message": "forged", "hint": 1, "where": []}},
     ],
 )
-def test_what_a_file_says_of_itself_while_loading_is_checked(spec, toolbox, answer):
+def test_a_forged_description_of_a_file_is_rejected(spec, toolbox, answer):
     data = to_frame(answer).hex()
     toolbox.write_text(f"""
 import os
@@ -536,19 +538,19 @@ for fd in range(3, 64):
         pass
 """)
     with pytest.raises(ToolUnavailable):
-        hosted(spec, lambda host: host.describe())
+        with_host(spec, lambda host: host.describe())
 
 
-def test_a_tool_made_by_hand_may_claim_only_what_there_is(spec, toolbox):
+def test_a_tool_with_an_unknown_capability_is_rejected(spec, toolbox):
     toolbox.write_text("""
 from guildhall.tools.model import Tool
 mine = Tool(name="mine", description="d", input_schema={}, handler=print, capabilities=frozenset({"everything"}))
 """)
     with pytest.raises(ToolUnavailable, match="their capabilities are among"):
-        hosted(spec, lambda host: host.describe())
+        with_host(spec, lambda host: host.describe())
 
 
-def test_answers_to_nobody_are_ignored(spec):
+def test_answers_with_an_unknown_id_are_ignored(spec):
     forged = to_frame({"id": 999, "result": {"content": [], "is_error": False}})
 
     async def use(host: ToolHost) -> None:
@@ -559,10 +561,10 @@ def test_answers_to_nobody_are_ignored(spec):
         await host.close()
         await task
 
-    hosted(spec, use)
+    with_host(spec, use)
 
 
-# A hall that dies
+# Crash of the hall
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -578,22 +580,22 @@ async def main():
     await asyncio.sleep(300)
 asyncio.run(main())
 """
-    writing = changed(spec, capabilities=["fs.write"])
+    writing = change_spec(spec, capabilities=["fs.write"])
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
     assert parent.stdin is not None
     parent.stdin.write(json.dumps(writing.as_dict()))
     parent.stdin.close()
-    _until(lambda: (work / "begun").exists())
+    _wait_until(lambda: (work / "begun").exists())
     children = _descendants(parent.pid)
     assert children
     parent.kill()
     parent.wait()
-    _until(lambda: not any(_alive(child) for child in children))
+    _wait_until(lambda: not any(_is_alive(child) for child in children))
 
 
-def _until(true: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 5
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -612,36 +614,36 @@ def _descendants(root: int) -> list[int]:
     return found[1:]
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-# The host's own half, in this process: what the confined one does is not measured
+# The code of the host, executed in this process: coverage does not measure the confined process
 
 
-def test_the_hosts_own_half(spec):
+def test_the_host_loop_answers_until_the_hall_disconnects(spec):
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=Host(theirs).serve)
     thread.start()
     ours.settimeout(5)
     ours.sendall(to_frame({"spec": spec.as_dict(), "sources": {"mine": TOOLBOX}}))
-    assert "add" in [tool["name"] for tool in _answer(ours)["tools"]]
+    assert "add" in [tool["name"] for tool in _receive_answer(ours)["tools"]]
     ours.sendall(to_frame({"id": 1, "tool": "add", "arguments": {"a": 1, "b": 2}}))
-    assert _answer(ours) == {"id": 1, "result": {"content": [{"type": "text", "text": "3"}], "is_error": False}}
+    assert _receive_answer(ours) == {"id": 1, "result": {"content": [{"type": "text", "text": "3"}], "is_error": False}}
     ours.sendall(to_frame({"id": 2, "tool": "nothing", "arguments": {}}))
-    assert _answer(ours)["result"]["is_error"] is True
+    assert _receive_answer(ours)["result"]["is_error"] is True
     ours.sendall(to_frame({"id": 3, "tool": "huge", "arguments": {}}))
-    assert "too large" in _answer(ours)["result"]["content"][0]["text"]
+    assert "too large" in _receive_answer(ours)["result"]["content"][0]["text"]
     ours.close()
     thread.join(5)
     assert not thread.is_alive()
     theirs.close()
 
 
-def test_the_hosts_own_half_without_a_hall(spec):
+def test_the_host_loop_ends_without_a_hall(spec):
     for sent in (b"", struct.pack("!I", 10) + b"half"):
         ours, theirs = socket.socketpair()
         ours.sendall(sent)
@@ -650,66 +652,66 @@ def test_the_hosts_own_half_without_a_hall(spec):
         theirs.close()
 
 
-@WRONG
-def test_the_hosts_own_half_names_file_and_line(source, line, said):
+@INVALID_FILES
+def test_loading_an_invalid_toolbox_names_file_and_line(source, line, message):
     with pytest.raises(ToolUnavailable) as raised:
         load_toolbox("wrong", "wrong.py", source)
     assert raised.value.where == (f"wrong.py:{line}" if line else "wrong.py")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_the_hosts_own_half_makes_only_the_named_built_in_tools(spec):
+def test_the_host_creates_only_the_named_built_in_tools(spec):
     wanted = ["Glob", "Read", "WebFetch"]
     assert list(built_in(wanted, spec.view)) == wanted
-    assert {toolbox for toolbox, _ in load_tools(changed(spec, builtin=wanted), {"mine": TOOLBOX})} == {"mine"}
+    assert {toolbox for toolbox, _ in load_tools(change_spec(spec, builtin=wanted), {"mine": TOOLBOX})} == {"mine"}
     assert list(built_in(["sandbox_list"], spec.view)) == ["sandbox_list"]
     ours, theirs = socket.socketpair()
-    twice = changed(spec, toolboxes=[["mine", "a.py"], ["other", "b.py"]])
+    twice = change_spec(spec, toolboxes=[["mine", "a.py"], ["other", "b.py"]])
     ours.sendall(to_frame({"spec": twice.as_dict(), "sources": {"mine": TOOLBOX, "other": TOOLBOX}}))
     Host(theirs).serve()
-    assert "two tools are named 'add'" in _answer(ours)["error"]["message"]
+    assert "two tools are named 'add'" in _receive_answer(ours)["error"]["message"]
     ours.close()
     theirs.close()
 
 
 @pytest.mark.parametrize("arguments", [{}, {"file_path": 1}, {"nothing": ""}, {"file_path": ["a"], "content": None}])
-def test_a_host_survives_what_its_built_in_tools_do_not_take(spec, arguments):
-    """The hall accepts none of it; should it come all the same, it is a result."""
-    builtin = changed(spec, builtin=["Read", "Write"], toolboxes=[], capabilities=["fs.read", "fs.write"])
+def test_a_host_survives_invalid_arguments_of_built_in_tools(spec, arguments):
+    """Normally the hall rejects such arguments before it calls the host."""
+    builtin = change_spec(spec, builtin=["Read", "Write"], toolboxes=[], capabilities=["fs.read", "fs.write"])
 
     async def use(host: ToolHost) -> None:
         assert (await host.call("Write", arguments)).is_error
         assert "hello" in (await host.call("Read", {"file_path": "note.md"})).text
 
-    hosted(builtin, use)
+    with_host(builtin, use)
 
 
-def test_the_hosts_own_half_says_what_it_cannot_load(spec):
+def test_the_host_loop_reports_an_unknown_built_in_tool(spec):
     ours, theirs = socket.socketpair()
-    ours.sendall(to_frame({"spec": changed(spec, builtin=["Nothing"]).as_dict(), "sources": {"mine": TOOLBOX}}))
+    ours.sendall(to_frame({"spec": change_spec(spec, builtin=["Nothing"]).as_dict(), "sources": {"mine": TOOLBOX}}))
     Host(theirs).serve()
-    assert _answer(ours)["error"]["code"] == "tool_unavailable"
+    assert _receive_answer(ours)["error"]["code"] == "tool_unavailable"
     ours.close()
     theirs.close()
 
 
-def _answer(connection: socket.socket) -> Any:
-    (size,) = struct.unpack("!I", _exactly(connection, 4))
-    return json.loads(_exactly(connection, size))
+def _receive_answer(connection: socket.socket) -> Any:
+    (size,) = struct.unpack("!I", _receive_exactly(connection, 4))
+    return json.loads(_receive_exactly(connection, size))
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         data += connection.recv(size - len(data))
     return data
 
 
-def test_descriptors_are_given_back(spec):
+def test_restarts_leak_no_file_descriptors(spec):
     async def use(host: ToolHost) -> None:
         for _ in range(3):
             await host.call("leave", {"code": 1})
 
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    hosted(spec, use)
+    with_host(spec, use)
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208

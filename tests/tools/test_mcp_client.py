@@ -1,4 +1,4 @@
-"""Servers of tools for real: programs that speak MCP over their standard streams, and all the ways they go wrong."""
+"""MCP servers over standard streams: real programs, and every way in which they can fail."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TOY = Path(__file__).with_name("toy_server.py")
 TOOLS = ["toy_echo", "toy_die", "toy_look", "toy_wait", "toy_flood"]
 
 
-def spec(place: Path, way: str = "well", **fields: Any) -> ServerSpec:
+def spec(place: Path, mode: str = "well", **fields: Any) -> ServerSpec:
     view = View(cwd=place, folders=(Folder(path=place),))
     confinement = Confinement(view=view, read_only=(TOY.parent, *installation(Path(sys.executable))))
-    command = (sys.executable, str(TOY), way)
+    command = (sys.executable, str(TOY), mode)
     return ServerSpec(**{"name": "toy", "command": command, "confinement": confinement, **fields})
 
 
 def with_server(
-    place: Path, way: str, work: Callable[[Server], Awaitable[Any]], *, seconds: float = 20, **fields: Any
+    place: Path, mode: str, work: Callable[[Server], Awaitable[Any]], *, timeout_s: float = 20, **fields: Any
 ) -> Any:
     async def main() -> Any:
-        server = await Server.connect(spec(place, way, **fields), start_seconds=20, call_seconds=seconds)
+        server = await Server.connect(spec(place, mode, **fields), start_seconds=20, call_seconds=timeout_s)
         try:
             return await work(server)
         finally:
@@ -65,17 +65,17 @@ def test_a_server_lists_its_tools_and_is_called(tmp_path: Path) -> None:
     with_server(tmp_path, "well", work, capabilities=frozenset({"net"}))
 
 
-@pytest.mark.parametrize("way", ["noisy", "pages", "modern"])
-def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("mode", ["noisy", "pages", "modern"])
+def test_servers_with_noise_pages_or_a_newer_protocol_work(tmp_path: Path, mode: str) -> None:
     async def work(server: Server) -> None:
         assert [tool.name for tool in server.tools] == TOOLS
-        assert (await call(server, "echo", text="x")).text == f"{way}: x"
+        assert (await call(server, "echo", text="x")).text == f"{mode}: x"
 
-    with_server(tmp_path, way, work)
+    with_server(tmp_path, mode, work)
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("mode", "message"),
     [
         ("dead", "exited with code 2; its last output: no licence"),
         ("silent", "was not ready after 0.3 s and was closed"),
@@ -93,16 +93,16 @@ def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) 
         ("no-list", "its list of tools is invalid"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Path, way: str, said: str) -> None:
-    seconds = 0.3 if way == "silent" else 20
+def test_an_unusable_server_is_reported_with_its_name(tmp_path: Path, mode: str, message: str) -> None:
+    timeout_s = 0.3 if mode == "silent" else 20
     with pytest.raises(ToolUnavailable) as caught:
-        asyncio.run(Server.connect(spec(tmp_path, way, where="w.yaml"), start_seconds=seconds))
+        asyncio.run(Server.connect(spec(tmp_path, mode, where="w.yaml"), start_seconds=timeout_s))
     assert caught.value.message.startswith("mcp_servers: toy ")
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert caught.value.where == "w.yaml"
 
 
-def test_only_the_tools_that_are_named_are_there_and_the_others_may_be_wrong(tmp_path: Path) -> None:
+def test_only_the_named_tools_are_loaded_and_validated(tmp_path: Path) -> None:
     async def work(server: Server) -> list[str]:
         return [tool.name for tool in server.tools]
 
@@ -113,36 +113,36 @@ def test_only_the_tools_that_are_named_are_there_and_the_others_may_be_wrong(tmp
     assert caught.value.hint == "It has: die, echo, flood, look, wait."
 
 
-def test_names_are_what_every_model_takes() -> None:
+def test_tool_names_are_valid_for_every_model() -> None:
     long = tool_name("docs", "x" * 100)
     assert len(long) == 64
     assert long != tool_name("docs", "x" * 101)
     assert tool_name("my.docs", "a/b c") == "my_docs_a_b_c"
 
 
-def test_a_server_that_dies_in_a_call_is_an_error_once_and_then_the_end(tmp_path: Path) -> None:
+def test_a_server_that_dies_in_a_call_fails_the_call_and_then_is_gone(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         waiting = asyncio.create_task(call(server, "echo", text="a"))
         assert (await waiting).text == "well: a"
         broken = await call(server, "die")
         assert broken.is_error
-        said = "exited with code 3; its last output: out of paper"
-        assert broken.text == f"The server toy {said}; its effect is unknown."
+        message = "exited with code 3; its last output: out of paper"
+        assert broken.text == f"The server toy {message}; its effect is unknown."
         with pytest.raises(ServerGone, match="mcp_servers: toy exited"):
             await call(server, "echo", text="b")
 
     with_server(tmp_path, "well", work)
 
 
-def test_a_call_that_is_not_answered_is_given_up_and_the_server_stays(tmp_path: Path) -> None:
+def test_an_unanswered_call_times_out(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         late = await call(server, "wait")
         assert late.text == "The server toy did not answer within 0.2 s; its effect is unknown."
 
-    with_server(tmp_path, "well", work, seconds=0.2)
+    with_server(tmp_path, "well", work, timeout_s=0.2)
 
 
-def test_a_huge_answer_ends_the_server_and_not_the_hall(tmp_path: Path) -> None:
+def test_a_huge_answer_ends_only_the_server(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         result = await call(server, "flood")
         assert result.is_error
@@ -151,7 +151,7 @@ def test_a_huge_answer_ends_the_server_and_not_the_hall(tmp_path: Path) -> None:
     with_server(tmp_path, "well", work)
 
 
-def test_what_a_server_asks_of_us_is_refused(tmp_path: Path) -> None:
+def test_requests_of_a_server_are_refused(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         replies = json.loads((await call(server, "echo")).text)
         assert replies[0]["error"]["code"] == -32601
@@ -161,23 +161,21 @@ def test_what_a_server_asks_of_us_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("mode", "message"),
     [
         ("rubbish", "[a part of the result that is not base64]\n[a part of the result that cannot be shown]"),
         ("no-result", "refused the call: no reason given"),
         ("refuses", "The server toy refused the call: closed for  [31mlunch"),
     ],
 )
-def test_an_answer_that_is_no_result_is_told_to_the_model(tmp_path: Path, way: str, said: str) -> None:
+def test_an_invalid_answer_is_reported_to_the_model(tmp_path: Path, mode: str, message: str) -> None:
     async def work(server: Server) -> str:
         return (await call(server, "echo")).text
 
-    assert said in with_server(tmp_path, way, work)
+    assert message in with_server(tmp_path, mode, work)
 
 
-def test_a_program_sees_its_folders_and_its_variables_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_has_only_its_folders_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_HALL", "x")
     home, work_place = tmp_path / "home", tmp_path / "work"
     for folder in (home, work_place, work_place / "hall"):
@@ -185,10 +183,10 @@ def test_a_program_sees_its_folders_and_its_variables_and_nothing_else(
     (home / "hall.json").touch()
     (work_place / "hall" / "hall.json").touch()
     (work_place / "a.txt").touch()
-    told = spec(work_place)
-    assert told.confinement is not None
-    view = replace(told.confinement.view, hidden=(home, work_place / "hall"))
-    confinement = replace(told.confinement, view=view, env={"DOCS_TOKEN": "t"})
+    base_spec = spec(work_place)
+    assert base_spec.confinement is not None
+    view = replace(base_spec.confinement.view, hidden=(home, work_place / "hall"))
+    confinement = replace(base_spec.confinement, view=view, env={"DOCS_TOKEN": "t"})
     names = (home / "hall.json", work_place / "hall" / "hall.json", work_place / "a.txt", Path("/etc/shadow"))
 
     async def work(server: Server) -> Any:
@@ -202,10 +200,10 @@ def test_a_program_sees_its_folders_and_its_variables_and_nothing_else(
     assert not any(name.startswith(("GUILDHALL", "GIT_DIR")) for name in seen["env"])
 
 
-@pytest.mark.parametrize("way", ["well", "stays"])
-def test_a_server_ends_when_it_is_closed_and_is_killed_if_it_does_not(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("mode", ["well", "stays"])
+def test_a_closed_server_exits_or_is_killed(tmp_path: Path, mode: str) -> None:
     async def main() -> None:
-        server = await Server.connect(spec(tmp_path, way))
+        server = await Server.connect(spec(tmp_path, mode))
         link = server._link
         assert isinstance(link, transports.StdioLink)
         process = link._confined.process
@@ -219,7 +217,7 @@ def test_a_server_ends_when_it_is_closed_and_is_killed_if_it_does_not(tmp_path: 
     asyncio.run(main())
 
 
-def test_a_call_that_is_cancelled_leaves_the_server_usable(tmp_path: Path) -> None:
+def test_a_cancelled_call_leaves_the_server_usable(tmp_path: Path) -> None:
     async def main() -> None:
         server = await Server.connect(spec(tmp_path))
         try:
@@ -235,7 +233,7 @@ def test_a_call_that_is_cancelled_leaves_the_server_usable(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_of_several_servers_all_are_there_or_none(tmp_path: Path) -> None:
+def test_either_all_servers_are_connected_or_none(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(ToolUnavailable, match="no licence"):
             await Servers.connect([spec(tmp_path), spec(tmp_path, "dead", name="bad")])
@@ -249,7 +247,7 @@ def test_of_several_servers_all_are_there_or_none(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(GuildError) as caught:
         asyncio.run(Server.connect(spec(tmp_path, command=("/usr/bin/no-such-program",))))
     assert "mcp_servers: toy" in caught.value.message
@@ -271,6 +269,6 @@ def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
         ({"resultType": "input_required"}, "The server requested input, which is not supported.", True),
     ],
 )  # fmt: skip
-def test_results_become_what_the_model_reads(answer: Any, text: str, is_error: bool) -> None:
+def test_results_are_converted_for_the_model(answer: Any, text: str, is_error: bool) -> None:
     result = result_of(answer)
     assert (result.text, result.is_error) == (text, is_error)

@@ -1,4 +1,4 @@
-"""Servers of tools at an address: those that the official library makes, in every form, and hostile ones."""
+"""MCP servers over HTTP: those of the official library in every mode, and hostile servers."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def library_server() -> MCPServer:
     return server
 
 
-class Guarded:
-    """Wants a token, and counts what it was asked."""
+class TokenGuard:
+    """An ASGI app that requires a token and records the methods of its requests."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -71,9 +71,9 @@ def spec(url: str, token: str | None = TOKEN) -> ServerSpec:
 
 
 @pytest.mark.parametrize("stateless", [False, True])
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_server_of_the_official_library_is_reached(stateless: bool, whole: bool) -> None:
-    guarded = Guarded(library_server().streamable_http_app(stateless_http=stateless, json_response=whole))
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_server_of_the_official_library_is_called(stateless: bool, is_json: bool) -> None:
+    guarded = TokenGuard(library_server().streamable_http_app(stateless_http=stateless, json_response=is_json))
 
     async def main() -> None:
         async with serve_app(guarded, lifespan="on") as url:
@@ -97,12 +97,12 @@ def test_a_server_of_the_official_library_is_reached(stateless: bool, whole: boo
     assert ("DELETE" in guarded.methods) is (not stateless)
 
 
-class Odd:
-    """A server by hand. `answers` gives what is sent back for a method: a status, headers and pieces of a body."""
+class FakeServer:
+    """An ASGI app whose function `answers` returns status, headers and body pieces for each request."""
 
     def __init__(self, answers: Callable[[dict[str, Any]], tuple[int, dict[str, str], list[bytes]]]) -> None:
         self._answers = answers
-        self.told: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -110,12 +110,12 @@ class Odd:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        asked = json.loads(body or b"{}")
-        self.told.append(asked)
+        request = json.loads(body or b"{}")
+        self.messages.append(request)
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
-        status, headers, pieces = self._answers(asked)
-        raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw_headers})
+        status, headers, pieces = self._answers(request)
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
         for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
@@ -126,30 +126,30 @@ EVENTS = {"content-type": "text/event-stream"}
 ECHO = {"name": "echo", "inputSchema": {"type": "object"}}
 
 
-def well(asked: dict[str, Any]) -> dict[str, Any] | None:
+def answer_correctly(request: dict[str, Any]) -> dict[str, Any] | None:
     results: dict[str, Any] = {
         "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}},
         "tools/list": {"tools": [ECHO]},
         "tools/call": {"content": [{"type": "text", "text": "echo"}]},
     }
-    method = asked.get("method", "")
-    return {"jsonrpc": "2.0", "id": asked["id"], "result": results[method]} if method in results else None
+    method = request.get("method", "")
+    return {"jsonrpc": "2.0", "id": request["id"], "result": results[method]} if method in results else None
 
 
-def answering(
+def answer_calls_with(
     of_call: Callable[[dict[str, Any]], tuple[int, dict[str, str], list[bytes]]],
 ) -> Callable[[dict[str, Any]], tuple[int, dict[str, str], list[bytes]]]:
-    def answers(asked: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
-        if asked.get("method") == "tools/call":
-            return of_call(asked)
-        message = well(asked)
+    def answers(request: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
+        if request.get("method") == "tools/call":
+            return of_call(request)
+        message = answer_correctly(request)
         return (202, {}, []) if message is None else (200, JSON, [json.dumps(message).encode()])
 
     return answers
 
 
 @asynccontextmanager
-async def odd(server: Odd) -> AsyncGenerator[Server]:
+async def connect_to(server: FakeServer) -> AsyncGenerator[Server]:
     async with serve_app(server) as url:
         connected = await Server.connect(spec(url), start_seconds=10, call_seconds=2)
         try:
@@ -163,96 +163,96 @@ def event(message: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
-        (lambda asked: (500, {}, [b"oops"]), "answered with HTTP status 500"),
-        (lambda asked: (302, {"location": "http://127.0.0.1:1/"}, []), "answered with HTTP status 302"),
-        (lambda asked: (200, JSON, [b"{"]), "answered with HTTP status 200"),
-        (lambda asked: (200, JSON, [b"[" * 100_000]), "answered with HTTP status 200"),
-        (lambda asked: (202, {}, []), "answered with HTTP status 202"),
-        (lambda asked: (200, EVENTS, [b": nothing\n\n"]), "ended its answer early"),
-        (lambda asked: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]), "ended its answer early"),
-        (lambda asked: (200, EVENTS, [b"data: {\n\n"]), "ended its answer early"),
+        (lambda request: (500, {}, [b"oops"]), "answered with HTTP status 500"),
+        (lambda request: (302, {"location": "http://127.0.0.1:1/"}, []), "answered with HTTP status 302"),
+        (lambda request: (200, JSON, [b"{"]), "answered with HTTP status 200"),
+        (lambda request: (200, JSON, [b"[" * 100_000]), "answered with HTTP status 200"),
+        (lambda request: (202, {}, []), "answered with HTTP status 202"),
+        (lambda request: (200, EVENTS, [b": nothing\n\n"]), "ended its answer early"),
+        (lambda request: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]), "ended its answer early"),
+        (lambda request: (200, EVENTS, [b"data: {\n\n"]), "ended its answer early"),
         (
-            lambda asked: (200, JSON, [b" " * 1_000_000] * 17),
+            lambda request: (200, JSON, [b" " * 1_000_000] * 17),
             f"message of more than {MAX_MESSAGE_BYTES:,} bytes",
         ),
-        (lambda asked: (200, EVENTS, [b"data: " + b"x" * 1_000_000 + b"\n"] * 17), "sent more than"),
-        (lambda asked: (200, EVENTS, [b"data: {}\n\n" * 1000] * 11), "or 10,000 events"),
+        (lambda request: (200, EVENTS, [b"data: " + b"x" * 1_000_000 + b"\n"] * 17), "sent more than"),
+        (lambda request: (200, EVENTS, [b"data: {}\n\n" * 1000] * 11), "or 10,000 events"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_that_says_so(answer: Any, said: str) -> None:
+def test_an_invalid_http_answer_is_an_error_with_the_reason(answer: Any, expected: str) -> None:
     async def main() -> None:
-        async with odd(Odd(answering(answer))) as server:
-            for _ in range(2):  # it may have reached the server, so it is told again, and the run goes on
+        async with connect_to(FakeServer(answer_calls_with(answer))) as server:
+            for _ in range(2):  # the call may have reached the server, so a second call is tried
                 result = await call(server, "echo")
                 assert result.is_error
-                assert said in result.text
+                assert expected in result.text
                 assert "its effect is unknown" in result.text
 
     asyncio.run(main())
 
 
-def test_events_on_the_way_are_passed_over_and_questions_refused() -> None:
-    def answer(asked: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
+def test_other_events_are_ignored_and_requests_refused() -> None:
+    def answer(request: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
         question = {"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"}
         note = {"jsonrpc": "2.0", "method": "notifications/message"}
-        whole = event(question) + event(note) + event(well(asked))
-        return 200, EVENTS, [whole[n : n + 7] for n in range(0, len(whole), 7)]
+        is_json = event(question) + event(note) + event(answer_correctly(request))
+        return 200, EVENTS, [is_json[n : n + 7] for n in range(0, len(is_json), 7)]
 
-    there = Odd(answering(answer))
+    fake = FakeServer(answer_calls_with(answer))
 
     async def main() -> None:
-        async with odd(there) as server:
+        async with connect_to(fake) as server:
             assert (await call(server, "echo")).text == "echo"
 
     asyncio.run(main())
-    assert [message["error"]["code"] for message in there.told if message.get("id") == "q"] == [-32601]
+    assert [message["error"]["code"] for message in fake.messages if message.get("id") == "q"] == [-32601]
 
 
-def test_a_session_is_kept_and_let_go() -> None:
-    def answers(asked: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
-        message = well(asked) if asked else None
-        session = {"mcp-session-id": "s-1"} if asked.get("method") == "initialize" else {}
+def test_the_session_id_is_sent_until_the_session_is_closed() -> None:
+    def answers(request: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
+        message = answer_correctly(request) if request else None
+        session = {"mcp-session-id": "s-1"} if request.get("method") == "initialize" else {}
         return (202, {}, []) if message is None else (200, {**JSON, **session}, [json.dumps(message).encode()])
 
-    there = Odd(answers)
+    fake = FakeServer(answers)
 
     async def main() -> None:
-        async with odd(there):
+        async with connect_to(fake):
             pass
 
     asyncio.run(main())
-    assert ["mcp-session-id" in headers for headers in there.headers] == [False, True, True, True]
-    assert "mcp-protocol-version" not in there.headers[0]
-    assert there.headers[1]["mcp-protocol-version"] == "2025-11-25"
+    assert ["mcp-session-id" in headers for headers in fake.headers] == [False, True, True, True]
+    assert "mcp-protocol-version" not in fake.headers[0]
+    assert fake.headers[1]["mcp-protocol-version"] == "2025-11-25"
 
 
-def test_a_server_without_a_handshake_is_spoken_to_without_it() -> None:
-    def answers(asked: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
-        if asked["method"] == "initialize":
-            error = {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "no"}}
+def test_a_server_without_a_handshake_is_called_without_it() -> None:
+    def answers(request: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
+        if request["method"] == "initialize":
+            error = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "no"}}
             return 404, JSON, [json.dumps(error).encode()]
-        return 200, JSON, [json.dumps(well(asked)).encode()]
+        return 200, JSON, [json.dumps(answer_correctly(request)).encode()]
 
-    there = Odd(answers)
+    fake = FakeServer(answers)
 
     async def main() -> None:
-        async with odd(there) as server:
+        async with connect_to(fake) as server:
             assert (await call(server, "echo")).text == "echo"
 
     asyncio.run(main())
-    assert there.headers[-1]["mcp-protocol-version"] == "2026-07-28"
-    assert (there.headers[-1]["mcp-method"], there.headers[-1]["mcp-name"]) == ("tools/call", "echo")
-    assert there.told[-1]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert fake.headers[-1]["mcp-protocol-version"] == "2026-07-28"
+    assert (fake.headers[-1]["mcp-method"], fake.headers[-1]["mcp-name"]) == ("tools/call", "echo")
+    assert fake.messages[-1]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
 
 
-def test_an_address_where_nobody_is_fails_at_once_and_one_that_goes_away_at_the_second_call() -> None:
+def test_an_unreachable_server_fails_at_once_and_a_vanished_server_at_the_second_call() -> None:
     with pytest.raises(ToolUnavailable, match="mcp_servers: far cannot be reached"):
         asyncio.run(Server.connect(spec("http://127.0.0.1:9/mcp")))
 
     async def main() -> None:
-        async with serve_app(Odd(answering(lambda asked: (500, {}, [])))) as url:
+        async with serve_app(FakeServer(answer_calls_with(lambda request: (500, {}, [])))) as url:
             server = await Server.connect(spec(url))
         first = await call(server, "echo")
         assert first.is_error
@@ -269,7 +269,7 @@ def test_the_token_is_not_shown() -> None:
     assert TOKEN not in repr(spec("http://127.0.0.1:9"))
 
 
-def test_one_that_never_answers_is_given_up() -> None:
+def test_a_server_that_never_answers_times_out() -> None:
     class Silent:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             while (await receive())["type"] != "http.disconnect":

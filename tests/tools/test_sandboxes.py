@@ -1,4 +1,4 @@
-"""The tools that sandboxes alone give a worker."""
+"""Sandbox tools: sandbox_list, sandbox_read_text and sandbox_write_text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CANARY = "CANARY"
 
 
-def make(base: Path) -> View:
+def make_view(base: Path) -> View:
     for name in ("input", "output", "outside"):
         (base / name).mkdir()
     (base / "outside" / "secret.md").write_text(CANARY)
@@ -47,7 +47,7 @@ def make(base: Path) -> View:
 
 @pytest.fixture
 def view(tmp_path: Path) -> View:
-    return make(tmp_path)
+    return make_view(tmp_path)
 
 
 def call(view: View, name: str, **arguments: Any) -> ToolResult:
@@ -55,12 +55,12 @@ def call(view: View, name: str, **arguments: Any) -> ToolResult:
     return asyncio.run(invoke(made, arguments))
 
 
-def text(view: View, name: str, **arguments: Any) -> str:
+def call_text(view: View, name: str, **arguments: Any) -> str:
     return call(view, name, **arguments).text
 
 
 @pytest.mark.req("DO-4")
-def test_sandboxes_alone_give_the_tools_and_writing_only_if_one_is_writable(view: View, tmp_path: Path) -> None:
+def test_sandboxes_add_tools_and_a_write_tool_if_one_is_writable(view: View, tmp_path: Path) -> None:
     tools = sandbox_tools(view)
     assert [each.name for each in tools] == ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
     assert [set(each.capabilities) for each in tools] == [{"fs.read"}, {"fs.read"}, {"fs.write"}]
@@ -78,30 +78,31 @@ def test_sandboxes_alone_give_the_tools_and_writing_only_if_one_is_writable(view
 
 
 @pytest.mark.req("DO-4")
-def test_listing_shows_what_the_rules_let_be_seen(view: View) -> None:
-    assert text(view, "sandbox_list", sandbox="input") == "deck.pdf\nnotes.md"
-    assert text(view, "sandbox_list", sandbox="input", pattern="*.md") == "notes.md"
-    assert text(view, "sandbox_list", sandbox="output") == "[no files match **/* in the sandbox output]"
-    assert text(view, "sandbox_list", sandbox="inputs") == "unknown sandbox 'inputs'\nDid you mean 'input'?"
+def test_listing_shows_only_permitted_files(view: View) -> None:
+    assert call_text(view, "sandbox_list", sandbox="input") == "deck.pdf\nnotes.md"
+    assert call_text(view, "sandbox_list", sandbox="input", pattern="*.md") == "notes.md"
+    assert call_text(view, "sandbox_list", sandbox="output") == "[no files match **/* in the sandbox output]"
+    assert call_text(view, "sandbox_list", sandbox="inputs") == "unknown sandbox 'inputs'\nDid you mean 'input'?"
     for number in range(1100):
         (view.folders[1].path / f"{number}.txt").write_text("")
-    shown = text(view, "sandbox_list", sandbox="output")
+    shown = call_text(view, "sandbox_list", sandbox="output")
     assert shown.count("\n") == 1000
     assert shown.endswith("[the first 1,000; give a narrower pattern]")
 
 
 @pytest.mark.req("DO-4")
-def test_reading_text_keeps_to_the_rules(view: View) -> None:
-    assert text(view, "sandbox_read_text", sandbox="input", path="notes.md") == "notes"
-    shown = text(view, "sandbox_read_text", sandbox="input", path="NOTES.md")
+def test_reading_text_obeys_the_rules(view: View) -> None:
+    assert call_text(view, "sandbox_read_text", sandbox="input", path="notes.md") == "notes"
+    shown = call_text(view, "sandbox_read_text", sandbox="input", path="NOTES.md")
     assert "NOTES.md does not exist" in shown
     assert (
-        text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=2) == "no\n[cut: 2 of 5 characters]"
+        call_text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=2)
+        == "no\n[cut: 2 of 5 characters]"
     )
     cut, whole = (call(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=n) for n in (2, 5))
     assert (cut.file_before, whole.file_before) == (None, "shown")
-    assert "max_chars must be" in text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=0)
-    for path, says in [
+    assert "max_chars must be" in call_text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=0)
+    for path, message in [
         ("deck.pdf", "the sandbox 'input' permits text only in files ending in .md"),
         ("tool.exe", "the sandbox 'input' permits only files ending in .pdf, .md"),
         ("link.md", "leads out of the folder"),
@@ -117,16 +118,18 @@ def test_reading_text_keeps_to_the_rules(view: View) -> None:
         (view.folders[0].path / "nul.md").write_bytes(b"a\0")
         result = call(view, "sandbox_read_text", sandbox="input", path=path)
         assert result.is_error
-        assert says in result.text
+        assert message in result.text
 
 
 @pytest.mark.req("DO-4")
-def test_writing_text_keeps_to_the_rules(view: View) -> None:
-    shown = text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="done")
+def test_writing_text_obeys_the_rules(view: View) -> None:
+    shown = call_text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="done")
     assert shown == "Created a/report.md in the sandbox output (4 bytes)."
-    assert text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="d").startswith("Replaced")
-    assert text(view, "sandbox_read_text", sandbox="output", path="a/report.md") == "d"
-    for sandbox, path, content, says in [
+    assert call_text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="d").startswith(
+        "Replaced"
+    )
+    assert call_text(view, "sandbox_read_text", sandbox="output", path="a/report.md") == "d"
+    for sandbox, path, content, message in [
         ("input", "x.md", "x", "the sandbox 'input' is read-only: x.md was not written\nWrite to the sandbox 'output'"),
         ("output", "x.sh", "x", "permits text only in files ending in .md, .txt"),
         ("output", "x.md", "x" * 51, "too large (51 bytes, the limit is 50)"),
@@ -136,7 +139,7 @@ def test_writing_text_keeps_to_the_rules(view: View) -> None:
     ]:
         result = call(view, "sandbox_write_text", sandbox=sandbox, path=path, content=content)
         assert result.is_error
-        assert says in result.text
+        assert message in result.text
     assert (view.cwd / "outside" / "secret.md").read_text() == CANARY
 
 
@@ -156,7 +159,7 @@ NAMES = st.sampled_from(
 @settings(max_examples=150, deadline=None)
 @given(sandbox=st.sampled_from(["input", "output", "..", "/"]), parts=st.lists(NAMES | st.text(max_size=5), max_size=6))
 def test_no_call_leaves_its_sandbox(tmp_path_factory: pytest.TempPathFactory, sandbox: str, parts: list[str]) -> None:
-    view = make(tmp_path_factory.mktemp("boxes"))
+    view = make_view(tmp_path_factory.mktemp("boxes"))
     path = "/".join(parts)
     for result in (
         call(view, "sandbox_read_text", sandbox=sandbox, path=path),

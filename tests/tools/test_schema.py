@@ -1,4 +1,4 @@
-"""The schema of a model in Python: learned in a child that can do nothing, from the texts that it is given."""
+"""Output schemas of Python models: computed in a confined process from the given sources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Report(BaseModel):
 """
 
 
-def schema(tmp_path: Path, reference: str, sources: Mapping[str, str]) -> Mapping[str, Any]:
+def compute_schema(tmp_path: Path, reference: str, sources: Mapping[str, str]) -> Mapping[str, Any]:
     return asyncio.run(schema_of(reference, sources, tmp_path))
 
 
@@ -49,8 +49,8 @@ def schema(tmp_path: Path, reference: str, sources: Mapping[str, str]) -> Mappin
         "from typing_extensions import TypedDict\nclass Report(TypedDict):\n    score: int\n",
     ],
 )
-def test_a_model_a_dataclass_a_typed_dict(tmp_path: Path, text: str) -> None:
-    found = schema(tmp_path, "report:Report", {"report.py": text})
+def test_models_dataclasses_and_typed_dicts_have_a_schema(tmp_path: Path, text: str) -> None:
+    found = compute_schema(tmp_path, "report:Report", {"report.py": text})
     assert found["type"] == "object"
     assert found["properties"]["score"]["type"] == "integer"
     assert "report" not in sys.modules
@@ -64,15 +64,15 @@ def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None
         "pkg/model.py": "from .parts import Part\nimport pkg.deep.er as er\nclass Report(Part):\n    more: er.Deep\n",
         "pkg/deep/er.py": "from pkg.parts import Part\nclass Deep(Part):\n    pass\n",
     }
-    assert set(schema(tmp_path, "pkg.model:Report", package)["properties"]) == {"name", "more"}
+    assert set(compute_schema(tmp_path, "pkg.model:Report", package)["properties"]) == {"name", "more"}
     with pytest.raises(ToolUnavailable, match="No module named 'beside'") as caught:
-        schema(tmp_path, "pkg.model:Report", {"pkg/model.py": "x = 1\nimport beside\n"})
+        compute_schema(tmp_path, "pkg.model:Report", {"pkg/model.py": "x = 1\nimport beside\n"})
     assert caught.value.where == "pkg/model.py:2"
     assert "its own package" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "has no such name"),
         ("Report = 1", "is not a model: it is a int"),
@@ -91,14 +91,14 @@ def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None
         (LONG, "too large"),
     ],
 )
-def test_what_is_no_model_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_an_object_that_is_not_a_model_is_rejected_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ToolUnavailable) as caught:
-        schema(tmp_path, "report:Report", {"report.py": text})
-    assert said in str(caught.value)
+        compute_schema(tmp_path, "report:Report", {"report.py": text})
+    assert message in str(caught.value)
 
 
-def test_it_can_do_nothing(tmp_path: Path) -> None:
-    """No file of the project, no network, no way to leave anything behind."""
+def test_model_code_is_confined(tmp_path: Path) -> None:
+    """Reading and writing project files and network access fail."""
     (tmp_path / "secret.txt").write_text("secret")
     for text in (
         f"open({str(tmp_path / 'secret.txt')!r}).read()",
@@ -106,11 +106,11 @@ def test_it_can_do_nothing(tmp_path: Path) -> None:
         "import socket; socket.create_connection(('127.0.0.1', 9), 1)",
     ):
         with pytest.raises(ToolUnavailable, match="cannot be loaded"):
-            schema(tmp_path, "report:Report", {"report.py": text + MODEL})
+            compute_schema(tmp_path, "report:Report", {"report.py": text + MODEL})
     assert [path.name for path in tmp_path.iterdir()] == ["secret.txt"]
 
 
 @pytest.mark.parametrize("name", ["json", "pydantic", "guildhall"])
-def test_a_name_that_is_taken_is_not_quietly_another_module(tmp_path: Path, name: str) -> None:
+def test_a_module_with_the_name_of_a_loaded_module_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(ToolUnavailable, match="has the name of a loaded module"):
-        schema(tmp_path, f"{name}:Report", {f"{name}.py": MODEL})
+        compute_schema(tmp_path, f"{name}:Report", {f"{name}.py": MODEL})

@@ -1,4 +1,4 @@
-"""Grep and Glob, called as a run calls them, and the patterns for paths."""
+"""Grep and Glob tools, called as a run calls them, and path patterns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CANARY = "CANARY"
 
 @pytest.fixture
 def view(tmp_path: Path) -> View:
-    """A small project, with things in and around it that must not be found."""
+    """Small project with hidden, linked and outside files that must not be found."""
     root = tmp_path / "project"
     files = {
         "readme.md": "Hello world\nsecond line\nhello again\n",
@@ -71,7 +71,7 @@ def glob(view: View, pattern: str, **arguments: Any) -> str:
 
 
 @pytest.mark.req("WKR-6")
-def test_the_tools_are_what_they_say(view: View) -> None:
+def test_tools_declare_capabilities_and_schemas(view: View) -> None:
     for each in search_tools(view):
         assert each.capabilities == {"fs.read"}
         assert each.repeatable
@@ -123,7 +123,7 @@ def test_grep_is_bounded(view: View) -> None:
     )
 
 
-def test_grep_says_what_is_wrong(view: View) -> None:
+def test_grep_errors_name_the_reason(view: View) -> None:
     assert "'(' is not a regular expression" in grep(view, "(")
     assert "longer than 1,000" in grep(view, "x" * 1001)
     assert "at least" in grep(view, "x", context=-1)
@@ -137,27 +137,27 @@ def test_grep_says_what_is_wrong(view: View) -> None:
     assert call(view, "Grep", pattern="a" * 900 + "(" * 99).is_error
 
 
-class Hurried:
-    """A clock on which each look takes a second."""
+class FastClock:
+    """A clock that advances by a second each time it is read."""
 
     def __init__(self) -> None:
-        self.looks = 0.0
+        self.time_s = 0.0
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        self.looks += 1
-        return self.looks
+        self.time_s += 1
+        return self.time_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
 
 
-def test_searching_ends_when_its_time_is_up(view: View) -> None:
+def test_a_search_ends_at_its_time_limit(view: View) -> None:
     (view.cwd / "slow.log").write_text("a\n" * 10_000)
     for name, arguments in (("Grep", {"pattern": "b"}), ("Grep", {"pattern": "b", "path": "slow.log"})):
-        result = call(view, name, Hurried(), **arguments)
+        result = call(view, name, FastClock(), **arguments)
         assert result.is_error
         assert "took longer than 20 seconds" in result.text
 
@@ -187,7 +187,7 @@ def test_without_a_working_folder_all_folders_are_searched(view: View) -> None:
     assert "box/data.csv" in glob(apart, "*")
 
 
-def test_a_survey_that_is_cut_says_so(view: View) -> None:
+def test_an_incomplete_search_is_reported(view: View) -> None:
     deep = view.cwd / "/".join(["d"] * 60)
     deep.mkdir(parents=True)
     (deep / "x.md").write_text("hello")
@@ -195,7 +195,7 @@ def test_a_survey_that_is_cut_says_so(view: View) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path", "fits"),
+    ("pattern", "path", "expected"),
     [
         ("**/*", "a", True),
         ("**/*", "a/b/c", True),
@@ -216,11 +216,11 @@ def test_a_survey_that_is_cut_says_so(view: View) -> None:
         (".*", ".env", True),
     ],
 )
-def test_patterns(pattern: str, path: str, fits: bool) -> None:
-    assert PathPattern(pattern).matches(path) is fits
+def test_patterns_match_paths(pattern: str, path: str, expected: bool) -> None:
+    assert PathPattern(pattern).matches(path) is expected
 
 
-def test_a_pattern_without_a_slash_may_mean_any_folder() -> None:
+def test_a_pattern_without_a_slash_can_match_in_any_folder() -> None:
     assert PathPattern("*.py", anywhere=True).matches("a/b.py")
     assert not PathPattern("a/*.py", anywhere=True).matches("x/a/b.py")
 
@@ -233,7 +233,7 @@ def test_patterns_are_bounded(pattern: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(pattern=st.text(alphabet="a*?[]{},!-/.\\^&|~\0\u00e9", max_size=60), path=st.text(alphabet="a/.", max_size=80))
-def test_no_pattern_breaks_or_stalls(pattern: str, path: str) -> None:
+def test_no_pattern_fails_or_stalls(pattern: str, path: str) -> None:
     with suppress(GuildError):
         PathPattern(pattern).matches(path)
     PathPattern("*a" * 30 + "b").matches("a" * 250)

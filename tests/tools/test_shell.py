@@ -1,4 +1,4 @@
-"""Bash for real, under every kind of confinement: what it can do, and what it cannot."""
+"""Bash tool under every kind of confinement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def work(tmp_path: Path) -> Path:
 def hall_home(tmp_path: Path) -> Path:
     folder = tmp_path / "hall-home"
     folder.mkdir()
-    (folder / "hall.json").write_text("the person's token")
+    (folder / "hall.json").write_text("the user's token")
     return folder
 
 
@@ -57,40 +57,40 @@ def bash(kind: Kind, work: Path, hall_home: Path) -> Callable[..., Coroutine[Any
     return call
 
 
-def ran(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+def run(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
     return asyncio.run(call)
 
 
-def test_runs_in_the_working_folder_and_changes_it(bash, work):
-    result = ran(bash("pwd; echo one > made.txt; mkdir d; mv made.txt d/; cat d/made.txt; echo oops >&2"))
+def test_a_command_runs_in_the_working_folder_and_changes_it(bash, work):
+    result = run(bash("pwd; echo one > made.txt; mkdir d; mv made.txt d/; cat d/made.txt; echo oops >&2"))
     assert result.text == f"{work}\none\noops\n[exit code 0]"
     assert not result.is_error
     assert (work / "d" / "made.txt").read_text() == "one\n"
 
 
-def test_exit_code_is_shown_as_an_error(bash):
-    result = ran(bash("echo before; exit 7"))
+def test_a_nonzero_exit_code_is_an_error(bash):
+    result = run(bash("echo before; exit 7"))
     assert result.is_error
     assert result.text == "before\n[exit code 7]"
-    assert "[exit code 137]" in ran(bash("kill -9 $$")).text
+    assert "[exit code 137]" in run(bash("kill -9 $$")).text
 
 
-def test_has_no_input(bash):
-    assert ran(bash("cat; echo end")).text == "end\n[exit code 0]"
+def test_standard_input_is_empty(bash):
+    assert run(bash("cat; echo end")).text == "end\n[exit code 0]"
 
 
-def test_gets_only_the_given_environment(bash, monkeypatch):
-    monkeypatch.setenv("PERSONS_SECRET", "hush")
-    text = ran(bash("env", env={"GIVEN": "yes", "GIT_DIR": "/elsewhere", "LD_PRELOAD": "/evil.so"})).text
+def test_a_command_gets_only_the_given_environment(bash, monkeypatch):
+    monkeypatch.setenv("USER_SECRET", "hush")
+    text = run(bash("env", env={"GIVEN": "yes", "GIT_DIR": "/elsewhere", "LD_PRELOAD": "/evil.so"})).text
     assert "GIVEN=yes" in text
     for absent in ("hush", "GIT_DIR", "LD_PRELOAD", "GUILDHALL_HOME"):
         assert absent not in text
 
 
-def test_the_environment_is_on_no_command_line(bash):
+def test_the_environment_is_not_visible_on_command_lines(bash):
     assert (
         "hush-hush"
-        not in ran(bash("cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; true", env={"K": "hush-hush"})).text
+        not in run(bash("cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; true", env={"K": "hush-hush"})).text
     )
 
 
@@ -112,13 +112,13 @@ def test_the_environment_is_on_no_command_line(bash):
         "mknod {outside}/device b 8 0",
     ],
 )
-def test_cannot_write_outside(bash, command, tmp_path):
+def test_a_command_cannot_write_outside_of_its_folders(bash, command, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "there").write_text("kept")
     mode = (outside / "there").stat().st_mode
-    result = ran(bash(command.format(outside=outside)))
-    assert result.is_error or command.endswith("../made")  # which lies in a /tmp of its own where there is one
+    result = run(bash(command.format(outside=outside)))
+    assert result.is_error or command.endswith("../made")  # which is in a private /tmp with some kinds
     assert [entry.name for entry in outside.iterdir()] == ["there"]
     assert (outside / "there").read_text() == "kept"
     assert (outside / "there").stat().st_mode == mode
@@ -138,9 +138,9 @@ def test_cannot_write_outside(bash, command, tmp_path):
         "tr '\\0' '\\n' < /proc/{pid}/environ | grep GUILDHALL_HOME",
     ],
 )
-def test_cannot_see_the_halls_home(bash, hall_home, command, monkeypatch):
+def test_a_command_cannot_read_the_home(bash, hall_home, command, monkeypatch):
     monkeypatch.chdir(hall_home)
-    result = ran(bash(command.format(home=hall_home, pid=os.getpid())))
+    result = run(bash(command.format(home=hall_home, pid=os.getpid())))
     assert result.is_error
     assert "token" not in result.text
 
@@ -148,8 +148,8 @@ def test_cannot_see_the_halls_home(bash, hall_home, command, monkeypatch):
 def test_a_home_inside_a_writable_folder_stays_hidden(kind, work):
     home = work / "deep" / "home"
     home.mkdir(parents=True)
-    (home / "hall.json").write_text("the person's token")
-    (work / "key.pem").write_text("the person's token")
+    (home / "hall.json").write_text("the user's token")
+    (work / "key.pem").write_text("the user's token")
     view = View(cwd=work, folders=(Folder(path=work, is_writable=True),), hidden=(home, work / "key.pem"))
     (tool,) = shell_tools(view, {}, False, kind=kind)
     for command in (
@@ -162,8 +162,8 @@ def test_a_home_inside_a_writable_folder_stays_hidden(kind, work):
         result = asyncio.run(invoke(tool, {"command": command}))
         assert result.is_error, command
         assert "token" not in result.text
-    assert (home / "hall.json").read_text() == "the person's token"
-    assert (work / "key.pem").read_text() == "the person's token"
+    assert (home / "hall.json").read_text() == "the user's token"
+    assert (work / "key.pem").read_text() == "the user's token"
 
 
 def test_git_directories_are_read_only(kind, work):
@@ -188,23 +188,23 @@ def test_git_directories_are_read_only(kind, work):
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_network_only_where_declared(bash, network):
+def test_only_a_command_with_network_connects(bash, network):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        result = ran(bash(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached", network=network, timeout=5))
+        result = run(bash(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached", network=network, timeout=5))
     assert ("reached" in result.text) is network
     assert result.is_error is not network
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_no_datagrams_without_network_and_never_local_sockets(bash, network, work):
+def test_datagrams_need_network_and_local_sockets_are_never_reachable(bash, network, work):
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         listening.bind(str(work / "s"))
         listening.listen()
         datagrams.bind(("127.0.0.1", 0))
         datagrams.setblocking(False)
         port = datagrams.getsockname()[1]
-        result = ran(bash(f"echo hello > /dev/udp/127.0.0.1/{port}; {_CONNECTS}", network=network))
+        result = run(bash(f"echo hello > /dev/udp/127.0.0.1/{port}; {_CONNECTS}", network=network))
         assert "connected" not in result.text
         if network:
             assert datagrams.recv(10) == b"hello\n"
@@ -233,54 +233,54 @@ for make in (lambda: socket.socket(socket.AF_UNIX), lambda: socket.socketpair(ty
         "(setsid setsid nohup sleep 300 >/dev/null 2>&1 &) ; (trap '' TERM HUP; exec sleep 300) >/dev/null 2>&1 &",
     ],
 )
-def test_nothing_outlives_the_call(bash, command, work):
+def test_no_process_outlives_the_call(bash, command, work):
     with (work / "held").open("w+") as witness:
         started = time.monotonic()
-        result = ran(bash(f"exec 9<held; {command}\necho done"))
+        result = run(bash(f"exec 9<held; {command}\necho done"))
         assert time.monotonic() - started < 20
         assert result.text == "done\n[exit code 0]"
-        _nobody_holds(witness.name)
+        _wait_until_closed(witness.name)
 
 
-def test_time_limit_ends_everything(bash, work):
+def test_the_time_limit_ends_all_processes(bash, work):
     (work / "held").touch()
-    result = ran(bash("exec 9<held; echo begun; setsid sleep 300 & sleep 300", timeout=0.5))
+    result = run(bash("exec 9<held; echo begun; setsid sleep 300 & sleep 300", timeout=0.5))
     assert result.is_error
     assert result.text == "begun\n[ended after 0.5 s: the time limit of this call]"
-    _nobody_holds(str(work / "held"))
+    _wait_until_closed(str(work / "held"))
 
 
-def test_cancelling_the_call_ends_everything(bash, work):
-    async def cancelled() -> None:
+def test_cancelling_the_call_ends_all_processes(bash, work):
+    async def cancel_call() -> None:
         task = asyncio.ensure_future(bash("exec 9<held; setsid sleep 300 & touch begun; sleep 300"))
-        await _appears(work / "begun")
+        await _wait_for_file(work / "begun")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     (work / "held").touch()
-    asyncio.run(cancelled())
-    _nobody_holds(str(work / "held"))
+    asyncio.run(cancel_call())
+    _wait_until_closed(str(work / "held"))
 
 
 def test_output_is_cut_in_the_middle(bash):
-    result = ran(bash("echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last"))
+    result = run(bash("echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last"))
     assert result.text.startswith("first\nxxx")
     assert result.text.endswith("xxx\nlast\n[exit code 0]")
     assert "left out ...]" in result.text
     assert len(result.text) < MAX_CHARS + 200
 
 
-def test_output_just_over_the_limit_says_how_much_is_missing(bash):
-    text = ran(bash(f"head -c {MAX_CHARS + 5} /dev/zero | tr '\\0' x")).text
+def test_output_over_the_limit_names_the_number_of_missing_characters(bash):
+    text = run(bash(f"head -c {MAX_CHARS + 5} /dev/zero | tr '\\0' x")).text
     assert "[... 5 characters left out ...]" in text
 
 
-def test_output_that_is_not_text(bash):
-    assert "\ufffd" in ran(bash("printf '\\377\\376\\n'")).text
+def test_output_that_is_not_utf_8_is_replaced(bash):
+    assert "\ufffd" in run(bash("printf '\\377\\376\\n'")).text
 
 
-def test_a_limit_on_memory(kind, work):
+def test_memory_and_file_size_are_limited(kind, work):
     from guildhall.sandbox.jail import Confinement
     from guildhall.tools.builtin.shell import _Shell
 
@@ -294,12 +294,12 @@ def test_a_limit_on_memory(kind, work):
 @pytest.mark.parametrize(
     "arguments", [{}, {"command": ""}, {"command": "ls", "timeout": 0}, {"command": "a\0b"}, {"cmd": "ls"}]
 )
-def test_wrong_arguments_are_results(work, arguments):
+def test_invalid_arguments_give_an_error_result(work, arguments):
     (tool,) = shell_tools(View(cwd=work), {}, False)
     assert asyncio.run(invoke(tool, arguments)).is_error
 
 
-def test_describes_itself(work):
+def test_the_tool_declares_its_capabilities(work):
     (plain,) = shell_tools(View(cwd=work), {}, False)
     (online,) = shell_tools(View(cwd=work), {}, True)
     assert (plain.name, plain.runs_in, plain.repeatable) == ("Bash", "hall", False)
@@ -314,21 +314,21 @@ def _git(*arguments: str) -> None:
     subprocess.run(["git", *arguments], check=True, env=env, capture_output=True)
 
 
-async def _appears(path: Path) -> None:
+async def _wait_for_file(path: Path) -> None:
     async with asyncio.timeout(5):
         while not path.exists():  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0.01)
 
 
-def _nobody_holds(path: str) -> None:
-    """No other process of the machine has the file open any more."""
+def _wait_until_closed(path: str) -> None:
+    """Wait until no other process has the file open."""
     deadline = time.monotonic() + 5
-    while holders := _holders(path):
+    while holders := _find_holders(path):
         assert time.monotonic() < deadline, holders
         time.sleep(0.01)
 
 
-def _holders(path: str) -> list[str]:
+def _find_holders(path: str) -> list[str]:
     found = []
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():

@@ -1,4 +1,4 @@
-"""Code is read once, whole, and only from a plain file."""
+"""Source files: read once, whole, and only from regular files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def hello() -> str:
 '''
 
 
-def test_a_plain_file(tmp_path: Path) -> None:
+def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"x = 1\n")
     assert read_source(path) == b"x = 1\n"
     assert pin_of(b"x = 1\n") == hashlib.sha256(b"x = 1\n").hexdigest()
 
 
-def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_special_and_missing_files_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -43,25 +43,25 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
             read_source(tmp_path / name)
 
 
-def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "huge.py"
     with path.open("wb") as file:
-        file.truncate(MAX_SOURCE_BYTES * 1000)  # a hole: it takes no room
+        file.truncate(MAX_SOURCE_BYTES * 1000)  # a sparse file
     with pytest.raises(ToolUnavailable, match="too large"):
         read_source(path)
 
 
-def described(path: Path, pin: str | None) -> list[str]:
+def list_tools(path: Path, pin: str | None) -> list[str]:
     found = asyncio.run(describe_toolbox("box", path, ToolEnvironment(view=View(cwd=path.parent)), pin))
     return [tool.name for tool in found.tools]
 
 
-def test_what_is_pinned_runs_only_as_it_was(tmp_path: Path) -> None:
+def test_a_pinned_toolbox_is_rejected_after_a_change(tmp_path: Path) -> None:
     path = tmp_path / "box.py"
     path.write_text(TOOLBOX)
     pin = pin_of(TOOLBOX.encode())
-    assert described(path, pin) == ["hello"]
+    assert list_tools(path, pin) == ["hello"]
     path.write_text(TOOLBOX + "# more\n")
-    assert described(path, None) == ["hello"]
+    assert list_tools(path, None) == ["hello"]
     with pytest.raises(NotTrusted, match="has changed since it was trusted"):
-        described(path, pin)
+        list_tools(path, pin)

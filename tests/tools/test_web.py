@@ -1,4 +1,4 @@
-"""WebFetch against real servers on loopback, reached through a resolver that gives them public names."""
+"""WebFetch against real servers on loopback, which a fake resolver gives public names."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ text, a <a href="/next?x=1">link</a>, an <a href="#here">anchor</a> and <a href=
 
 
 class Site(BaseHTTPRequestHandler):
-    """A site with everything that can be strange about one."""
+    """A site with ordinary, broken and hostile pages."""
 
     seen: list[str]
 
     def do_GET(self) -> None:
         self.server.seen.append((self.path, self.headers["Host"]))  # type: ignore[attr-defined]
         name = self.path.partition("?")[0].strip("/") or "page"
-        getattr(self, f"give_{name.partition('/')[0]}")()
+        getattr(self, f"serve_{name.partition('/')[0]}")()
 
-    def give(
+    def respond(
         self, body: bytes, kind: str | None = "text/html; charset=utf-8", status: int = 200, **headers: str
     ) -> None:
         self.send_response(status)
@@ -56,56 +56,56 @@ class Site(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def give_page(self) -> None:
-        self.give(PAGE.encode())
+    def serve_page(self) -> None:
+        self.respond(PAGE.encode())
 
-    def give_plain(self) -> None:
-        self.give(b"a < b\n" * 5_000, "text/plain")
+    def serve_plain(self) -> None:
+        self.respond(b"a < b\n" * 5_000, "text/plain")
 
-    def give_untyped(self) -> None:
-        self.give(b"<p>no type</p>", None)
+    def serve_untyped(self) -> None:
+        self.respond(b"<p>no type</p>", None)
 
-    def give_latin(self) -> None:
-        self.give("café".encode("latin-1"), "text/plain; charset=ISO-8859-1")
+    def serve_latin(self) -> None:
+        self.respond("café".encode("latin-1"), "text/plain; charset=ISO-8859-1")
 
-    def give_meta(self) -> None:
-        self.give('<meta charset="latin-1"><p>café</p>'.encode("latin-1"), "text/html")
+    def serve_meta(self) -> None:
+        self.respond('<meta charset="latin-1"><p>café</p>'.encode("latin-1"), "text/html")
 
-    def give_nonsense(self) -> None:
-        self.give(b"caf\xff", "text/plain; charset=no-such-thing")
+    def serve_nonsense(self) -> None:
+        self.respond(b"caf\xff", "text/plain; charset=no-such-thing")
 
-    def give_json(self) -> None:
-        self.give(b'{"a": 1}', "application/problem+json")
+    def serve_json(self) -> None:
+        self.respond(b'{"a": 1}', "application/problem+json")
 
-    def give_image(self) -> None:
-        self.give(b"\x89PNG", "image/png")
+    def serve_image(self) -> None:
+        self.respond(b"\x89PNG", "image/png")
 
-    def give_missing(self) -> None:
-        self.give(b"<p>not here</p>", status=404)
+    def serve_missing(self) -> None:
+        self.respond(b"<p>not here</p>", status=404)
 
-    def give_zipped(self) -> None:
-        self.give(gzip.compress(PAGE.encode()), Content_Encoding="gzip")
+    def serve_zipped(self) -> None:
+        self.respond(gzip.compress(PAGE.encode()), Content_Encoding="gzip")
 
-    def give_bomb(self) -> None:
-        self.give(gzip.compress(b"x" * 50_000_000), "text/plain", Content_Encoding="gzip")
+    def serve_bomb(self) -> None:
+        self.respond(gzip.compress(b"x" * 50_000_000), "text/plain", Content_Encoding="gzip")
 
-    def give_broken(self) -> None:
-        self.give(b"this is no gzip", "text/plain", Content_Encoding="gzip")
+    def serve_broken(self) -> None:
+        self.respond(b"this is no gzip", "text/plain", Content_Encoding="gzip")
 
-    def give_large(self) -> None:
-        self.give(b"y" * (MAX_BYTES + 10), "text/plain")
+    def serve_large(self) -> None:
+        self.respond(b"y" * (MAX_BYTES + 10), "text/plain")
 
-    def give_to(self) -> None:
+    def serve_to(self) -> None:
         target = self.path.partition("?")[2]
-        self.give(b"", status=302, Location=target)
+        self.respond(b"", status=302, Location=target)
 
-    def give_round(self) -> None:
-        self.give(b"", status=307, Location=self.path)
+    def serve_round(self) -> None:
+        self.respond(b"", status=307, Location=self.path)
 
-    def give_nowhere(self) -> None:
-        self.give(b"no location", "text/plain", status=302)
+    def serve_nowhere(self) -> None:
+        self.respond(b"no location", "text/plain", status=302)
 
-    def give_slow(self) -> None:
+    def serve_slow(self) -> None:
         self.send_response(200)
         self.end_headers()
         try:
@@ -114,7 +114,7 @@ class Site(BaseHTTPRequestHandler):
         except OSError:
             return
 
-    def give_rude(self) -> None:
+    def serve_rude(self) -> None:
         self.wfile.write(b"this is not HTTP\r\n\r\n")
 
     def log_message(self, *_: Any) -> None:
@@ -122,7 +122,7 @@ class Site(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served() -> Generator[Any]:
+def start_site() -> Generator[Any]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     server.seen = []  # type: ignore[attr-defined]
     server.stopping = threading.Event()  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def served() -> Generator[Any]:
 
 @pytest.fixture
 def site() -> Generator[Any]:
-    with served() as server:
+    with start_site() as server:
         yield server
 
 
@@ -147,38 +147,38 @@ NAMES = {"site.example": ["127.0.0.1"], "inside.example": ["10.0.0.1"], "both.ex
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """Knows the names of this test; the rest as the system does, which here means addresses only."""
+    """Return the addresses of the names of this test, and resolve other hosts with the system."""
     return NAMES[host] if host in NAMES else list(resolve_host(host, port))
 
 
-def only_the_site(address: Any) -> bool:
+def is_permitted(address: Any) -> bool:
     return str(address) == "127.0.0.1" or is_public(address)
 
 
 def fetch(url: str, **arguments: Any) -> Any:
-    (tool,) = web_tools(resolve=look_up, permitted=only_the_site)
+    (tool,) = web_tools(resolve=look_up, permitted=is_permitted)
     return asyncio.run(invoke(tool, {"url": url, **arguments}))
 
 
-def at(site: Any, path: str, host: str = "site.example") -> str:
+def url_of(site: Any, path: str, host: str = "site.example") -> str:
     return f"http://{host}:{site.server_port}/{path}"
 
 
-def test_a_page_as_text(site):
-    result = fetch(at(site, ""))
+def test_a_page_is_converted_to_text(site):
+    result = fetch(url_of(site, ""))
     assert not result.is_error
     head, _, text = result.text.partition("\n\n")
-    assert head == f"URL: {at(site, '')}\nContent-Type: text/html; charset=utf-8\nStatus: 200"
+    assert head == f"URL: {url_of(site, '')}\nContent-Type: text/html; charset=utf-8\nStatus: 200"
     assert text == (
         "A page\n\n# Welcome & hello\n\nSome bold text, a [link]("
-        f"{at(site, 'next?x=1')}), an anchor and a trick.\n\n- one\n- two\n\n  kept   as\n    it is\n\n"
+        f"{url_of(site, 'next?x=1')}), an anchor and a trick.\n\n- one\n- two\n\n  kept   as\n    it is\n\n"
         "| a | b\n\n[image: a cat]"
     )
     assert site.seen == [("/", f"site.example:{site.server_port}")]
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected"),
     [
         ("plain", "a < b\na < b"),
         ("untyped", "no type"),
@@ -191,26 +191,26 @@ def test_a_page_as_text(site):
         ("page?q=%C3%A9", "# Welcome"),
     ],
 )
-def test_other_texts(site, path, said):
-    result = fetch(at(site, path))
+def test_other_text_types_are_decoded(site, path, expected):
+    result = fetch(url_of(site, path))
     assert not result.is_error
-    assert said in result.text
+    assert expected in result.text
 
 
 def test_length_is_limited(site):
-    text = fetch(at(site, "plain"), max_chars=10).text
+    text = fetch(url_of(site, "plain"), max_chars=10).text
     assert text.endswith("\n\na < b\na < \n[29,990 of 30,000 characters are left out]")
 
 
 @pytest.mark.parametrize("path", ["bomb", "large"])
 def test_size_is_limited(site, path):
-    text = fetch(at(site, path)).text
+    text = fetch(url_of(site, path)).text
     assert "the page was too large and ends early" in text
     assert len(text) < 21_000
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected"),
     [
         ("missing", "Status: 404\n\nnot here"),
         ("image", "is image/png, not text"),
@@ -219,19 +219,19 @@ def test_size_is_limited(site, path):
         ("round", "more than 5 redirects"),
     ],
 )
-def test_what_cannot_be_given_is_an_error(site, path, said):
-    result = fetch(at(site, path))
+def test_an_unusable_response_is_an_error(site, path, expected):
+    result = fetch(url_of(site, path))
     assert result.is_error
-    assert said in result.text
+    assert expected in result.text
 
 
 def test_redirects_are_followed_and_the_last_address_is_shown(site):
-    result = fetch(at(site, "to?/to?/page"))
-    assert result.text.startswith(f"URL: {at(site, 'page')}\n")
+    result = fetch(url_of(site, "to?/to?/page"))
+    assert result.text.startswith(f"URL: {url_of(site, 'page')}\n")
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "expected"),
     [
         ("http://inside.example/", "not a public address"),
         ("http://169.254.169.254/latest/meta-data", "not a public address"),
@@ -243,13 +243,13 @@ def test_redirects_are_followed_and_the_last_address_is_shown(site):
         ("//localhost/", "not a public address"),
     ],
 )
-def test_each_redirect_is_judged(site, target, said):
+def test_each_redirect_target_is_checked(site, target, expected):
     from guildhall.core.clock import SystemClock
     from guildhall.tools.builtin.web_fetch import _Fetcher
 
     fetcher = _Fetcher(look_up, lambda address: str(address) == "127.0.0.1" and not site.seen, SystemClock())
-    with pytest.raises(Exception, match=re.escape(said)):
-        fetcher.fetch(at(site, f"to?{target}"))
+    with pytest.raises(Exception, match=re.escape(expected)):
+        fetcher.fetch(url_of(site, f"to?{target}"))
     assert len(site.seen) == 1
 
 
@@ -270,28 +270,28 @@ def test_addresses_that_are_not_public_are_refused(host):
 
 
 def test_a_name_with_one_private_address_is_refused(site):
-    assert "192.168.1.1" in fetch(at(site, "", "both.example")).text
+    assert "192.168.1.1" in fetch(url_of(site, "", "both.example")).text
     assert site.seen == []
 
 
-def test_the_address_that_was_judged_is_the_one_that_is_used(site):
+def test_the_checked_address_is_the_one_that_is_used(site):
     answers = iter([["127.0.0.1"], ["10.9.9.9"]])
-    asked: list[Any] = []
+    checked: list[Any] = []
 
-    def changing(host: str, port: int) -> list[str]:
+    def resolve_differently(host: str, port: int) -> list[str]:
         return next(answers)
 
-    def judge(address: Any) -> bool:
-        asked.append(str(address))
+    def check(address: Any) -> bool:
+        checked.append(str(address))
         return True
 
-    (tool,) = web_tools(resolve=changing, permitted=judge)
-    assert "Welcome" in asyncio.run(invoke(tool, {"url": at(site, "")})).text
-    assert asked == ["127.0.0.1"]
+    (tool,) = web_tools(resolve=resolve_differently, permitted=check)
+    assert "Welcome" in asyncio.run(invoke(tool, {"url": url_of(site, "")})).text
+    assert checked == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111"])
-def test_public_addresses(address):
+def test_public_addresses_are_permitted(address):
     assert is_public(ipaddress.ip_address(address))
     assert not is_public(ipaddress.ip_address("fe80::1%eth0"))
 
@@ -305,44 +305,44 @@ def test_public_addresses(address):
         "http://" + "x" * 70 + ".com/", "http://[v1.x]/",
     ],
 )  # fmt: skip
-def test_odd_addresses_are_errors(url):
+def test_invalid_urls_are_errors(url):
     assert fetch(url).is_error
 
 
 @pytest.mark.parametrize(
     "arguments", [{}, {"url": 7}, {"url": "http://x/", "max_chars": 0}, {"url": "http://x/", "max_chars": 10**9}]
 )
-def test_wrong_arguments(arguments):
+def test_invalid_arguments_are_errors(arguments):
     (tool,) = web_tools()
     assert asyncio.run(invoke(tool, arguments)).is_error
 
 
-def test_names_that_are_not_there():
+def test_an_unknown_host_is_an_error():
     assert "cannot resolve" in fetch("http://nowhere.example/").text
     (tool,) = web_tools(resolve=lambda host, port: [])
     assert "cannot resolve" in asyncio.run(invoke(tool, {"url": "http://nowhere.example/"})).text
 
 
-def test_a_server_that_is_not_there(site):
+def test_an_unreachable_server_is_an_error(site):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert "could not be reached" in fetch(f"http://site.example:{port}/").text
 
 
-def test_a_server_that_never_ends(site, monkeypatch):
+def test_an_endless_response_times_out(site, monkeypatch):
     monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.3)
-    result = fetch(at(site, "slow"))
+    result = fetch(url_of(site, "slow"))
     assert "did not answer within 0.3 s" in result.text
 
 
-def test_time_counts_over_redirects(site, monkeypatch):
+def test_the_time_limit_includes_redirects(site, monkeypatch):
     monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.0)
-    assert "did not answer within" in fetch(at(site, "page")).text
+    assert "did not answer within" in fetch(url_of(site, "page")).text
 
 
-def test_https_checks_the_certificate(tmp_path):
+def test_https_rejects_an_untrusted_certificate(tmp_path):
     assert shutil.which("openssl")
-    _certificate(tmp_path)
+    _create_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -362,17 +362,17 @@ def test_https_checks_the_certificate(tmp_path):
     assert "no safe connection: CERTIFICATE_VERIFY_FAILED" in result.text
 
 
-def test_https_with_a_certificate_that_is_trusted(tmp_path, monkeypatch):
-    _certificate(tmp_path)
+def test_https_accepts_a_trusted_certificate(tmp_path, monkeypatch):
+    _create_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    with served() as server:
+    with start_site() as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         assert "Welcome" in fetch(f"https://site.example:{server.server_port}/").text
 
 
-def _certificate(folder: Path) -> None:
+def _create_certificate(folder: Path) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=site.example",
          "-addext", "subjectAltName=DNS:site.example", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
@@ -380,7 +380,7 @@ def _certificate(folder: Path) -> None:
     )  # fmt: skip
 
 
-def test_describes_itself():
+def test_the_tool_declares_its_capabilities():
     (tool,) = web_tools()
     assert (tool.name, tool.capabilities, tool.repeatable, tool.runs_in) == ("WebFetch", {"net"}, True, "host")
 
@@ -402,11 +402,11 @@ def test_describes_itself():
         ("<b" * 1000, None),
     ],
 )
-def test_html_however_broken(html, text):
+def test_broken_html_is_readable(html, text):
     found = readable(html, "http://site.example/")
     assert text is None or found.replace("\xa0", " ") == text
 
 
-def test_nothing_found_is_said_as_not_found():
+def test_an_unknown_host_raises_not_found():
     with pytest.raises(NotFound):
-        web_fetch._Fetcher(look_up, only_the_site, web_fetch.SystemClock()).fetch("http://nowhere.example/")
+        web_fetch._Fetcher(look_up, is_permitted, web_fetch.SystemClock()).fetch("http://nowhere.example/")

@@ -1,4 +1,4 @@
-"""A server of tools in a few lines, for tests: `python toy_server.py WAY`; WAY is how it misbehaves, if at all."""
+"""A small MCP server for tests: `python toy_server.py MODE`. MODE selects how it misbehaves."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def send(message):
     sys.stdout.flush()
 
 
-def called(way, name, arguments):
+def call_tool(mode, name, arguments):
     text = arguments.get("text", "")
     if name == "die":
         print("out of paper", file=sys.stderr, flush=True)
@@ -47,62 +47,62 @@ def called(way, name, arguments):
         env = dict(os.environ)
         seen = {path: Path(path).exists() for path in text.split()}
         return {"text": json.dumps({"env": env, "cwd": str(Path.cwd()), "seen": seen, "pid": os.getpid()})}
-    return {"text": f"{way}: {text}"}
+    return {"text": f"{mode}: {text}"}
 
 
-def answer(way, message):
+def answer(mode, message):
     method, params = message["method"], message.get("params", {})
-    if way == "modern" and "_meta" not in params:
+    if mode == "modern" and "_meta" not in params:
         return {"error": {"code": -32022, "message": "no handshake", "data": {"supported": ["2026-07-28"]}}}
     if method == "initialize":
         about = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
         return {"result": {**about, "serverInfo": {"name": "toy", "version": "1"}}}
     if method == "tools/list":
-        if way == "endless":
+        if mode == "endless":
             return {"result": {"tools": [], "nextCursor": "again"}}
-        if way == "pages" and not params.get("cursor"):
+        if mode == "pages" and not params.get("cursor"):
             return {"result": {"tools": TOOLS[:2], "nextCursor": "2"}}
-        if way == "no-list":
+        if mode == "no-list":
             return {"result": {"tools": "none"}}
-        return {"result": {"tools": TOOLS[2:] if way == "pages" else LISTS.get(way, TOOLS)}}
+        return {"result": {"tools": TOOLS[2:] if mode == "pages" else LISTS.get(mode, TOOLS)}}
     if method == "tools/call":
-        if way == "asks":
+        if mode == "asks":
             send({"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": {}})
             send({"jsonrpc": "2.0", "id": "s2", "method": "ping"})
             replies = [json.loads(sys.stdin.readline()) for _ in range(2)]
             return {"result": {"content": [{"type": "text", "text": json.dumps(replies)}]}}
-        if way == "rubbish":
+        if mode == "rubbish":
             return {"result": {"content": [{"type": "image", "data": "%%", "mimeType": "image/png"}, 5, {"type": "x"}]}}
-        if way == "no-result":
+        if mode == "no-result":
             return {"result": [1]}
-        if way == "refuses":
+        if mode == "refuses":
             return {"error": {"code": -32000, "message": "closed\nfor \x1b[31mlunch"}}
-        block = called(way, params["name"], params.get("arguments") or {})
+        block = call_tool(mode, params["name"], params.get("arguments") or {})
         return {"result": {"content": [{"type": "text", **block}]}}
     return {"error": {"code": -32601, "message": "unknown"}}
 
 
-def main(way):
-    if way == "dead":
+def main(mode):
+    if mode == "dead":
         print("warming up", file=sys.stderr)
         print("no licence", file=sys.stderr, flush=True)
         sys.exit(2)
-    if way == "silent":
+    if mode == "silent":
         time.sleep(60)
-    if way == "noisy":
+    if mode == "noisy":
         print("Welcome!\nstarted on stdio\n[]\n{}\n", flush=True)
         send({"jsonrpc": "2.0", "id": 999, "result": {}})
-    if way == "endless-line":
+    if mode == "endless-line":
         while True:
             sys.stdout.write("x" * 65536)
-    if way == "endless-lines":
+    if mode == "endless-lines":
         while True:
             sys.stdout.write('{"jsonrpc":"2.0","method":"notifications/message"}\n' * 1000)
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message and "method" in message:
-            send({"jsonrpc": "2.0", "id": message["id"], **answer(way, message)})
-    if way == "stays":
+            send({"jsonrpc": "2.0", "id": message["id"], **answer(mode, message)})
+    if mode == "stays":
         time.sleep(60)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable

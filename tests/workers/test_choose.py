@@ -15,7 +15,7 @@ from guildhall.workers.registry import MODEL_CONFIG, ModelChoice, choose_model, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from tests.workers.conftest import Write
 
 

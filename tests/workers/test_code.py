@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile, NotTrusted, ToolUnavailable
-from guildhall.core.frame import Frame
-from guildhall.workers.code import Trust, module_code, project_toolboxes, toolbox_code, worker_code
+from guildhall.core.request_frame import Frame
+from guildhall.workers.code_trust import Trust, module_code, project_toolboxes, toolbox_code, worker_code
 from guildhall.workers.loader import load, worker_from_fields
 from guildhall.workers.model import Pin
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.workers.code import Code
+    from guildhall.workers.code_trust import Code
     from guildhall.workers.model import Worker
 
 

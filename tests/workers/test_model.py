@@ -15,8 +15,8 @@ from guildhall.workers.registry import Registry
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from tests.workers.conftest import Write
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.workers.registry import Registry
 from guildhall.workflow.loader import load
 from tests.workflow.teams import Team

@@ -9,9 +9,9 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import NotTrusted
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.runs.model import RunRequest
-from guildhall.workers.code import Trust
+from guildhall.workers.code_trust import Trust
 from guildhall.workers.model import Pin
 from guildhall.workflow.loader import check_trust, setup_code
 from guildhall.workflow.plan import plan_summary

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.workflow.model import Values
 from guildhall.workflow.setup import Commands, command_environment, run_steps, shell_tool
 from guildhall.workflow.start import kickoff_message

@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import InvalidFile, Refused, UsageError
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.workflow.definition import Wakeup, parse_wakeup
 from guildhall.workflow.start import (
     after_setup,

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from guildhall.core.errors import GuildError
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.model import Ask, Run
 
 

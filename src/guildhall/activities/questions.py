@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from guildhall.runs.asks import Asks
-    from guildhall.runs.execution.ledger import LiveLedger
-    from guildhall.runs.record.history import History
+    from guildhall.runs.execution.call_ledger import LiveLedger
+    from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from guildhall.cli import exit_codes
 from guildhall.cli.short_ids import expand_arguments, read_id
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
-from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.discovery import (
     Address,
     check_same_version,

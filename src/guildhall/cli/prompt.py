@@ -1,7 +1,7 @@
 """Prompts: ask the user for an answer, a yes or no, or trust in code, and read the answers at the terminal.
 
 Input that was typed before the question is discarded. Does not send an answer to the hall (see `cli.follow` and
-`cli.commands.runs.answer`) or decide which code is trusted (see `workers.code`).
+`cli.commands.runs.answer`) or decide which code is trusted (see `workers.code_trust`).
 
 Invariant: every character of foreign text that the user approves is visible.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import TrustReport
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from guildhall.core.errors import GuildError as GuildError
     from guildhall.core.events import Event as Event
     from guildhall.core.events import EventBus as EventBus
-    from guildhall.core.frame import Frame as Frame
     from guildhall.core.paths import Home as Home
     from guildhall.core.redaction import Redactor as Redactor
+    from guildhall.core.request_frame import Frame as Frame
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

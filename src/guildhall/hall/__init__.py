@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.hall import Hall as Hall
     from guildhall.hall.library import RunResult as RunResult
     from guildhall.hall.library import Worker as Worker
-    from guildhall.hall.member import Member as Member
+    from guildhall.hall.member_library import Member as Member
     from guildhall.hall.services.embedded import EmbeddedHall as EmbeddedHall
     from guildhall.hall.services.embedded import open_hall as open_hall
 

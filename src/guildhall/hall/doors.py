@@ -28,10 +28,10 @@ from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.passthrough.session import PassthroughSession, Reply, error_reply
-from guildhall.rpc.endpoint import send_reply
-from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body, send_json
+from guildhall.rpc.asgi_requests import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
+from guildhall.rpc.mcp_app import send_reply
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
 from guildhall.runs.execution.tokens import RunDoor, server_tool_name
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from guildhall.models.dialects.base import Dialect
-    from guildhall.rpc.http import App, Message, Receive, Send
+    from guildhall.rpc.asgi_requests import App, Message, Receive, Send
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 from guildhall.core.config import load_settings
 from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable, UsageError
 from guildhall.core.events import AskOpenedData, Event
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.request_frame import Frame
 from guildhall.core.text import did_you_mean
 from guildhall.hall.client.discovery import check_same_version, find_hall, is_embedded
 from guildhall.hall.client.remote import RemoteHall
@@ -115,7 +115,7 @@ class Worker:
         It has the permissions of `worker_creation` in the settings, and is saved as a draft below
         `workers/generated/`. An existing worker is not overwritten.
         """
-        from guildhall.workers.create import draft, parse_spec
+        from guildhall.workers.generated_workers import draft, parse_spec
 
         new = Worker(name="", **_location(cwd, home))
         frame = new._frame(interactive=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
 from guildhall.jobs.model import Dispatch, check_no_model
-from guildhall.jobs.tools import check_read_only
+from guildhall.jobs.worker_tools import check_read_only
 from guildhall.memory.model import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.definition import bind_tools
@@ -21,7 +21,7 @@ from guildhall.tools.definition import bind_tools
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.tools.model import Tool
     from guildhall.workers.model import WorkerListing

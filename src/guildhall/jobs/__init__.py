@@ -22,6 +22,6 @@ if TYPE_CHECKING:
     from guildhall.jobs.model import Page as Page
     from guildhall.jobs.model import WorkerJobs as WorkerJobs
     from guildhall.jobs.service import Jobs as Jobs
-    from guildhall.jobs.tools import JobTools as JobTools
+    from guildhall.jobs.worker_tools import JobTools as JobTools
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

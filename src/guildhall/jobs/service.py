@@ -3,8 +3,8 @@
 A job is a run whose owner is the job. When the run ends, the contract decides whether the job is completed or failed.
 An accepted result counts even if the run fails or is cancelled afterwards.
 
-Does not list or show jobs (`jobs.queries`), does not define the tools of a job (`jobs.tools`), and does not execute the
-run (`runs.execution`).
+Does not list or show jobs (`jobs.job_index`), define the tools of a job (`jobs.worker_tools`), or execute the run
+(`runs.execution`).
 
 Invariant: the end of the run is recorded first, then meta.json. If the process dies in between, the next start repairs
 the directory.
@@ -26,9 +26,17 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import RESULT, JobFolder
+from guildhall.jobs.job_index import JobQueries
 from guildhall.jobs.model import Dispatch, Job
-from guildhall.jobs.queries import JobQueries
-from guildhall.jobs.tools import SERVER, JobTools, check_read_only, first_message, job_contract, job_profile, job_tools
+from guildhall.jobs.worker_tools import (
+    SERVER,
+    JobTools,
+    check_read_only,
+    first_message,
+    job_contract,
+    job_profile,
+    job_tools,
+)
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED, Ask, Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import Contract, JobPurpose
@@ -41,12 +49,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.asks import Asks
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.record.history import History
+    from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.members.folders import MemberRegistry as MemberRegistry
     from guildhall.members.jobs import MemberJobs as MemberJobs
     from guildhall.members.manifest import Manifest as Manifest
     from guildhall.members.model import ActiveJob as ActiveJob
     from guildhall.members.model import Member as Member
     from guildhall.members.model import MemberDetails as MemberDetails
+    from guildhall.members.registry import MemberRegistry as MemberRegistry
     from guildhall.members.service import Members as Members
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -21,8 +21,8 @@ from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UsageError
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, JobStatus, Page
 from guildhall.members.model import WORKER_CAPABILITY, ActiveJob, Member
-from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
+from guildhall.rpc.mcp_app import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.tools.mcp.model import to_short_line
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Member manifest: declares every field of `guild-member.json`, with its constraints.
 
-Does not read files: `members.folders` does.
+Does not read files: `members.registry` does.
 """
 
 from __future__ import annotations

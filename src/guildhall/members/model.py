@@ -1,6 +1,6 @@
 """Member types: define a member, its state, its endpoint and its running jobs.
 
-Does no I/O: `members.folders` reads members, and `members.process` changes their state.
+Does no I/O: `members.registry` reads members, and `members.process` changes their state.
 """
 
 from __future__ import annotations

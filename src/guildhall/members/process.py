@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.clock import Clock
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _MAX_LOG_BYTES = 2_000_000  # a larger log is rotated at the next start

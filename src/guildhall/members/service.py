@@ -2,7 +2,7 @@
 
 Workers use the tools of a member as a toolbox, and its jobs through dispatch tools. If the files of a member have
 changed and the user trusts them, the next use restarts it.
-Does not run the process (`members.process`) and does not define the dispatch tools (`members.tools`).
+Does not run the process (`members.process`) and does not define the dispatch tools (`members.dispatch_tools`).
 
 Invariant: a member of a project does not start before the user trusts its files. Members in the home need no trust.
 """
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.members.folders import MemberRegistry, member_code, trusted_code
+from guildhall.members.dispatch_tools import dispatch_guide, dispatch_server, dispatch_tools
 from guildhall.members.jobs import BUSY_FILE, JobWatcher, MemberJobs, not_dispatchable
 from guildhall.members.manifest import describe_command
 from guildhall.members.model import ActiveJob, Member, MemberDetails, MemberStatus
 from guildhall.members.process import MemberProcess, Timings, log_path
-from guildhall.members.tools import dispatch_guide, dispatch_server, dispatch_tools
+from guildhall.members.registry import MemberRegistry, member_code, trusted_code
 from guildhall.runs.assembly.callees import NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
-from guildhall.workers.code import Trust, toolbox_files
+from guildhall.workers.code_trust import Trust, toolbox_files
 from guildhall.workers.definition import EVERY_WORKER
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.clock import Clock
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.members.client import MemberClient
     from guildhall.workers.model import Worker
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.workers.model import Worker
 
 ARCHIVE = "archive"

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 

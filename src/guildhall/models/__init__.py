@@ -21,6 +21,6 @@ if TYPE_CHECKING:
     from guildhall.models.model import Query as Query
     from guildhall.models.model import Source as Source
     from guildhall.models.model import Upstream as Upstream
-    from guildhall.models.providers import create_provider_source as create_provider_source
+    from guildhall.models.provider_source import create_provider_source as create_provider_source
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

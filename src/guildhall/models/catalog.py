@@ -73,7 +73,7 @@ def create_source(
             variable = KEY_VARIABLES["cursor"][0]
             raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
         return _ProgramSource(model)
-    from guildhall.models.providers import create_provider_source
+    from guildhall.models.provider_source import create_provider_source
 
     return create_provider_source(model, environ, login)
 
@@ -90,10 +90,10 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
         return None
     if model.startswith(REPLAY):
         return True
-    from guildhall.models import providers
+    from guildhall.models import provider_source
 
     provider, _, name = model.partition(":")
-    return providers.has_price(provider, name)
+    return provider_source.has_price(provider, name)
 
 
 def auto_model(environ: Mapping[str, str]) -> str:

@@ -17,11 +17,11 @@ from guildhall.core.exports import lazy_exports
 if TYPE_CHECKING:
     from guildhall.projects.artifacts import Artifacts as Artifacts
     from guildhall.projects.commissions.service import Commissions as Commissions
-    from guildhall.projects.identity import Identities as Identities
     from guildhall.projects.meetings.service import Meetings as Meetings
     from guildhall.projects.model import Artifact as Artifact
     from guildhall.projects.model import Project as Project
     from guildhall.projects.model import ProjectSettings as ProjectSettings
+    from guildhall.projects.name_bindings import Identities as Identities
     from guildhall.projects.registry import Projects as Projects
     from guildhall.projects.workspace import UsableModels as UsableModels
     from guildhall.projects.workspace import Workspace as Workspace

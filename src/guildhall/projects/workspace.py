@@ -19,10 +19,10 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import LOGIN_RUNTIME
-from guildhall.models.providers import split_name
+from guildhall.models.provider_source import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.model import INTEGRATION
-from guildhall.projects.records import count_transitions, list_known_ids, list_timeline
+from guildhall.projects.timeline_records import count_transitions, list_known_ids, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import no_price_error
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.models.model import Source
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.snapshot import UncommittedFiles
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Activity, Project, Scope, TimelineEntry
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.record.history import History
+    from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 

@@ -3,7 +3,7 @@
 A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
 also ends at its timeout, or when the team is idle. The room carries out the result of a binding proposal: a role, a
 task, opened tools and documents, or a decision that cannot be proposed again.
-Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/scheduler.py`).
+Does not ask agents for votes (`workflow/owner_election.py`) and does not watch timeouts (`workflow/scheduler.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The inbox of an agent: reads its unread mentions, and marks them as handled, held or dead.
 
 Reading does not acknowledge a mention. A completed run does, and `inbox_ack` does earlier.
-Does not deliver new messages (`channel.py`) and does not decide the fate of a run's mail (`workflow/agent_turn.py`).
+Does not deliver new messages (`channel.py`) and does not decide the fate of a run's mail (`workflow/agent_steps.py`).
 
 Invariant: operations of the kind `mail` are part of a transaction of the workflow, because the end of a run and the
 status of the mail that it was shown are a single fact.

@@ -1,7 +1,7 @@
 """Texts of a room: render messages, inboxes, proposals and the team as text for agents.
 
 Lines of a message that imitate the header of another message are escaped.
-Does not render files for people (`file_export.py`) or the first message of a run (`workflow/agent_turn.py`).
+Does not render files for people (`file_export.py`) or the first message of a run (`workflow/agent_steps.py`).
 
 Invariant: a message cannot pass for a message of another sender.
 """

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.rpc.endpoint import Endpoint as Endpoint
-    from guildhall.rpc.endpoint import Offer as Offer
-    from guildhall.rpc.http import Headers as Headers
-    from guildhall.rpc.http import HttpError as HttpError
+    from guildhall.rpc.asgi_requests import Headers as Headers
+    from guildhall.rpc.asgi_requests import HttpError as HttpError
     from guildhall.rpc.jsonrpc import RpcError as RpcError
     from guildhall.rpc.listener import Listener as Listener
+    from guildhall.rpc.mcp_app import Endpoint as Endpoint
+    from guildhall.rpc.mcp_app import Offer as Offer
     from guildhall.rpc.mcp_messages import Request as Request
     from guildhall.rpc.stdio_server import StdioServer as StdioServer
 

@@ -1,6 +1,6 @@
 """JSON-RPC 2.0: parses bytes into requests and errors, and builds the reply to a body. Pure.
 
-Does not know methods (see `rpc.mcp_messages` and `rpc.endpoint`).
+Does not know methods (see `rpc.mcp_messages` and `rpc.mcp_app`).
 
 Invariant: ambiguous input, which two parsers could read differently, is rejected. Every accepted number can be sent
 back.

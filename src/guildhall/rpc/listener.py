@@ -2,7 +2,7 @@
 
 It uses uvicorn's protocol on a socket of its own. It does not use uvicorn's server, which polls ten times a second for
 its shutdown and takes over the signals of the process. Without a given port it tries the ports from 7420 on.
-Does not check tokens (see `rpc.http`).
+Does not check tokens (see `rpc.asgi_requests`).
 """
 
 from __future__ import annotations

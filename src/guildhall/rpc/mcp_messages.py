@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.text import did_you_mean
 from guildhall.rpc import jsonrpc
-from guildhall.rpc.http import Headers
+from guildhall.rpc.asgi_requests import Headers
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from guildhall.tools.model import Block, Text, Tool, ToolResult
 

@@ -29,6 +29,6 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Usage as Usage
     from guildhall.runs.plan.planner import Planner as Planner
     from guildhall.runs.purpose import Purpose as Purpose
-    from guildhall.runs.record.history import History as History
+    from guildhall.runs.record.queries import History as History
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

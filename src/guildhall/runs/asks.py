@@ -4,7 +4,7 @@
 
 An answer is recorded whether or not its run is alive. An ask about an unchanged subject is reused after a resume.
 
-Does not decide when to ask: `runs.execution.ledger` (approvals, limits) and `activities.questions` (questions) do.
+Does not decide when to ask: `runs.execution.call_ledger` (approvals, limits) and `activities.questions` (questions) do.
 
 Invariant: the run applies an answer exactly once, in a single transaction with its journal entry.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.idle import IdleTracker
+    from guildhall.runs.idle_tracker import IdleTracker
     from guildhall.runs.record.journal import Journal
     from guildhall.store.engine import Store
 

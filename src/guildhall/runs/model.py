@@ -20,7 +20,7 @@ from guildhall.runs.purpose import PLAIN, CallPurpose, Purpose, PurposeT, RunKin
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from guildhall.core.frame import RecordedFrame
+    from guildhall.core.request_frame import RecordedFrame
     from guildhall.policy.rules import Mode
 
 RunStatus = Literal["running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]

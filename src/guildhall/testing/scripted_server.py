@@ -24,16 +24,16 @@ import uvicorn
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
 from guildhall.hall.doors import MAX_BODY_BYTES, LlmEndpoint, request_token
-from guildhall.jobs.tools import SERVER as JOB
+from guildhall.jobs.worker_tools import SERVER as JOB
 from guildhall.models.dialects.base import InvalidMessage, parse_body
 from guildhall.models.dialects.canonical import rename_tools
 from guildhall.models.model import Query, Source
 from guildhall.models.passthrough.session import PassthroughSession
 from guildhall.models.scripted.source import ScriptSource, load_script
 from guildhall.projects.commissions.contract import REVIEW_SERVER
-from guildhall.projects.commissions.tools import SERVER as COMMISSION
-from guildhall.projects.meetings.tools import SERVER as MEETING
-from guildhall.rpc.http import Headers
+from guildhall.projects.commissions.worker_tools import SERVER as COMMISSION
+from guildhall.projects.meetings.worker_tools import SERVER as MEETING
+from guildhall.rpc.asgi_requests import Headers
 from guildhall.runs.execution.tokens import TOOLS
 from guildhall.runs.hooks import RunHooks
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.models.passthrough.request import PassthroughRequest
-    from guildhall.rpc.http import Message, Receive, Send
+    from guildhall.rpc.asgi_requests import Message, Receive, Send
 
 _TIMEOUT_S = 5.0  # for the start and the stop of the server
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")

@@ -27,6 +27,8 @@ _ARRIVAL_TIMEOUT_S = 30.0  # a program may never make a call that its model has 
 
 def is_parallel(tool: Tool, arguments: Mapping[str, object]) -> bool:
     """Return True if calls of the tool may run in parallel: it reads, calls a worker, or repeats a request safely."""
+    if tool.parallel:
+        return True
     capabilities = tool.capabilities_of(arguments)
     safe = _PARALLEL | {"net"} if tool.repeatable else _PARALLEL
     return bool(capabilities) and capabilities <= safe

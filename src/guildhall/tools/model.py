@@ -109,6 +109,7 @@ class Tool:
     runs_in: Place = "host"
     also: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     native: bool = False
+    parallel: bool = False  # calls of one answer may run in parallel, although the tool has other effects than reading
 
     def capabilities_of(self, arguments: Mapping[str, Any]) -> frozenset[str]:
         """Return the capabilities of a call with these arguments."""

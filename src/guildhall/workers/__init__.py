@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.workers.code import Code as Code
-    from guildhall.workers.code import Trust as Trust
-    from guildhall.workers.create import draft as draft
+    from guildhall.workers.code_trust import Code as Code
+    from guildhall.workers.code_trust import Trust as Trust
     from guildhall.workers.definition import Definition as Definition
+    from guildhall.workers.generated_workers import draft as draft
     from guildhall.workers.lifecycle import check_usable as check_usable
     from guildhall.workers.loader import load as load
     from guildhall.workers.model import Lock as Lock

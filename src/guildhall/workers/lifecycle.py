@@ -108,8 +108,9 @@ def check_usable(worker: Worker, use: Use) -> None:
         hint = "Use another worker, or copy the file under a new name."
         raise WorkerRetired(f"the worker {worker.name!r} is retired", where=worker.place, hint=hint)
     if worker.status == "draft" and use != "name":
-        message = f"the worker {worker.name!r} is a draft and cannot be used {_USE_TEXTS[use]}"
-        hint = f"Run it by its name, or promote it: guild worker set {worker.name} active"
+        name = worker.path.stem if worker.path and worker.scope != "package" else worker.name  # agents have other names
+        message = f"the worker {name!r} is a draft and cannot be used {_USE_TEXTS[use]}"
+        hint = f"Run it by its name, or promote it: guild worker set {name} active"
         raise Refused(message, where=worker.place, hint=hint)
     if worker.is_changed:
         message = f"the worker {worker.name!r} is locked, and its file was changed since"

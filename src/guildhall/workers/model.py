@@ -18,7 +18,7 @@ from guildhall.sandbox.view import Folder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 
 Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]

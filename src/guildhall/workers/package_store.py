@@ -19,7 +19,7 @@ from guildhall.core import ids
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import is_name, new_id
 from guildhall.core.text import did_you_mean
-from guildhall.workers.code import Code, package_code
+from guildhall.workers.code_trust import Code, package_code
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import AddedPackage, Lock, PackageFile, PackageKind, PackageListing, PackageTool, Worker
 from guildhall.workers.package import PROJECT_FILE, Package, is_toolbox_only, read_package

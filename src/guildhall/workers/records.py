@@ -1,6 +1,6 @@
 """SQL of workers: reads and writes locks and trusted files, and finds the unfinished work of workers.
 
-Does not decide about trust (`workers.code`) or locks (`workers.lifecycle`).
+Does not decide about trust (`workers.code_trust`) or locks (`workers.lifecycle`).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from guildhall.workers.package_store import Packages, package_worker, sorted_ent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
 
 
 SHIPPED = Path(__file__).parent / "shipped"

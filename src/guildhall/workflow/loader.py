@@ -22,7 +22,7 @@ from guildhall.room import mentions
 from guildhall.room.model import ALL
 from guildhall.runs.assembly.assembled import from_snapshot, snapshot
 from guildhall.runs.plan.model import ExecutedCode
-from guildhall.workers.code import Code, CodeFile
+from guildhall.workers.code_trust import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
 from guildhall.workers.loader import normalize_fields
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from guildhall.core.yaml import Location, Source
-    from guildhall.workers.code import Trust
+    from guildhall.workers.code_trust import Trust
 
     Find = Callable[[str], Worker]  # a worker by its name or file, as the workflow's project sees it
 

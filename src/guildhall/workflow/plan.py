@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import ExecutedCode, Plan
-    from guildhall.workers.code import Trust
+    from guildhall.workers.code_trust import Trust
     from guildhall.workers.model import FileTrust
 
 _INDENT = "  "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from guildhall.models.scripted.test_case import UserMessage
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
-    from guildhall.workflow.agent_turn import Step
+    from guildhall.workflow.agent_steps import Step
     from guildhall.workflow.model import Agent
 
     TakeTurn = Callable[[Agent, Step], Awaitable[Run | None]]

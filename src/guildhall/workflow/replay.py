@@ -15,7 +15,7 @@ from guildhall.room.model import PERSON, LogEntry
 from guildhall.room.replay import RepeatedOperation, RoomReplay, shown_mail
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
-from guildhall.runs.execution.prepare import recorded_frame
+from guildhall.runs.execution.preparation import recorded_frame
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
@@ -24,8 +24,8 @@ from guildhall.runs.replay.script_export import WorkflowPart
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall, ToolResult
-from guildhall.workflow import election, records
-from guildhall.workflow.agent_turn import earlier_effects, run_input, team_result
+from guildhall.workflow import owner_election, records
+from guildhall.workflow.agent_steps import earlier_effects, run_input, team_result
 from guildhall.workflow.loader import from_record, load
 from guildhall.workflow.recorded_order import begin_label, call_label, end_label, run_label
 from guildhall.workflow.setup import TOOLS, run_steps
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.model import Run
-    from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
+    from guildhall.runs.record.queries import History
     from guildhall.runs.replay.replay import Recordings
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
@@ -103,7 +103,7 @@ class ReplayedTeam:
         if run.parent != self.instance.id or agent is None:
             return None
         if run.worker.startswith(VOTER_PREFIX):
-            return election.voter_worker(agent), replay_hooks(room_tools(election.TOOLS))
+            return owner_election.voter_worker(agent), replay_hooks(room_tools(owner_election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
         return self.workflow.worker_of(agent, self.values), replay_hooks(tools)
 
@@ -185,7 +185,9 @@ class ReplayedTeam:
         proposal = next(one for one in room.list_proposals() if one.id == made.result["id"])
         for run in self._tree.values():
             if run.worker.startswith(VOTER_PREFIX):
-                self._check_equal(then, "the ballot", run.request.input, election.ballot_text(self.workflow, proposal))
+                self._check_equal(
+                    then, "the ballot", run.request.input, owner_election.ballot_text(self.workflow, proposal)
+                )
 
     def _check_equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:

@@ -1,8 +1,8 @@
-"""The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is idle.
+"""The scheduler: executes a workflow: setup, owner_election, kickoff, then turns of agents until the team is idle.
 
 `Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
 from the database and takes a turn. An idle workflow ends in mode `run`, and waits for a message in mode `start`.
-Does not decide the next step (`agent_turn.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
+Does not decide the next step (`agent_steps.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
 
 Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.
 """
@@ -28,8 +28,8 @@ from guildhall.runs.hooks import RunHooks
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.runtimes.model import Assignment, Doors, Outcome
-from guildhall.workflow import election, records
-from guildhall.workflow.agent_turn import AgentTurn, Step, grant_for, next_step, retry_failed, team_result
+from guildhall.workflow import owner_election, records
+from guildhall.workflow.agent_steps import AgentTurn, Step, grant_for, next_step, retry_failed, team_result
 from guildhall.workflow.loop_guard import drop, loop_question, release
 from guildhall.workflow.quiescence import TeamState, agents_blocked_by, agents_with_work, team_state
 from guildhall.workflow.recorded_order import run_label
@@ -102,7 +102,7 @@ class Team:
             await self._enter_phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
-        elected = election.Election(
+        elected = owner_election.Election(
             instance=self.instance.id,
             workflow=self.workflow,
             room=self.room,
@@ -112,7 +112,7 @@ class Team:
             request=self.request,
             order=self.order,
         )
-        if election.is_needed(self.workflow, self.room.read_record()) or elected.interrupted_voters():
+        if owner_election.is_needed(self.workflow, self.room.read_record()) or elected.interrupted_voters():
             await self._enter_phase("election")
             await elected.run()
         await self._enter_phase("kickoff")

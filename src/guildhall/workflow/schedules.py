@@ -92,8 +92,8 @@ class WakeupTimer:
     def _prompts(self, connection: Connection, schedule: Schedule) -> dict[MessageText, list[str]]:
         """Return the agents to wake by the text that they get.
 
-        Leaves out stopped agents, and agents that have not read the last wake-up. The schedule of a workflow leaves out
-        agents with a schedule of their own.
+        Leaves out drafts, stopped agents, and agents that have not read the last wake-up. The schedule of a workflow
+        leaves out agents with a schedule of their own.
         """
         workflow, values = self.team()
         own = {one.agent for one in records.list_schedules(connection, self.room.id)}
@@ -101,7 +101,7 @@ class WakeupTimer:
         found: dict[MessageText, list[str]] = {}
         for agent in workflow.agents:
             mine = schedule.agent == agent.name or (schedule.agent is None and agent.name not in own)
-            if not mine or agent.name not in working:
+            if not mine or agent.name not in working or agent.worker.status == "draft":
                 continue
             if not room_records.has_unread_from_call(connection, self.room.id, agent.name, _key_prefix(schedule)):
                 said = MessageText.own(schedule.prompt) if schedule.prompt else wakeup_message(agent, values)

@@ -26,9 +26,10 @@ from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
+from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
-from guildhall.workflow.agent_turn import FIRST_PAUSE_S
+from guildhall.workflow.agent_steps import FIRST_PAUSE_S
 from guildhall.workflow.loader import from_record, to_record
 from guildhall.workflow.plan import plan_summary
 from guildhall.workflow.scheduler import DEBOUNCE_S, Team
@@ -57,11 +58,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.core.request_frame import Frame
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.record.history import History
+    from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
@@ -396,6 +397,9 @@ class Workflows:
     async def schedule(self, wanted: Target, wakeup: Wakeup, prompt: str | None) -> Schedule:
         """Set the schedule of an agent or, without an agent, of all agents without a schedule of their own."""
         instance, now = _check_alive(self.find_instance(wanted), wanted), self.clock.now()
+        for agent in from_record(instance.source, instance.definition).agents:
+            if wanted.agent in (None, agent.name):
+                check_usable(agent.worker, "schedule")
         new = Schedule(agent=wanted.agent, every=wakeup.every, cron=wakeup.cron, prompt=prompt, due_at=None)
         new = replace(new, due_at=stamp(next_due(new, now, self.zone)))
         await self.store.write(lambda c: records.put_schedule(c, instance.room, new, stamp(now)))

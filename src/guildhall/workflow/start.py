@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.model import RunRequest
 
 _REMINDER = "Scheduled wake-up: check if there is work for you."

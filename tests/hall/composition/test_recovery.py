@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.recovery import MAX_CRASHES
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest

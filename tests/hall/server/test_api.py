@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.codec import encode
 from guildhall.hall.client.interface import VERBS
 from guildhall.hall.server.api import MAX_BODY_BYTES

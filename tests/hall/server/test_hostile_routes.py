@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.codec import fields_of, verb
 from guildhall.hall.client.interface import VERBS
 from tests.hall.hall_server import send_request, serve_hall

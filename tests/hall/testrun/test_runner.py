@@ -98,7 +98,7 @@ def test_a_change_of_the_model_input_is_shown_and_can_be_recorded(guild: Guild, 
     put_worker(project, tool_rules=None, instructions="Write what you are asked for.")
     assert_failed(
         guild("test"),
-        "scribe: system prompt changed\n    -Write what you are told.\n    +Write what you are asked for.",
+        "scribe: system prompt changed\n    -Write the requested lines.\n    +Write what you are asked for.",
         "scribe, model call 2: input of the model changed\n     first\n    -second\n    +2nd",
     )
     path.write_text(path.read_text().replace("workers:", "# mine\nworkers:"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.projects.commissions.contract import REVIEW_TOOLS
-from guildhall.projects.commissions.tools import commission_tools
+from guildhall.projects.commissions.worker_tools import commission_tools
 from guildhall.workers.model import SYSTEM_TOOLS
 from tests.projects.commissions.workshop import call, say, submit, write
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
-from guildhall.core.frame import RecordedFrame
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import (
@@ -24,7 +24,7 @@ from guildhall.projects.commissions.states import (
     parse_status,
     transit,
 )
-from guildhall.projects.records import list_timeline
+from guildhall.projects.timeline_records import list_timeline
 from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.services.embedded import EmbeddedHall

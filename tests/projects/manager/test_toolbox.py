@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.projects.commissions import records
 from guildhall.tools.definition import KeyedHandler, TypedHandler, invoke
 from tests.projects.commissions.workshop import call, say, submit, write

@@ -166,7 +166,7 @@ def test_outside_of_a_project_nobody_is_met(parlour: Parlour, tmp_path_factory: 
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
     async def work() -> None:
-        from guildhall.core.frame import Frame
+        from guildhall.core.request_frame import Frame
 
         frame = Frame(cwd=elsewhere, root=elsewhere)
         with pytest.raises(NotFound) as refused:

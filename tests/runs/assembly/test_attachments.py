@@ -1,4 +1,4 @@
-"""Which files may be attached, by whom and from where: counted, weighed, recognised, and never one from outside."""
+"""Attachments: names, types, limits and suffixes, and no file from outside of the sandboxes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def policy(**fields: object) -> AttachmentPolicy:
 
 
 class Place:
-    """A caller with two sandboxes, the second inside the folder it works in, and files around that are not its own."""
+    """The folders of a caller: two sandboxes in its working directory, and files outside of them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base.resolve()
@@ -74,10 +74,10 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-# What comes of a file
+# Names and types
 
 
-def test_a_worker_names_files_of_its_sandboxes(place: Place) -> None:
+def test_a_worker_attaches_files_of_its_sandboxes(place: Place) -> None:
     read = read_sandbox_files(["input/a.txt", "input/deep/d.md", "input:deck.pdf"], place.view, ANY)
     assert [(file.name, file.media_type, file.data) for file in read] == [
         ("input/a.txt", "text/plain", b"inside"),
@@ -89,7 +89,7 @@ def test_a_worker_names_files_of_its_sandboxes(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "kind"), MEDIA_TYPES.items())
-def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, suffix: str, kind: str) -> None:
+def test_the_content_must_match_the_type_of_the_suffix(place: Place, suffix: str, kind: str) -> None:
     (place.open / f"file{suffix.upper()}").write_bytes(CONTENT.get(kind, b"words"))
     assert read_sandbox_files([f"open/file{suffix.upper()}"], place.view, ANY)[0].media_type == kind
     (place.open / f"wrong{suffix}").write_bytes(b"words \xff" if kind not in CONTENT else b"words")
@@ -98,7 +98,7 @@ def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, s
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("a.jpg", PNG, "the suffix means image/jpeg, but the content is image/png"),
         ("a.pdf", b"", "the content is something else"),
@@ -109,15 +109,15 @@ def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, s
         ("half.txt", "ä".encode()[:1], "neither UTF-8 text"),
     ],
 )
-def test_a_file_that_is_not_what_it_says_is_an_error(place: Place, name: str, data: bytes, said: str) -> None:
+def test_a_file_of_another_type_is_rejected_with_a_hint(place: Place, name: str, data: bytes, message: str) -> None:
     (place.open / name).write_bytes(data)
-    with pytest.raises(InvalidFile, match=said) as raised:
+    with pytest.raises(InvalidFile, match=message) as raised:
         read_sandbox_files([f"open/{name}"], place.view, ANY)
     assert raised.value.where == f"open/{name}"
     assert raised.value.hint
 
 
-def test_a_pdf_may_begin_a_little_later_and_a_text_may_speak_of_pdfs(place: Place) -> None:
+def test_a_pdf_may_follow_a_byte_order_mark_and_a_text_may_contain_its_signature(place: Place) -> None:
     (place.open / "late.pdf").write_bytes(b"\xef\xbb\xbf\n" + PDF)
     (place.open / "about.txt").write_bytes(b"%PDF-1.7 is how they begin")
     (place.open / "empty.txt").write_bytes(b"")
@@ -129,7 +129,7 @@ def test_a_pdf_may_begin_a_little_later_and_a_text_may_speak_of_pdfs(place: Plac
 
 
 @given(data=st.binary(max_size=200), text=st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
-def test_what_is_recorded_is_read_again_byte_for_byte(data: bytes, text: str) -> None:
+def test_a_stored_attachment_is_restored_byte_for_byte(data: bytes, text: str) -> None:
     for file in (
         Attachment(name="a.png", media_type="image/png", data=data),
         Attachment(name="a.txt", media_type="text/plain", data=text.encode()),
@@ -144,46 +144,50 @@ NAMES = ["a.txt", "b.TXT", "c.md", "d.pdf", "e.csv", "plain", ".txt", "two.txt.m
 SUFFIXES = [".txt", ".md", ".pdf", ".csv"]
 
 
-def has(name: str, suffixes: list[str]) -> bool:
+def has_suffix(name: str, suffixes: list[str]) -> bool:
     return Path(name).suffix.lower() in suffixes
 
 
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=len(NAMES), max_size=len(NAMES)),
     named=st.lists(st.sampled_from(NAMES), unique=True),
-    most=st.integers(0, 6),
-    total=st.integers(1, 120),
+    max_files=st.integers(0, 6),
+    total_bytes=st.integers(1, 120),
     allowed=st.lists(st.sampled_from(SUFFIXES), unique=True),
     denied=st.lists(st.sampled_from(SUFFIXES), unique=True),
-    ours=st.lists(st.sampled_from(SUFFIXES), unique=True),
-    largest=st.integers(1, 60),
+    sandbox_suffixes=st.lists(st.sampled_from(SUFFIXES), unique=True),
+    max_file_bytes=st.integers(1, 60),
 )
-@example([10] * 8, ["a.txt", "c.md"], 2, 20, [], [], [], 10)  # exactly as much as is permitted
-@example([10] * 8, ["a.txt", "c.md"], 2, 19, [], [], [], 10)  # and a byte more
-def test_whatever_is_attached_obeys_the_policy_and_all_that_does_may_be_attached(
+@example([10] * 8, ["a.txt", "c.md"], 2, 20, [], [], [], 10)  # exactly at the limit
+@example([10] * 8, ["a.txt", "c.md"], 2, 19, [], [], [], 10)  # one byte above the limit
+def test_files_are_accepted_if_and_only_if_they_obey_the_policy(
     sizes: list[int],
     named: list[str],
-    most: int,
-    total: int,
+    max_files: int,
+    total_bytes: int,
     allowed: list[str],
     denied: list[str],
-    ours: list[str],
-    largest: int,
+    sandbox_suffixes: list[str],
+    max_file_bytes: int,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, size in zip(NAMES, sizes, strict=True):
             data = PDF[:8] + b"\n" * (size - 8) if name == "d.pdf" and size >= 8 else b"x" * size
             Path(folder, name).write_bytes(data)
-        sandbox = Folder(path=Path(folder).resolve(), name="s", attachment_suffixes=tuple(ours), max_bytes=largest)
-        limits = policy(max_attachments=most, max_total_bytes=total, allowed_suffixes=allowed, denied_suffixes=denied)
+        sandbox = Folder(
+            path=Path(folder).resolve(), name="s", attachment_suffixes=tuple(sandbox_suffixes), max_bytes=max_file_bytes
+        )
+        limits = policy(
+            max_attachments=max_files, max_total_bytes=total_bytes, allowed_suffixes=allowed, denied_suffixes=denied
+        )
         lengths = [sizes[NAMES.index(name)] for name in named]
         permitted = (
-            len(named) <= most
-            and sum(lengths) <= total
-            and all(length <= largest for length in lengths)
-            and all(has(name, allowed) or not allowed for name in named)
-            and not any(has(name, denied) for name in named)
-            and all(has(name, ours) or not ours for name in named)
+            len(named) <= max_files
+            and sum(lengths) <= total_bytes
+            and all(length <= max_file_bytes for length in lengths)
+            and all(has_suffix(name, allowed) or not allowed for name in named)
+            and not any(has_suffix(name, denied) for name in named)
+            and all(has_suffix(name, sandbox_suffixes) or not sandbox_suffixes for name in named)
         )
         broken = any(name == "d.pdf" and length < 8 for name, length in zip(named, lengths, strict=True))
         try:
@@ -201,21 +205,21 @@ def test_whatever_is_attached_obeys_the_policy_and_all_that_does_may_be_attached
             check_policy(read, limits)
 
 
-def test_the_errors_say_which_limit_it_is(place: Place) -> None:
-    for limits, said in [
+def test_errors_name_the_violated_limit(place: Place) -> None:
+    for limits, message in [
         (policy(max_attachments=0), r"too many attachments: 2 \(the worker accepts 0\)"),
         (policy(max_attachments=1), r"too many attachments: 2 \(the worker accepts 1\)"),
         (policy(max_total_bytes=11), "more than the 11 bytes that the worker accepts"),
         (policy(allowed_suffixes=[".md"]), r"input/a.txt: the worker accepts only .md as attachments"),
         (policy(denied_suffixes=["txt"]), r"input/a.txt: the worker does not accept .txt as attachments"),
     ]:
-        with pytest.raises(Refused, match=said) as raised:
+        with pytest.raises(Refused, match=message) as raised:
             read_sandbox_files(["input/a.txt", "input/deep/d.md"], place.view, limits, where="w.yaml")
         assert raised.value.where == "w.yaml"
         assert "attachment_policy." in (raised.value.hint or "")
 
 
-def test_files_that_were_read_before_are_judged_again() -> None:
+def test_the_policy_is_checked_for_files_that_were_read_before() -> None:
     files = [Attachment(name="a.pdf", media_type="application/pdf", data=PDF)] * 2
     check_policy(files, ANY)
     for limits in (
@@ -228,17 +232,17 @@ def test_files_that_were_read_before_are_judged_again() -> None:
             check_policy(files, limits)
 
 
-def test_no_policy_lets_a_run_take_more_than_the_record_can_keep(place: Place) -> None:
+def test_no_policy_allows_more_bytes_than_a_run_accepts(place: Place) -> None:
     with (place.open / "huge.txt").open("wb") as huge:
-        huge.truncate(2**40)  # a terabyte of nothing: reading it all would never end
+        huge.truncate(2**40)  # a sparse terabyte: reading it would not end
     sandbox = Folder(path=place.open, name="open", max_bytes=2**50)
     with pytest.raises(Refused, match="more than the 50,000,000 bytes that a run accepts"):
         read_sandbox_files(["open/huge.txt"], View(cwd=place.open, folders=(sandbox,)), policy(max_total_bytes=10**12))
 
 
-# Nothing from outside
+# Files outside of the sandboxes
 
-TRICKS = [
+HOSTILE_PARTS = [
     "..",
     ".",
     "",
@@ -267,7 +271,7 @@ TRICKS = [
 
 @given(
     sandbox=st.sampled_from(["input", "open", "", "..", "/", "~", "INPUT", "work", "."]),
-    parts=st.lists(st.sampled_from(TRICKS), max_size=6),
+    parts=st.lists(st.sampled_from(HOSTILE_PARTS), max_size=6),
 )
 @example(sandbox="input", parts=["out.txt"])
 @example(sandbox="input", parts=["dir", "c.txt"])
@@ -313,7 +317,9 @@ def test_no_name_leads_out_of_the_sandboxes(sandbox: str, parts: list[str]) -> N
         ("input/large.txt", Refused),
     ],
 )
-def test_what_a_worker_may_not_name(place: Place, name: str, error: type[GuildError]) -> None:
+def test_a_worker_may_not_attach_files_outside_of_its_sandboxes(
+    place: Place, name: str, error: type[GuildError]
+) -> None:
     (place.input / "link.txt").symlink_to(place.outside / "c.txt")
     (place.input / "large.txt").write_bytes(b"x" * 1_001)
     os.mkfifo(place.input / "fifo.txt")
@@ -321,7 +327,7 @@ def test_what_a_worker_may_not_name(place: Place, name: str, error: type[GuildEr
         read_sandbox_files([name], place.view, ANY)
 
 
-def test_through_a_link_both_names_count(place: Place) -> None:
+def test_a_link_and_its_target_must_both_have_a_permitted_suffix(place: Place) -> None:
     (place.input / "secret.env").write_text("KEY=1")
     (place.input / "notes.txt").symlink_to("secret.env")
     with pytest.raises(Refused, match=r"permits only \.txt, \.md, \.pdf as attachments"):
@@ -334,15 +340,15 @@ def test_through_a_link_both_names_count(place: Place) -> None:
             read_sandbox_files(["open/notes.txt"], place.view, limits)
 
 
-def test_a_file_is_attached_once(place: Place) -> None:
+def test_a_file_may_not_be_attached_twice(place: Place) -> None:
     with pytest.raises(UsageError, match="attached twice"):
         read_sandbox_files(["input/a.txt", "input/a.txt"], place.view, ANY)
 
 
-# A person
+# Files of the user
 
 
-def test_a_person_names_sandboxes_files_of_the_project_and_whole_paths(place: Place) -> None:
+def test_the_user_attaches_sandbox_files_project_files_and_absolute_paths(place: Place) -> None:
     work = place.base / "work"
     (work / "own.txt").write_text("own")
     (work / "input.txt").write_text("beside")
@@ -352,7 +358,7 @@ def test_a_person_names_sandboxes_files_of_the_project_and_whole_paths(place: Pl
     assert [file.name for file in read] == names
 
 
-def test_a_path_from_here_stays_in_the_project(place: Place) -> None:
+def test_a_relative_path_may_not_leave_the_project(place: Place) -> None:
     work = place.base / "work"
     (work / "link.txt").symlink_to(place.outside / "c.txt")
     (work / "sub").mkdir()
@@ -363,7 +369,7 @@ def test_a_path_from_here_stays_in_the_project(place: Place) -> None:
             read_user_files([name], view, ANY, root=work)
 
 
-def test_the_hall_s_own_files_are_not_attached(place: Place) -> None:
+def test_files_of_the_home_are_not_attached(place: Place) -> None:
     home = place.base / "hall"
     home.mkdir()
     (home / "notes.txt").write_bytes(CANARY)
@@ -391,12 +397,12 @@ def test_the_hall_s_own_files_are_not_attached(place: Place) -> None:
         ("input/none.txt", NotFound),
     ],
 )
-def test_what_a_person_cannot_attach(place: Place, name: str, error: type[GuildError]) -> None:
+def test_the_user_cannot_attach_missing_or_special_files(place: Place, name: str, error: type[GuildError]) -> None:
     with pytest.raises(error):
         read_user_files([name], place.view, ANY, root=place.base / "work")
 
 
-def test_sizes_in_words() -> None:
+def test_sizes_are_formatted_with_units() -> None:
     assert [format_size(size) for size in (0, 999, 1_000, 12_345, 1_000_000)] == [
         "0 bytes",
         "999 bytes",

@@ -1,4 +1,4 @@
-"""An output schema: what fits ends the run, what does not goes back to the model, the third miss is the end."""
+"""Output schemas: matching output ends the run, other output is returned to the model, the third mismatch fails."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SCHEMA = {
     "required": ["score"],
     "additionalProperties": False,
 }
-FITS = {"output": {"score": 7}}
-MISSES = {"output": {"score": "seven"}}
+MATCH = {"output": {"score": 7}}
+MISMATCH = {"output": {"score": "seven"}}
 
 
-def judged(guild: Guild, project: Path, *answers: dict[str, Any], schema: Any = SCHEMA, **fields: Any) -> Ran:
+def run_with_schema(guild: Guild, project: Path, *answers: dict[str, Any], schema: Any = SCHEMA, **fields: Any) -> Ran:
     (project / "schemas").mkdir(exist_ok=True)
     (project / "schemas" / "report.json").write_text(schema if isinstance(schema, str) else json.dumps(schema))
     put_worker(project, output_schema_ref="schemas/report.json", **{"tool_rules": None, **fields})
@@ -33,16 +33,16 @@ def judged(guild: Guild, project: Path, *answers: dict[str, Any], schema: Any = 
 
 
 @pytest.mark.req("DO-10")
-def test_what_fits_is_the_output(guild: Guild, project: Path) -> None:
-    ran = judged(guild, project, FITS)
+def test_matching_output_is_the_result(guild: Guild, project: Path) -> None:
+    ran = run_with_schema(guild, project, MATCH)
     assert (ran.code, ran.json["output"]) == (0, {"score": 7})
 
 
 @pytest.mark.req("DO-10")
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
-        (MISSES, "score: 'seven' is not of type 'integer'"),
+        (MISMATCH, "score: 'seven' is not of type 'integer'"),
         ({"output": {"score": 11}}, "score: 11 is greater than the maximum of 10"),
         ({"output": {}}, "'score' is a required property"),
         ({"output": {"score": 1, "x": 1}}, "Additional properties are not allowed"),
@@ -50,44 +50,44 @@ def test_what_fits_is_the_output(guild: Guild, project: Path) -> None:
         ({"calls": [{"call": "final_result", "with": {"score": 1}}] * 2}, "by calling final_result once"),
     ],
 )
-def test_what_does_not_fit_goes_back(guild: Guild, project: Path, answer: dict[str, Any], said: str) -> None:
-    ran = judged(guild, project, answer, FITS)
+def test_a_mismatch_is_returned_to_the_model(guild: Guild, project: Path, answer: dict[str, Any], message: str) -> None:
+    ran = run_with_schema(guild, project, answer, MATCH)
     assert (ran.code, ran.json["output"]) == (0, {"score": 7})
-    assert said in model_input(journal(guild, ran.json["run"]))
+    assert message in model_input(journal(guild, ran.json["run"]))
 
 
 @pytest.mark.req("DO-10")
-def test_the_third_miss_in_a_row_is_an_error(guild: Guild, project: Path) -> None:
-    ran = judged(guild, project, MISSES, MISSES, MISSES, FITS)
+def test_the_third_mismatch_in_a_row_fails_the_run(guild: Guild, project: Path) -> None:
+    ran = run_with_schema(guild, project, MISMATCH, MISMATCH, MISMATCH, MATCH)
     assert (ran.code, ran.json["status"], ran.json["output"]) == (1, "failed", None)
     assert "3 unusable model answers in a row" in ran.json["error"]["message"]
 
 
-def test_work_in_between_forgives(guild: Guild, project: Path) -> None:
-    ran = judged(guild, project, MISSES, MISSES, WRITE, MISSES, MISSES, FITS)
+def test_a_tool_call_resets_the_count_of_mismatches(guild: Guild, project: Path) -> None:
+    ran = run_with_schema(guild, project, MISMATCH, MISMATCH, WRITE, MISMATCH, MISMATCH, MATCH)
     assert ran.code == 0
 
 
-def test_calls_beside_the_result_are_made_first(guild: Guild, project: Path) -> None:
-    ran = judged(guild, project, {**WRITE, "output": {"score": 3}})
+def test_calls_in_the_same_answer_are_made_before_the_run_ends(guild: Guild, project: Path) -> None:
+    ran = run_with_schema(guild, project, {**WRITE, "output": {"score": 3}})
     assert (ran.code, ran.json["output"]) == (0, {"score": 3})
     assert (project / "notes" / "a.md").read_text() == "one"
     order = kinds(journal(guild, ran.json["run"]))
     assert order.index("tool_ended") < order.index("ended")
 
 
-def test_a_call_beside_the_result_may_wait_for_a_person(guild: Guild, project: Path) -> None:
-    judged(guild, project, {"say": "x"})
+def test_a_call_in_the_same_answer_may_wait_for_approval(guild: Guild, project: Path) -> None:
+    run_with_schema(guild, project, {"say": "x"})
     put_worker(project, output_schema_ref="schemas/report.json")
     put_script(project, {**WRITE, "output": {"score": 3}})
     _, _, ask = run_until_ask(guild)
-    (project / "schemas" / "report.json").unlink()  # what was frozen at the start is what counts
+    (project / "schemas" / "report.json").unlink()  # the run keeps the schema that it was started with
     ran = guild("answer", ask, "yes", "--output", "json")
     assert (ran.code, ran.json["output"]) == (0, {"score": 3})
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
@@ -102,23 +102,25 @@ def test_a_call_beside_the_result_may_wait_for_a_person(guild: Guild, project: P
         ('{"type": "object", "allOf": [{"$ref": "#/type"}]}', "unresolvable reference"),
     ],
 )
-def test_a_wrong_schema_is_told_before_anything_runs(guild: Guild, project: Path, schema: str, said: str) -> None:
-    ran = judged(guild, project, FITS, schema=schema)
+def test_an_invalid_schema_is_reported_before_the_run_starts(
+    guild: Guild, project: Path, schema: str, message: str
+) -> None:
+    ran = run_with_schema(guild, project, MATCH, schema=schema)
     assert ran.code == 2
-    assert said in ran.err
+    assert message in ran.err
     assert "report.json" in ran.err
 
 
 def test_a_schema_may_refer_to_its_own_parts(guild: Guild, project: Path) -> None:
     part = {"$defs": {"score": {"type": "integer"}}, "properties": {"score": {"$ref": "#/$defs/score"}}}
-    ran = judged(guild, project, MISSES, FITS, schema={"type": "object", **part})
+    ran = run_with_schema(guild, project, MISMATCH, MATCH, schema={"type": "object", **part})
     assert (ran.code, ran.json["output"]) == (0, {"score": 7})
 
 
 @pytest.mark.parametrize("reference", ["schemas/none.json", "../../etc/passwd", "package.module:Model", "/etc/passwd"])
-def test_a_schema_that_is_not_there_is_told(guild: Guild, project: Path, reference: str) -> None:
+def test_a_missing_schema_is_reported(guild: Guild, project: Path, reference: str) -> None:
     put_worker(project, output_schema_ref=reference, sandboxes=NOTES)
-    put_script(project, FITS)
+    put_script(project, MATCH)
     ran = guild("run", "scribe", "go")
     assert ran.code in {1, 2, 3}
     assert "internal error" not in ran.err

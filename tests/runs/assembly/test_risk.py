@@ -1,4 +1,4 @@
-"""The three together over a tree: what one worker has read, another that runs with it could carry out."""
+"""Exfiltration check over a tree: private files that one worker reads, another worker could send."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ def put_script(project: Path, **workers: list[dict[str, Any]]) -> None:
     (project / "guildhall.yaml").write_text("model: script:answers.yaml\n")
 
 
-def asks(guild: Guild) -> list[str]:
+def run_and_list_asks(guild: Guild) -> list[str]:
     ran = guild("run", "boss", "go", "--output", "json")
     return [ask["title"] for ask in ran.json["asks"]]
 
 
 @pytest.mark.parametrize("accepts", [False, True])
-def test_a_worker_that_reaches_out_for_one_that_reads_asks(guild: Guild, project: Path, accepts: bool) -> None:
+def test_a_networked_worker_asks_if_its_caller_reads_files(guild: Guild, project: Path, accepts: bool) -> None:
     put_worker(project, "boss", tool_rules=None, allow_workers=["messenger"])
     put_worker(project, "messenger", sandboxes=None, tool_rules=None, tools=["WebFetch"], accepts_risk=accepts)
     put_script(project, boss=[call("messenger"), DONE], messenger=[FETCH, DONE])
-    assert asks(guild) == ([] if accepts else ["messenger wants to call WebFetch"])
+    assert run_and_list_asks(guild) == ([] if accepts else ["messenger wants to call WebFetch"])
 
 
-def test_a_worker_that_reaches_out_and_calls_one_that_reads_asks(guild: Guild, project: Path) -> None:
+def test_a_networked_worker_asks_if_it_calls_a_worker_that_reads_files(guild: Guild, project: Path) -> None:
     put_worker(project, "boss", sandboxes=None, tool_rules=None, tools=["WebFetch"], allow_workers=["reader"])
     put_worker(project, "reader", tool_rules=None)
     put_script(project, boss=[FETCH, DONE], reader=[DONE])
-    assert asks(guild) == ["boss wants to call WebFetch"]
+    assert run_and_list_asks(guild) == ["boss wants to call WebFetch"]
 
 
-def test_two_that_are_called_by_the_same_one_count_together(guild: Guild, project: Path) -> None:
+def test_two_workers_of_the_same_caller_are_checked_together(guild: Guild, project: Path) -> None:
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["reader", "messenger"])
     put_worker(project, "reader", tool_rules=None)
     put_worker(project, "messenger", sandboxes=None, tool_rules=None, tools=["WebFetch"])
     put_script(project, boss=[call("messenger"), DONE], messenger=[FETCH, DONE])
-    assert asks(guild) == ["messenger wants to call WebFetch"]
+    assert run_and_list_asks(guild) == ["messenger wants to call WebFetch"]
     plan = guild("plan", "boss", "--json").json
     assert plan["risk_with_calls"]["guarded"] == ["WebFetch of messenger"]
     run = guild("ls", "--json").json["needs_you"]["asks"][0]["root"]
     assert guild("replay", run).code == 0
 
 
-def test_nobody_who_reads_means_nobody_who_is_asked(guild: Guild, project: Path) -> None:
+def test_no_approval_is_required_if_no_worker_reads_files(guild: Guild, project: Path) -> None:
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["messenger"])
     put_worker(project, "messenger", sandboxes=None, tool_rules=None, tools=["WebFetch"])
     put_script(project, boss=[call("messenger"), DONE], messenger=[FETCH, DONE])
-    assert asks(guild) == []
+    assert run_and_list_asks(guild) == []
 
 
-def test_a_run_that_goes_on_still_asks(guild: Guild, project: Path) -> None:
-    """The runs above are part of what is frozen: a resumed child is judged with them."""
+def test_a_resumed_run_still_asks(guild: Guild, project: Path) -> None:
+    """Resuming restores the parent runs, which the check includes."""
     put_worker(project, "boss", tool_rules=None, allow_workers=["messenger"])
     put_worker(project, "messenger", sandboxes=None, tool_rules=None, tools=["WebFetch"])
     put_script(project, boss=[call("messenger"), DONE], messenger=[FETCH, FETCH, DONE])

@@ -1,4 +1,4 @@
-"""Workers that name servers of tools, through the real command: trust, the gate, death, resume and replay."""
+"""Workers with MCP servers, through the `guild` command: trust, rules, crashes, resume and replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.hall.doors import serve_app
 from tests.runs.places import DONE, journal, kinds, put_script, put_worker
-from tests.tools.test_mcp_http import TOKEN, Guarded, library_server
+from tests.tools.test_mcp_http import TOKEN, TokenGuard, library_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -40,11 +40,11 @@ server.run("stdio")
 '''
 
 
-def put(project: Path, way: str = "well", *, rules: Any = NO_NET, **fields: Any) -> None:
-    """A worker with the toy as its server, in the project."""
+def put_server_worker(project: Path, mode: str = "well", *, rules: Any = NO_NET, **fields: Any) -> None:
+    """Write a worker into the project that uses the toy server."""
     (project / "servers").mkdir(exist_ok=True)
     shutil.copy(TOY, project / "servers" / "toy.py")
-    server = {"command": [sys.executable, "servers/toy.py", way], **fields.pop("server", {})}
+    server = {"command": [sys.executable, "servers/toy.py", mode], **fields.pop("server", {})}
     put_worker(project, sandboxes=None, tool_rules=rules, mcp_servers={"toy": server}, **fields)
 
 
@@ -52,28 +52,28 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
     return {"call": f"toy_{name}", "with": arguments}
 
 
-def results(entries: list[dict[str, Any]]) -> list[str]:
+def tool_results(entries: list[dict[str, Any]]) -> list[str]:
     return [entry["data"]["result"]["content"][0]["text"] for entry in entries if entry["kind"] == "tool_ended"]
 
 
-def test_the_tools_of_a_server_are_shown_called_and_on_record(guild: Guild, project: Path) -> None:
-    put(project, server={"tools": ["echo", "look"]}, base=False)
+def test_tools_of_a_server_are_shown_called_and_recorded(guild: Guild, project: Path) -> None:
+    put_server_worker(project, server={"tools": ["echo", "look"]}, base=False)
     put_script(project, call("echo", text="a"), call("look", text="/etc/shadow servers/toy.py"), DONE)
     assert guild("trust", "--yes").code == 0
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 0, ran
     entries = journal(guild, ran.json["run"])
     assert [tool["name"] for tool in entries[0]["data"]["tools"]] == ["toy_echo", "toy_look"]
-    said, seen = results(entries)
-    assert said == "well: a"
+    echoed, seen = tool_results(entries)
+    assert echoed == "well: a"
     looked = json.loads(seen)
     assert looked["cwd"] == str(project)
     assert looked["seen"] == {"/etc/shadow": False, "servers/toy.py": True}
     assert {name for name in looked["env"] if "GUILDHALL" in name} == set()
 
 
-def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Guild, project: Path) -> None:
-    put(project)
+def test_servers_of_a_project_start_only_while_their_code_is_trusted(guild: Guild, project: Path) -> None:
+    put_server_worker(project)
     put_script(project, DONE)
     refused = guild("run", "scribe", "go")
     assert refused.code == 4
@@ -84,11 +84,12 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Gu
     assert f"toy: starts {sys.executable} servers/toy.py well" in shown.out
     assert guild("trust", "--yes").code == 0
     assert guild("run", "scribe", "go").code == 0
-    put(project, instructions="Write something else.")  # no part of what was trusted
+    # The instructions are not part of the trusted code.
+    put_server_worker(project, instructions="Write something else.")
     assert guild("run", "scribe", "go").code == 0
-    put(project, "noisy")
+    put_server_worker(project, "noisy")
     assert "workers/scribe.yaml (mcp_servers.toy) (changed since you trusted it)" in guild("run", "scribe", "go").err
-    put(project)
+    put_server_worker(project)
     (project / "servers" / "toy.py").write_text(TOY.read_text() + "\n# another\n")
     assert "servers/toy.py (changed since you trusted it)" in guild("run", "scribe", "go").err
     shutil.copy(TOY, project / "servers" / "toy.py")
@@ -97,8 +98,8 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Gu
     assert guild("run", "scribe", "go").code == 4
 
 
-def test_a_link_out_of_the_project_is_no_program_of_it(guild: Guild, project: Path, tmp_path: Path) -> None:
-    put(project)
+def test_a_program_that_is_a_link_out_of_the_project_is_refused(guild: Guild, project: Path, tmp_path: Path) -> None:
+    put_server_worker(project)
     (project / "servers" / "toy.py").unlink()
     shutil.copy(TOY, tmp_path / "elsewhere.py")
     (project / "servers" / "toy.py").symlink_to(tmp_path / "elsewhere.py")
@@ -106,7 +107,7 @@ def test_a_link_out_of_the_project_is_no_program_of_it(guild: Guild, project: Pa
     assert "a link out of the project" in guild("run", "scribe", "go").err
 
 
-def test_a_worker_of_the_person_needs_no_trust(guild: Guild, project: Path, home: Home) -> None:
+def test_a_worker_of_the_home_needs_no_trust(guild: Guild, project: Path, home: Home) -> None:
     put_script(project, call("echo", text="a"), DONE)
     (home.path / "workers").mkdir(parents=True)
     definition = {
@@ -117,24 +118,22 @@ def test_a_worker_of_the_person_needs_no_trust(guild: Guild, project: Path, home
     (home.path / "workers" / "own.yaml").write_text(json.dumps(definition))
     ran = guild("run", "own", "go", "--output", "json")
     assert ran.code == 0, ran
-    assert results(journal(guild, ran.json["run"])) == ["well: a"]
+    assert tool_results(journal(guild, ran.json["run"])) == ["well: a"]
 
 
-def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, project: Path) -> None:
-    put(project, "dead")
+def test_a_server_that_exits_at_start_fails_the_run_with_its_name_and_last_output(guild: Guild, project: Path) -> None:
+    put_server_worker(project, "dead")
     put_script(project, DONE)
     guild("trust", "--yes")
-    assert guild("check", "scribe").code == 0  # nothing is started to look at it
+    assert guild("check", "scribe").code == 0  # check starts no server
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
     assert "mcp_servers: toy exited with code 2; its last output: no licence" in ran.err
 
 
-def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_a_resume(
-    guild: Guild, project: Path
-) -> None:
-    put(project)
+def test_a_server_that_dies_fails_the_call_and_the_run_and_restarts_on_resume(guild: Guild, project: Path) -> None:
+    put_server_worker(project)
     put_script(project, call("die"), call("echo", text="a"), call("echo", text="b"), DONE)
     guild("trust", "--yes")
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -142,17 +141,17 @@ def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_
     assert (ran.json["status"], ran.json["error"]["code"]) == ("failed", "server_gone")
     assert "mcp_servers: toy exited with code 3" in ran.json["error"]["message"]
     run = ran.json["run"]
-    first, second = results(journal(guild, run))
+    first, second = tool_results(journal(guild, run))
     assert "out of paper; its effect is unknown" in first
     assert second.startswith("The call was not made: mcp_servers: toy")
     again = guild("resume", run, "--output", "json")
     assert again.code == 0, again
-    assert results(journal(guild, run))[2:] == ["well: b"]
+    assert tool_results(journal(guild, run))[2:] == ["well: b"]
     assert again.json["asks"] == []
 
 
-def test_a_run_does_not_go_on_with_other_tools(guild: Guild, project: Path) -> None:
-    put(project, rules={**NO_NET, "toy_echo": {"approval_required": True}})
+def test_a_run_is_not_resumed_with_changed_tools(guild: Guild, project: Path) -> None:
+    put_server_worker(project, rules={**NO_NET, "toy_echo": {"approval_required": True}})
     put_script(project, call("echo", text="a"), DONE)
     guild("trust", "--yes")
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -167,14 +166,15 @@ def test_a_run_does_not_go_on_with_other_tools(guild: Guild, project: Path) -> N
     refused = guild("resume", run)
     assert refused.code == 1
     assert "the tool 'toy_echo' has changed since the run started" in refused.err
-    toy.write_text(TOY.read_text().replace("LISTS.get(way, TOOLS)", "LISTS['more']"))  # more of them do no harm
+    # Additional tools are no obstacle.
+    toy.write_text(TOY.read_text().replace("LISTS.get(mode, TOOLS)", "LISTS['more']"))
     guild("trust", "--yes")
     assert guild("resume", run).code == 0
-    assert results(journal(guild, run)) == ["well: a"]
+    assert tool_results(journal(guild, run)) == ["well: a"]
 
 
-def test_a_server_that_the_file_names_no_more_is_not_called_by_an_old_run(guild: Guild, project: Path) -> None:
-    put(project, rules={**NO_NET, "toy_echo": {"approval_required": True}})
+def test_a_resumed_run_does_not_call_a_server_that_was_removed_from_the_file(guild: Guild, project: Path) -> None:
+    put_server_worker(project, rules={**NO_NET, "toy_echo": {"approval_required": True}})
     put_script(project, call("echo", text="a"), DONE)
     guild("trust", "--yes")
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -182,12 +182,12 @@ def test_a_server_that_the_file_names_no_more_is_not_called_by_an_old_run(guild:
     guild("answer", ran.json["asks"][0]["ask"], "yes")
     guild("resume", ran.json["run"])
     entries = journal(guild, ran.json["run"])
-    assert results(entries) == []
+    assert tool_results(entries) == []
     assert "tool_refused" in kinds(entries)
 
 
 def test_a_replay_starts_no_server(guild: Guild, project: Path) -> None:
-    put(project)
+    put_server_worker(project)
     put_script(project, call("echo", text="a"), DONE)
     guild("trust", "--yes")
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
@@ -196,8 +196,8 @@ def test_a_replay_starts_no_server(guild: Guild, project: Path) -> None:
     assert ran.code == 0, ran
 
 
-def test_the_three_together_ask_before_a_server_is_called(guild: Guild, project: Path) -> None:
-    put(project, rules=None)  # it sees the project, and it has a network
+def test_the_exfiltration_check_asks_before_a_server_is_called(guild: Guild, project: Path) -> None:
+    put_server_worker(project, rules=None)  # the server can read the project and has network access
     put_script(project, call("echo", text="a"), DONE)
     guild("trust", "--yes")
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -214,22 +214,22 @@ def test_the_three_together_ask_before_a_server_is_called(guild: Guild, project:
         ({"fs.read": {"allowed": False}}, False, ["net", "proc.exec"]),
     ],
 )
-def test_rules_hold_for_what_a_server_sees(
+def test_rules_limit_what_a_server_can_read(
     guild: Guild, project: Path, rules: Any, sees: bool, capabilities: list[str]
 ) -> None:
     (project / "secret.txt").write_text("x")
-    put(project, rules=rules, server={"command": [sys.executable, str(TOY)]})
+    put_server_worker(project, rules=rules, server={"command": [sys.executable, str(TOY)]})
     put_script(project, call("look", text=str(project / "secret.txt")), DONE)
     guild("trust", "--yes")
     planned = guild("plan", "scribe", "--json").json
     assert [tool["capabilities"] for tool in planned["tools"] if tool["name"] == "toy_*"] == [capabilities]
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 0, ran
-    assert list(json.loads(results(journal(guild, ran.json["run"]))[0])["seen"].values()) == [sees]
+    assert list(json.loads(tool_results(journal(guild, ran.json["run"]))[0])["seen"].values()) == [sees]
 
 
-def test_variables_are_given_by_name_if_the_settings_allow_them(guild: Guild, project: Path, home: Home) -> None:
-    put(project, server={"env": ["DOCS_PLACE"]})
+def test_a_server_gets_the_named_variables_that_the_settings_allow(guild: Guild, project: Path, home: Home) -> None:
+    put_server_worker(project, server={"env": ["DOCS_PLACE"]})
     put_script(project, call("look"), DONE)
     guild("trust", "--yes")
     env = {"DOCS_PLACE": "shelf 7", "OTHER_PLACE": "shelf 8"}
@@ -238,21 +238,21 @@ def test_variables_are_given_by_name_if_the_settings_allow_them(guild: Guild, pr
     home.settings.write_text("env: [DOCS_PLACE, OTHER_PLACE]\n")
     ran = guild("run", "scribe", "go", "--output", "json", env=env)
     assert ran.code == 0, ran
-    seen = json.loads(results(journal(guild, ran.json["run"]))[0])["env"]
+    seen = json.loads(tool_results(journal(guild, ran.json["run"]))[0])["env"]
     assert seen["DOCS_PLACE"] == "shelf 7"
     assert "OTHER_PLACE" not in seen
 
 
-def test_a_program_that_is_not_there_is_told_before_anything_runs(guild: Guild, project: Path) -> None:
-    put(project, server={"command": ["no-such-program-here", "x"]})
+def test_a_missing_program_is_reported_before_the_run_starts(guild: Guild, project: Path) -> None:
+    put_server_worker(project, server={"command": ["no-such-program-here", "x"]})
     put_script(project, DONE)
     guild("trust", "--yes")
-    told = guild("check", "scribe")
-    assert told.code != 0
-    assert "mcp_servers.toy.command: unknown program 'no-such-program-here'" in told.out + told.err
+    result = guild("check", "scribe")
+    assert result.code != 0
+    assert "mcp_servers.toy.command: unknown program 'no-such-program-here'" in result.out + result.err
 
 
-def test_a_server_of_the_official_library_as_a_program(guild: Guild, project: Path) -> None:
+def test_a_server_of_the_official_library_runs_as_a_program(guild: Guild, project: Path) -> None:
     (project / "library.py").write_text(LIBRARY)
     servers = {"lib": {"command": [sys.executable, "library.py"]}}
     put_worker(project, sandboxes=None, tool_rules=NO_NET, mcp_servers=servers)
@@ -260,16 +260,16 @@ def test_a_server_of_the_official_library_as_a_program(guild: Guild, project: Pa
     guild("trust", "--yes")
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 0, ran
-    assert results(journal(guild, ran.json["run"])) == ["5"]
+    assert tool_results(journal(guild, ran.json["run"])) == ["5"]
 
 
 @pytest.fixture
 def address() -> Generator[str]:
-    """A server of the official library, in a thread of its own."""
+    """Address of a server of the official library that runs in a thread."""
     ready, done, found = threading.Event(), threading.Event(), list[str]()
 
     async def serve() -> None:
-        app = Guarded(library_server().streamable_http_app(json_response=True))
+        app = TokenGuard(library_server().streamable_http_app(json_response=True))
         async with serve_app(app, lifespan="on") as url:
             found.append(f"{url}/mcp")
             ready.set()
@@ -283,9 +283,7 @@ def address() -> Generator[str]:
     thread.join(10)
 
 
-def test_a_server_at_an_address_is_reached_with_its_token(
-    guild: Guild, project: Path, home: Home, address: str
-) -> None:
+def test_a_server_with_a_url_is_called_with_its_token(guild: Guild, project: Path, home: Home, address: str) -> None:
     servers = {"far": {"url": address, "env": ["FAR_PASS"], "tools": ["add"]}}
     put_worker(project, sandboxes=None, tool_rules=None, base=False, mcp_servers=servers)
     put_script(project, {"call": "far_add", "with": {"a": 2, "b": 3}}, DONE)
@@ -299,7 +297,7 @@ def test_a_server_at_an_address_is_reached_with_its_token(
     assert ran.code == 0, ran
     entries = journal(guild, ran.json["run"])
     assert [tool["name"] for tool in entries[0]["data"]["tools"]] == ["far_add"]
-    assert results(entries) == ["5"]
+    assert tool_results(entries) == ["5"]
     assert TOKEN not in json.dumps(entries)
     assert f"far: connects to {address} with FAR_PASS" in guild("plan", "scribe").out
     many = {"far": {"url": address, "env": ["A", "B"]}}
@@ -308,17 +306,17 @@ def test_a_server_at_an_address_is_reached_with_its_token(
 
 
 def test_a_rule_may_name_a_tool_of_a_server(guild: Guild, project: Path) -> None:
-    put(project, rules={**NO_NET, "toy_echo": {"allowed": False}})
+    put_server_worker(project, rules={**NO_NET, "toy_echo": {"allowed": False}})
     put_script(project, call("echo", text="a"), DONE)
     guild("trust", "--yes")
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
     assert "tool_refused" in kinds(journal(guild, run))
-    put(project, rules={**NO_NET, "toy_ecco": {"allowed": False}})
+    put_server_worker(project, rules={**NO_NET, "toy_ecco": {"allowed": False}})
     assert "tool_rules.toy_ecco: unknown capability or tool" in guild("run", "scribe", "go").err
 
 
-def test_a_test_starts_no_server_and_says_so(guild: Guild, project: Path) -> None:
-    put(project)
+def test_guild_test_refuses_workers_with_servers(guild: Guild, project: Path) -> None:
+    put_server_worker(project)
     put_script(project, DONE)
     guild("trust", "--yes")
     run = guild("run", "scribe", "go", "--output", "json").json["run"]

@@ -1,4 +1,4 @@
-"""What the doors know of the results of a program's calls."""
+"""Results of tool calls that the doors know."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from guildhall.runtimes.pydantic import to_tool_call
 from guildhall.tools.model import Text, ToolResult
 
 
-def test_an_id_that_the_model_gives_again_in_another_answer_is_not_taken_for_the_first() -> None:
+def test_a_call_id_that_the_model_reuses_has_no_known_result() -> None:
     nobody: Any = None
     results = CallResults(nobody, frozenset({"add"}))
-    for key, id, said in (("m1", "a", "one"), ("m1", "b", "two"), ("m2", "a", "three")):
+    for key, id, text in (("m1", "a", "one"), ("m1", "b", "two"), ("m2", "a", "three")):
         part = ToolCallPart("add", {}, id)
         results.add_requested(key, [part])
-        results.add(to_tool_call(key, part), ToolResult(content=(Text(said),)))
+        results.add(to_tool_call(key, part), ToolResult(content=(Text(text),)))
     assert {id: part.content for id, part in results.known.items()} == {"b": "two"}

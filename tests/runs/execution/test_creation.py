@@ -1,4 +1,4 @@
-"""A worker writes another one: shown whole, approved by a person, with no more rights than it may have, and run."""
+"""Workers that create workers: approval of the whole definition, permissions, and runs of the draft."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CALL = {"call": "worker_call", "with": {"worker_name": "helper", "input_data": "
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def made(**fields: Any) -> dict[str, Any]:
+def creation_call(**fields: Any) -> dict[str, Any]:
     return {"call": "worker_create", "with": {**SPEC, **fields}}
 
 
-def prepared(project: Path, *answers: dict[str, Any], settings: Any = None, **fields: Any) -> None:
-    """A worker that may create, a script for it and for the helper, and what the settings allow."""
+def prepare(project: Path, *answers: dict[str, Any], settings: Any = None, **fields: Any) -> None:
+    """Write a worker that may create workers, a script for it and for the helper, and the settings."""
     put_worker(project, "boss", **{"tool_rules": {"worker.create": {"approval_required": True}}, **fields})
     scripted = {"boss": [[*answers, {"say": "done"}]], "*": [[{"say": "2 words"}]]}
     (project / "answers.yaml").write_text(json.dumps({"price": PRICE, "workers": scripted, "repeat": True}))
@@ -43,22 +43,23 @@ def prepared(project: Path, *answers: dict[str, Any], settings: Any = None, **fi
         (home / "config.yaml").write_text(json.dumps({"worker_creation": settings}))
 
 
-def asked(guild: Guild) -> tuple[str, str, str]:
+def run_until_ask(guild: Guild) -> tuple[str, str, str]:
+    """Run the creator until it asks. Return the id of the run, and id and body of the ask."""
     ran = guild("run", "boss", "go", "--output", "json")
     assert ran.code == 4, ran
     (ask,) = ran.json["asks"]
     return ran.json["run"], ask["ask"], ask["body"]
 
 
-def told_model(guild: Guild, run: str) -> str:
+def model_input(guild: Guild, run: str) -> str:
     return "\n".join(str(entry["data"]["message"]) for entry in journal(guild, run) if entry["kind"] == "model_asked")
 
 
 @pytest.mark.req("DO-8")
 @pytest.mark.req("DO-14")
-def test_it_is_shown_whole_approved_saved_as_a_draft_and_run_at_once(guild: Guild, project: Path) -> None:
-    prepared(project, made(), CALL)
-    run, ask, body = asked(guild)
+def test_a_created_worker_is_shown_approved_saved_as_a_draft_and_run(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(), CALL)
+    run, ask, body = run_until_ask(guild)
     path = project / "workers" / "generated" / "helper.yaml"
     assert not path.exists()
     assert str(path) in body
@@ -68,10 +69,10 @@ def test_it_is_shown_whole_approved_saved_as_a_draft_and_run_at_once(guild: Guil
     assert (ran.code, ran.json["output"]) == (0, "done")
     assert path.read_text().strip() in body
     assert [one["worker"] for one in ran.json["runs"]] == ["helper"]
-    saved = yaml.read(path).data
-    assert saved["instructions"] == SPEC["instructions"]  # never rendered
-    assert saved["status"] == "draft"
-    assert "2 words" in told_model(guild, run)
+    definition = yaml.read(path).data
+    assert definition["instructions"] == SPEC["instructions"]  # not rendered as a template
+    assert definition["status"] == "draft"
+    assert "2 words" in model_input(guild, run)
     assert "worker_created" in kinds(journal(guild, run))
     assert guild("replay", run).code == 0
     assert guild("worker", "set", "helper", "active").code == 0
@@ -79,54 +80,57 @@ def test_it_is_shown_whole_approved_saved_as_a_draft_and_run_at_once(guild: Guil
 
 
 @pytest.mark.req("DO-8")
-def test_a_person_who_says_no_is_heard(guild: Guild, project: Path) -> None:
-    prepared(project, made(), CALL)
-    run, ask, _ = asked(guild)
+def test_a_denied_worker_is_not_created_and_the_model_reads_the_note(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(), CALL)
+    run, ask, _ = run_until_ask(guild)
     assert guild("answer", ask, "no", "--note", "too many workers").code == 0
-    said = told_model(guild, run)
-    assert "The user denied this worker. too many workers" in said
-    assert "calling 'helper' is not allowed" in said
+    message = model_input(guild, run)
+    assert "The user denied this worker. too many workers" in message
+    assert "calling 'helper' is not allowed" in message
     assert not (project / "workers" / "generated").exists()
 
 
 @pytest.mark.parametrize(
-    ("mode", "there", "said"), [("--approve-all", True, "Created the worker"), ("--strict", False, "needs approval")]
+    ("mode", "there", "message"), [("--approve-all", True, "Created the worker"), ("--strict", False, "needs approval")]
 )
-def test_how_the_run_was_started_counts(guild: Guild, project: Path, mode: str, there: bool, said: str) -> None:
-    prepared(project, made())
+def test_approve_all_creates_the_worker_and_strict_refuses_it(
+    guild: Guild, project: Path, mode: str, there: bool, message: str
+) -> None:
+    prepare(project, creation_call())
     ran = guild("run", "boss", "go", mode, "--output", "json")
     assert ran.code == 0
     assert (project / "workers" / "generated" / "helper.yaml").exists() is there
-    assert said in told_model(guild, ran.json["run"])
+    assert message in model_input(guild, ran.json["run"])
 
 
 @pytest.mark.req("DO-8")
-def test_without_a_rule_that_allows_it_there_is_no_such_tool(guild: Guild, project: Path) -> None:
+def test_the_tool_is_missing_without_a_rule_that_allows_it(guild: Guild, project: Path) -> None:
     for rules in (None, {"worker.create": {"allowed": False}}):
-        prepared(project, made(), tool_rules=rules)
+        prepare(project, creation_call(), tool_rules=rules)
         ran = guild("run", "boss", "go", "--output", "json")
-        assert "Unknown tool 'worker_create'" in told_model(guild, ran.json["run"])
+        assert "Unknown tool 'worker_create'" in model_input(guild, ran.json["run"])
         assert not (project / "workers" / "generated").exists()
 
 
-# rights
+# Permissions
 
 
-def saved(guild: Guild, project: Path) -> dict[str, Any]:
+def create_helper(guild: Guild, project: Path) -> dict[str, Any]:
+    """Run the creator with approval and return the definition that it saved."""
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert ran.code == 0, ran
     return yaml.read(project / "workers" / "generated" / "helper.yaml").data
 
 
 @pytest.mark.req("DO-8")
-def test_rights_come_from_the_settings_and_are_at_most_the_creators(guild: Guild, project: Path) -> None:
+def test_permissions_come_from_the_settings_and_do_not_exceed_the_creators(guild: Guild, project: Path) -> None:
     (project / "notes" / "sub").mkdir(parents=True)
     (project / "other").mkdir()
     creation = {
         "tools": ["Read", "Grep", "WebFetch", "Bash"],
         "sandboxes": {
             "inside": {"path": "./notes/sub", "mode": "rw", "allowed_suffixes": [".md", ".py"]},
-            "beside": {"path": "./other"},  # its shell sees the folder that it works in
+            "beside": {"path": "./other"},  # readable, because the shell of the creator reads its working directory
             "above": {"path": ".."},
             "missing": {"path": "./nowhere"},
         },
@@ -135,9 +139,9 @@ def test_rights_come_from_the_settings_and_are_at_most_the_creators(guild: Guild
             "fs.read": {"approval_required": True, "timeout": "1h"},
         },
     }
-    prepared(
+    prepare(
         project,
-        made(),
+        creation_call(),
         settings=creation,
         tools=["Bash"],
         sandboxes={"notes": {"path": "./notes", "mode": "rw", "allowed_suffixes": [".md", ".txt"], "max_bytes": 1000}},
@@ -150,7 +154,7 @@ def test_rights_come_from_the_settings_and_are_at_most_the_creators(guild: Guild
         limits={"max_turns": 7},
         base=True,
     )
-    worker = saved(guild, project)
+    worker = create_helper(guild, project)
     assert worker["tools"] == ["Bash"]
     inside = {"path": "./notes/sub", "mode": "rw", "allowed_suffixes": [".md"], "max_bytes": 1000}
     assert worker["sandboxes"] == {"inside": inside, "beside": {"path": "./other", "max_bytes": 10_000_000}}
@@ -165,36 +169,36 @@ def test_rights_come_from_the_settings_and_are_at_most_the_creators(guild: Guild
 
 
 @pytest.mark.req("DO-8")
-def test_what_it_does_not_get_is_shown_too(guild: Guild, project: Path) -> None:
-    prepared(project, made(), settings={"tools": ["WebFetch", "Read"], "sandboxes": {"etc": {"path": "/etc"}}})
-    _, _, body = asked(guild)
+def test_the_ask_names_the_permissions_that_were_left_out(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(), settings={"tools": ["WebFetch", "Read"], "sandboxes": {"etc": {"path": "/etc"}}})
+    _, _, body = run_until_ask(guild)
     assert "tools: WebFetch uses the network" in body
     assert "tools: boss does not have Read" in body
     assert "sandboxes.etc: boss does not have this right" in body
 
 
-def test_a_read_only_creator_makes_no_writer(guild: Guild, project: Path) -> None:
+def test_a_read_only_creator_cannot_create_a_writing_worker(guild: Guild, project: Path) -> None:
     (project / "notes").mkdir()
-    prepared(project, made(), settings={"sandboxes": NOTES}, sandboxes={"notes": {"path": "./notes"}})
-    assert "sandboxes" not in saved(guild, project)
+    prepare(project, creation_call(), settings={"sandboxes": NOTES}, sandboxes={"notes": {"path": "./notes"}})
+    assert "sandboxes" not in create_helper(guild, project)
 
 
-def test_a_new_worker_cannot_write_workers_or_call_them(guild: Guild, project: Path) -> None:
-    prepared(project, made(), settings={"tool_rules": {"worker.create": {"allowed": True}, "worker.call": {}}})
-    assert "tool_rules" not in saved(guild, project)
+def test_a_created_worker_cannot_create_or_call_workers(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(), settings={"tool_rules": {"worker.create": {"allowed": True}, "worker.call": {}}})
+    assert "tool_rules" not in create_helper(guild, project)
 
 
-def test_wrong_defaults_in_the_settings_are_named(guild: Guild, project: Path) -> None:
-    prepared(project, made(), settings={"sandboxes": {"notes": {"pth": "x"}}})
+def test_invalid_defaults_in_the_settings_are_reported(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(), settings={"sandboxes": {"notes": {"pth": "x"}}})
     ran = guild("run", "boss", "go", "--output", "json")
-    assert "worker_creation.sandboxes.notes" in told_model(guild, ran.json["run"])
+    assert "worker_creation.sandboxes.notes" in model_input(guild, ran.json["run"])
 
 
-# what can be asked for
+# Arguments
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"name": "../x"}, "invalid worker name"),
         ({"name": ""}, "invalid worker name"),
@@ -212,23 +216,23 @@ def test_wrong_defaults_in_the_settings_are_named(guild: Guild, project: Path) -
     ],
 )
 @pytest.mark.req("DO-8")
-def test_what_makes_no_sense_is_told_to_the_model_and_nobody_is_asked(
-    guild: Guild, project: Path, fields: dict[str, Any], said: str
+def test_invalid_arguments_are_returned_to_the_model_without_an_ask(
+    guild: Guild, project: Path, fields: dict[str, Any], message: str
 ) -> None:
-    prepared(project, made(**fields))
+    prepare(project, creation_call(**fields))
     ran = guild("run", "boss", "go", "--output", "json")
     assert ran.code == 0, ran
-    assert said in told_model(guild, ran.json["run"])
+    assert message in model_input(guild, ran.json["run"])
     assert not (project / "workers" / "generated").exists()
 
 
 @pytest.mark.req("DO-8")
-def test_an_output_schema_is_saved_with_it_and_enforced(guild: Guild, project: Path) -> None:
-    prepared(project, made(output_schema=SCHEMA), CALL)
+def test_the_output_schema_is_saved_with_the_worker_and_enforced(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(output_schema=SCHEMA), CALL)
     script = json.loads((project / "answers.yaml").read_text())
     script["workers"]["*"] = [[{"output": {"n": "two"}}, {"output": {"n": 2}}]]
     (project / "answers.yaml").write_text(json.dumps(script))
-    _, ask, body = asked(guild)
+    _, ask, body = run_until_ask(guild)
     assert "schemas/generated/helper.json" in body
     assert '"type": "integer"' in body
     ran = guild("answer", ask, "yes", "--output", "json")
@@ -238,7 +242,7 @@ def test_an_output_schema_is_saved_with_it_and_enforced(guild: Guild, project: P
 
 @pytest.mark.parametrize("place", ["workers/generated", "workers/generated/helper.yaml"])
 def test_nothing_is_written_through_a_link(guild: Guild, project: Path, tmp_path: Path, place: str) -> None:
-    prepared(project, made())
+    prepare(project, creation_call())
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     target = elsewhere if place.endswith("generated") else elsewhere / "x.yaml"
@@ -246,66 +250,66 @@ def test_nothing_is_written_through_a_link(guild: Guild, project: Path, tmp_path
     (project / place).symlink_to(target)
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert list(elsewhere.iterdir()) == []
-    said = told_model(guild, ran.json["run"])
-    assert "through a symbolic link" in said or "the file already exists" in said
+    message = model_input(guild, ran.json["run"])
+    assert "through a symbolic link" in message or "the file already exists" in message
 
 
-# in the tree that made it
+# In the tree that created the worker
 
 
 @pytest.mark.req("DO-14")
-def test_a_draft_is_reached_in_its_creators_tree_and_by_name_never_by_star(guild: Guild, project: Path) -> None:
-    prepared(project, made())
+def test_a_draft_is_callable_by_name_but_not_through_a_star(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call())
     assert guild("run", "boss", "go", "--approve-all").code == 0
-    prepared(project, CALL, allow_workers="*", tool_rules=None)
+    prepare(project, CALL, allow_workers="*", tool_rules=None)
     ran = guild("run", "boss", "go", "--output", "json")
-    assert "is a draft and cannot be used through '*'" in told_model(guild, ran.json["run"])
-    prepared(project, CALL, allow_workers=["helper"], tool_rules=None)
+    assert "is a draft and cannot be used through '*'" in model_input(guild, ran.json["run"])
+    prepare(project, CALL, allow_workers=["helper"], tool_rules=None)
     ran = guild("run", "boss", "go", "--output", "json")
-    assert "2 words" in told_model(guild, ran.json["run"])
+    assert "2 words" in model_input(guild, ran.json["run"])
 
 
 @pytest.mark.req("DO-8")
-def test_what_was_changed_after_the_approval_does_not_run_in_the_tree(guild: Guild, project: Path) -> None:
-    """The creator itself has the folder of workers as a sandbox, and changes what was approved."""
+def test_a_draft_that_changed_after_its_approval_is_not_run(guild: Guild, project: Path) -> None:
+    """Let the creator write into the folder of drafts, so that it can change the approved file."""
     (project / "workers" / "generated").mkdir(parents=True)
     change = {
         "call": "sandbox_write_text",
         "with": {"sandbox": "w", "path": "helper.yaml", "content": "name: helper\ninstructions: Do as you like.\n"},
     }
-    prepared(project, made(), change, CALL, sandboxes={"w": {"path": "./workers/generated", "mode": "rw"}})
+    prepare(project, creation_call(), change, CALL, sandboxes={"w": {"path": "./workers/generated", "mode": "rw"}})
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
-    assert "was changed after its approval" in told_model(guild, ran.json["run"])
+    assert "was changed after its approval" in model_input(guild, ran.json["run"])
     assert ran.json["runs"] == []
 
 
-def test_a_run_that_goes_on_later_still_knows_what_it_has_made(guild: Guild, project: Path) -> None:
+def test_a_resumed_run_may_call_the_worker_that_it_created(guild: Guild, project: Path) -> None:
     write = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "a.md", "content": "x"}}
     rules = {"worker.create": {}, "fs.write": {"approval_required": True}}
-    prepared(project, made(), write, CALL, tool_rules=rules)
-    run, ask, _ = asked(guild)
+    prepare(project, creation_call(), write, CALL, tool_rules=rules)
+    run, ask, _ = run_until_ask(guild)
     waiting = guild("answer", ask, "yes", "--output", "json")
     (second,) = waiting.json["asks"]
     ran = guild("answer", second["ask"], "yes", "--output", "json")
     assert [one["worker"] for one in ran.json["runs"]] == ["helper"]
-    assert "2 words" in told_model(guild, run)
+    assert "2 words" in model_input(guild, run)
 
 
-def test_two_of_one_name_side_by_side(guild: Guild, project: Path) -> None:
-    first, second = made()["with"], made(instructions="Something else.")["with"]
+def test_of_two_parallel_creations_with_the_same_name_one_succeeds(guild: Guild, project: Path) -> None:
+    first, second = creation_call()["with"], creation_call(instructions="Something else.")["with"]
     calls = [{"call": "worker_create", "with": first}, {"call": "worker_create", "with": second}]
-    prepared(project, {"calls": calls})
+    prepare(project, {"calls": calls})
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert ran.code == 0
-    said = told_model(guild, ran.json["run"])
-    assert said.count("as a draft") == 1
+    message = model_input(guild, ran.json["run"])
+    assert message.count("as a draft") == 1
 
 
-# in Python
+# Library
 
 
 @pytest.mark.req("DO-8")
-def test_a_program_makes_a_worker_with_the_rights_of_the_settings(project: Path, home: Home) -> None:
+def test_the_library_creates_a_worker_with_the_permissions_of_the_settings(project: Path, home: Home) -> None:
     home.path.mkdir()
     creation = {"tools": ["Read"], "sandboxes": NOTES, "model": "test:x"}
     (home.path / "config.yaml").write_text(json.dumps({"worker_creation": creation}))
@@ -321,8 +325,8 @@ def test_a_program_makes_a_worker_with_the_rights_of_the_settings(project: Path,
         Worker.create({**SPEC, "toolboxes": ["mail"]})
 
 
-def test_the_plan_of_a_new_worker_knows_that_its_schema_comes_with_it(guild: Guild, project: Path) -> None:
-    prepared(project, made(output_schema=SCHEMA))
-    _, _, body = asked(guild)
+def test_the_plan_in_the_ask_includes_the_schema_of_the_new_worker(guild: Guild, project: Path) -> None:
+    prepare(project, creation_call(output_schema=SCHEMA))
+    _, _, body = run_until_ask(guild)
     assert "Plan of its runs:" in body
     assert "cannot run" not in body

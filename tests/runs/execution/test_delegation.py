@@ -1,4 +1,4 @@
-"""Workers that call workers: who may, with what, and that it is one tree of journals, asks, and ends."""
+"""Delegation: which workers may be called, with which input, and one tree of journals, asks and ends."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from tests.conftest import Guild, Ran
 
 
-def run(guild: Guild, *words: str, code: int = 0) -> Any:
-    """What a run of `boss` comes to, as JSON."""
+def run_boss(guild: Guild, *words: str, code: int = 0) -> Any:
+    """Run `boss` and return the JSON output of the command."""
     ran = guild("run", "boss", "go", "--output", "json", *words)
     assert ran.code == code, ran
     return ran.json
 
 
-def told(guild: Guild, root: str) -> str:
-    """What the run at the top was told of its calls."""
+def tool_results(guild: Guild, root: str) -> str:
+    """Return the results that the root run received for its calls."""
     shown = guild("show", root, "--json").json
     return "\n".join(message["content"] for message in shown["messages"] if message["role"] == "tool")
 
@@ -39,11 +39,11 @@ def answer(guild: Guild, ask: str, *words: str) -> Ran:
     return guild("answer", ask, *words, "--output", "json")
 
 
-# what a call is
+# Calls
 
 
 @pytest.mark.req("DO-7", "X-1")
-def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
+def test_parallel_calls_form_one_tree(guild: Guild, project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand", tool_rules=None)
     three = calls(*(call("hand", f"say {number}") for number in range(3)))
@@ -101,9 +101,7 @@ def test_the_stream_has_the_events_of_the_whole_tree(guild: Guild, project: Path
 
 
 @pytest.mark.req("DO-7")
-def test_a_called_worker_has_its_own_tools_and_the_caller_s_model_where_it_names_none(
-    guild: Guild, project: Path
-) -> None:
+def test_a_called_worker_has_its_own_tools_and_by_default_the_model_of_its_caller(guild: Guild, project: Path) -> None:
     put_boss(project, "hand", "own", tools=["Read"], model="script:boss.yaml")
     put_worker(project, "hand", tool_rules=None)
     put_worker(project, "own", tool_rules=None, sandboxes=None, base=False, tools=["Glob"], model="script:own.yaml")
@@ -113,7 +111,7 @@ def test_a_called_worker_has_its_own_tools_and_the_caller_s_model_where_it_names
     put_answers(project, boss=[[calls(call("hand"), call("own")), DONE]], hand=[[{"say": "hand"}]])
     (project / "boss.yaml").write_text((project / "answers.yaml").read_text())
     (project / "answers.yaml").write_text("workers: {}\n")
-    done = run(guild)
+    done = run_boss(guild)
     assert [one["output"] for one in done["runs"]] == ["hand", "own"]
     frozen = {entry["run"]: entry["data"] for entry in journal(guild, done["run"]) if entry["kind"] == "assembled"}
     names = {data["worker"]["definition"]["name"]: {tool["name"] for tool in data["tools"]} for data in frozen.values()}
@@ -126,12 +124,12 @@ def test_a_called_worker_has_its_own_tools_and_the_caller_s_model_where_it_names
     assert models["own"] == f"script:{project}/own.yaml"
 
     put_answers(project, **{"*": [[call("hand"), {"say": "all the same"}]], "hand": [[{"say": "other"}]]})
-    same = run(guild, "--override-model", "script:answers.yaml")
+    same = run_boss(guild, "--override-model", "script:answers.yaml")
     assert [one["output"] for one in same["runs"]] == ["other"]
 
 
 @pytest.mark.req("DO-7")
-def test_objects_go_in_and_come_out(guild: Guild, project: Path) -> None:
+def test_input_and_output_can_be_objects(guild: Guild, project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand", tool_rules=None, output_schema_ref="schema.json")
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
@@ -141,13 +139,13 @@ def test_objects_go_in_and_come_out(guild: Guild, project: Path) -> None:
         boss=[[call("hand", {"add": [1, {"to": "ü"}]}), {"expect": '"sum": 3', "say": "3"}]],
         hand=[[{"expect": r'"add": \[\s+1,\s+\{\s+"to": "ü"', "output": {"sum": "three"}}, {"output": {"sum": 3}}]],
     )
-    done = run(guild)
+    done = run_boss(guild)
     assert done["runs"][0]["output"] == {"sum": 3}
     assert guild("replay", done["run"]).code == 0
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("", "the input is empty"),
         ("  \n", "the input is empty"),
@@ -157,38 +155,38 @@ def test_objects_go_in_and_come_out(guild: Guild, project: Path) -> None:
         (["a"], "input_data"),
     ],
 )
-def test_input_that_is_none_is_told(guild: Guild, project: Path, data: object, said: str) -> None:
+def test_invalid_input_is_returned_to_the_caller(guild: Guild, project: Path, data: object, message: str) -> None:
     put_boss(project)
     put_worker(project, "hand")
     put_answers(project, boss=[[call("hand", data), DONE]], hand=[[DONE]])
-    done = run(guild)
+    done = run_boss(guild)
     assert done["runs"] == []
-    assert said in told(guild, done["run"])
+    assert message in tool_results(guild, done["run"])
 
 
 @pytest.mark.req("DO-7")
 @pytest.mark.parametrize(
-    ("hand", "said"),
+    ("hand", "message"),
     [
         ([{"fail": 400}], "did not finish"),
         ([{"expect": "something else", "say": "no"}], "did not finish"),
         ([{"say": ""}, {"say": ""}, {"say": ""}], "3 unusable model answers in a row"),
     ],
 )
-def test_a_failure_is_told_and_the_caller_goes_on(
-    guild: Guild, project: Path, hand: list[dict[str, Any]], said: str
+def test_a_failed_call_is_reported_to_the_caller_which_continues(
+    guild: Guild, project: Path, hand: list[dict[str, Any]], message: str
 ) -> None:
     put_boss(project)
     put_worker(project, "hand")
     put_answers(project, boss=[[call("hand"), {"say": "without it, then"}]], hand=[hand])
-    done = run(guild)
+    done = run_boss(guild)
     assert (done["output"], done["runs"][0]["status"]) == ("without it, then", "failed")
-    assert said in told(guild, done["run"])
+    assert message in tool_results(guild, done["run"])
     assert "guild resume" not in guild("show", done["runs"][0]["run"]).err
     assert guild("replay", done["run"]).code == 0
 
 
-# who may be called
+# Allowed workers
 
 
 @pytest.mark.req("DO-7")
@@ -217,19 +215,19 @@ def test_a_failure_is_told_and_the_caller_goes_on(
         (["*"], "*", False),
     ],
 )
-def test_who_may_be_called(guild: Guild, project: Path, allowed: list[str], name: str, may: bool) -> None:
+def test_only_allowed_workers_are_called(guild: Guild, project: Path, allowed: list[str], name: str, may: bool) -> None:
     put_boss(project, *allowed)
     for status in ("draft", "retired"):
         put_worker(project, status, status=status)
     put_worker(project, "hand", description="Writes")
     put_answers(project, boss=[[call(name), DONE]], **{"*": [[{"say": "called"}]]})
-    done = run(guild)
+    done = run_boss(guild)
     assert [one["output"] for one in done["runs"]] == (["called"] if may else [])
     if name == "hnad":
-        assert "Did you mean 'hand'?" in told(guild, done["run"])
+        assert "Did you mean 'hand'?" in tool_results(guild, done["run"])
 
 
-def test_the_tool_says_who_may_be_called_and_what_for(guild: Guild, project: Path) -> None:
+def test_the_tool_description_lists_the_allowed_workers(guild: Guild, project: Path) -> None:
     put_worker(project, "hand", description="Writes files")
     put_worker(project, "draft", description="not yet", status="draft")
     put_answers(project, boss=[[DONE]])
@@ -238,10 +236,10 @@ def test_the_tool_says_who_may_be_called_and_what_for(guild: Guild, project: Pat
         (["*"], ["- hand: Writes files", "- boss"]),
     ):
         put_boss(project, *allowed)
-        first = journal(guild, run(guild)["run"])[0]["data"]
-        said = next(tool["description"] for tool in first["tools"] if tool["name"] == "worker_call").splitlines()
-        assert set(lines) <= set(said)
-        assert not any("draft" in line for line in said)
+        first = journal(guild, run_boss(guild)["run"])[0]["data"]
+        message = next(tool["description"] for tool in first["tools"] if tool["name"] == "worker_call").splitlines()
+        assert set(lines) <= set(message)
+        assert not any("draft" in line for line in message)
 
 
 @pytest.mark.req("DO-7")
@@ -249,31 +247,31 @@ def test_the_tool_says_who_may_be_called_and_what_for(guild: Guild, project: Pat
 def test_a_locked_worker_whose_text_has_changed_is_not_called(guild: Guild, project: Path, allowed: str) -> None:
     put_tree(project, allow_workers=[allowed])
     assert guild("worker", "lock", "hand").code == 0
-    assert len(run(guild)["runs"]) == 2
+    assert len(run_boss(guild)["runs"]) == 2
     put_worker(project, "hand", tool_rules=None, instructions="Do as you please.")
-    done = run(guild)
+    done = run_boss(guild)
     assert done["runs"] == []
-    assert "is locked, and its file was changed since" in told(guild, done["run"])
+    assert "is locked, and its file was changed since" in tool_results(guild, done["run"])
 
 
-def test_a_rule_asks_before_a_worker_is_called_or_forbids_it(guild: Guild, project: Path) -> None:
+def test_a_rule_requires_approval_of_a_call_or_forbids_it(guild: Guild, project: Path) -> None:
     put_tree(project, tool_rules={"worker.call": {"approval_required": True}})
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     assert waiting["runs"] == []
     first, second = waiting["asks"]
     assert answer(guild, first["ask"], "yes").code == 4
     done = answer(guild, second["ask"], "no", "--note", "one is enough").json
     assert [one["status"] for one in done["runs"]] == ["completed"]
-    assert "one is enough" in told(guild, done["run"])
+    assert "one is enough" in tool_results(guild, done["run"])
     put_tree(project, tool_rules={"worker_call": {"allowed": False}})
-    assert run(guild)["runs"] == []
+    assert run_boss(guild)["runs"] == []
 
 
 @pytest.mark.req("DO-7")
-def test_workers_call_one_another_to_a_depth(guild: Guild, project: Path) -> None:
+def test_recursive_calls_end_at_the_maximum_depth(guild: Guild, project: Path) -> None:
     put_boss(project, "boss")
     put_answers(project, boss=[[call("boss"), DONE]])
-    done = run(guild)
+    done = run_boss(guild)
     assert len(done["runs"]) == 7
     assert {one["status"] for one in done["runs"]} == {"completed"}
     parents = {one["run"]: one["parent"] for one in done["runs"]}
@@ -284,38 +282,38 @@ def test_workers_call_one_another_to_a_depth(guild: Guild, project: Path) -> Non
 
 
 @pytest.mark.parametrize(("mode", "there"), [("--strict", []), ("--approve-all", ["a.md", "b.md"])])
-def test_what_the_command_decides_beforehand_holds_for_all(
+def test_the_approval_mode_of_the_command_applies_to_child_runs(
     guild: Guild, project: Path, mode: str, there: list[str]
 ) -> None:
     put_tree(project, asking=True)
-    done = run(guild, mode)
+    done = run_boss(guild, mode)
     assert done["asks"] == []
     assert list_notes(project) == there
 
 
 def test_a_recording_answers_for_the_whole_tree(guild: Guild, project: Path) -> None:
     put_tree(project)
-    recorded = run(guild)
+    recorded = run_boss(guild)
     put_answers(project, boss=[[{"say": "not this"}]])
-    again = run(guild, "--override-model", f"replay:{recorded['run']}")
+    again = run_boss(guild, "--override-model", f"replay:{recorded['run']}")
     assert [one["output"] for one in again["runs"]] == ["one is written", "two is written"]
     assert again["cost_usd"] == 0
     put_worker(project, "other")
     put_boss(project, "other")
     put_answers(project, boss=[[call("other"), DONE]], other=[[DONE]])
-    longer = run(guild)
+    longer = run_boss(guild)
     put_boss(project, "hand")
-    lost = run(guild, "--override-model", f"replay:{longer['run']}")
-    assert "calling 'other' is not allowed" in told(guild, lost["run"])
+    lost = run_boss(guild, "--override-model", f"replay:{longer['run']}")
+    assert "calling 'other' is not allowed" in tool_results(guild, lost["run"])
 
 
-# asks
+# Asks
 
 
 @pytest.mark.req("X-15", "X-2")
-def test_two_that_ask_make_the_tree_wait_until_both_are_answered(guild: Guild, project: Path) -> None:
+def test_a_tree_waits_until_all_asks_of_its_child_runs_are_answered(guild: Guild, project: Path) -> None:
     put_tree(project, asking=True)
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     assert waiting["status"] == "waiting"
     assert [one["status"] for one in waiting["runs"]] == ["waiting", "waiting"]
     assert sorted(ask["run"] for ask in waiting["asks"]) == sorted(one["run"] for one in waiting["runs"])
@@ -344,7 +342,7 @@ def test_two_that_ask_make_the_tree_wait_until_both_are_answered(guild: Guild, p
 
 
 @pytest.mark.req("X-15")
-def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild: Guild, project: Path) -> None:
+def test_a_sibling_finishes_while_the_parent_waits_for_the_ask_of_a_child(guild: Guild, project: Path) -> None:
     put_boss(project, "hand", "free")
     put_worker(project, "hand")
     put_worker(project, "free", tool_rules=None)
@@ -354,7 +352,7 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
         hand=[[WRITE, {"expect": "not now", "say": "The user denied this call. Do not repeat it unchanged. not now"}]],
         free=[[{**OTHER, "sleep": 0.2}, {"say": "freely written", "sleep": 0.2}]],
     )
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     assert [one["status"] for one in waiting["runs"]] == ["waiting", "completed"]
     assert list_notes(project) == ["b.md"]
     done = answer(guild, waiting["asks"][0]["ask"], "no", "--note", "not now").json
@@ -366,7 +364,7 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
 
 def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
     put_tree(project, hand={"tool_rules": {"fs.write": {"approval_required": True, "timeout": "1s"}}}, asking=True)
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     wait_until(lambda: guild("ls", "--json").json["needs_you"]["asks"] == [])
     assert [one["run"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == [waiting["run"]]
     late = answer(guild, waiting["asks"][0]["ask"], "yes")
@@ -377,12 +375,12 @@ def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
     assert str(journal(guild, waiting["run"])).count("This is not a denial") >= 2
 
 
-def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, project: Path) -> None:
+def test_an_expired_ask_does_not_block_the_tree(guild: Guild, project: Path) -> None:
     put_boss(project, "hand", "brief")
     put_worker(project, "hand")
     put_worker(project, "brief", tool_rules={"fs.write": {"approval_required": True, "timeout": "1s"}})
     put_answers(project, boss=[[calls(call("hand"), call("brief")), DONE]], hand=[ONE], brief=[TWO])
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     asks = {ask["expires_at"] is None: ask["ask"] for ask in waiting["asks"]}
     wait_until(lambda: guild("show", asks[False], "--json").json["status"] == "expired")
     shown = guild("show", waiting["run"])
@@ -393,18 +391,18 @@ def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, proje
 
 
 @pytest.mark.req("DO-6")
-def test_an_approval_for_the_session_holds_for_the_tree(guild: Guild, project: Path) -> None:
+def test_always_applies_to_the_whole_tree(guild: Guild, project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand")
     put_answers(project, boss=[[call("hand"), call("hand"), DONE]], hand=[ONE])
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     done = answer(guild, waiting["asks"][0]["ask"], "always").json
     assert (done["status"], len(done["runs"])) == ("completed", 2)
     assert kinds(journal(guild, done["run"])).count("tool_asked") == 1
-    assert run(guild, code=4)["asks"]  # another tree asks again
+    assert run_boss(guild, code=4)["asks"]  # another tree asks again
 
 
-def test_at_a_terminal_each_ask_is_answered_in_its_turn(
+def test_asks_at_a_terminal_are_answered_one_after_another(
     terminal: Callable[..., Terminal], guild: Guild, project: Path
 ) -> None:
     put_tree(project, asking=True)
@@ -417,7 +415,7 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
     assert list_notes(project) == ["a.md", "b.md"]
 
 
-# ends
+# Ends
 
 
 @pytest.mark.req("X-2")
@@ -452,7 +450,7 @@ def test_ctrl_c_pauses_the_tree_and_resuming_repeats_nothing(guild: Guild, proje
 
 
 @pytest.mark.req("X-15")
-def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
+def test_stop_cancels_the_tree(guild: Guild, project: Path) -> None:
     put_boss(project, "hand", "free", "broken")
     put_worker(project, "hand")
     for name in ("free", "broken"):
@@ -464,7 +462,7 @@ def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
         free=[TWO],
         broken=[[{"fail": 400}]],
     )
-    waiting = run(guild, code=4)
+    waiting = run_boss(guild, code=4)
     hand, free, broken = (one["run"] for one in waiting["runs"])
     for verb in ("stop", "resume"):
         refused = guild(verb, hand)
@@ -472,8 +470,8 @@ def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
         assert f"is a child run of {waiting['run']}" in refused.err
         assert f"guild {verb} {waiting['run']}" in refused.err
     stopped = guild("stop", waiting["run"], "--json")
-    told = {"run": waiting["run"], "target": None, "cancelled": [waiting["run"], hand]}
-    assert (stopped.code, stopped.json) == (0, told)
+    expected = {"run": waiting["run"], "target": None, "cancelled": [waiting["run"], hand]}
+    assert (stopped.code, stopped.json) == (0, expected)
     below = {one["run"]: one["status"] for one in guild("show", waiting["run"], "--json").json["below"]}
     assert below == {hand: "cancelled", free: "completed", broken: "failed"}
     late = guild("answer", waiting["asks"][0]["ask"], "yes")
@@ -484,20 +482,20 @@ def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
     assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}
     assert guild("replay", waiting["run"]).code == 0
     assert guild("stop", "r-2222222222").code == 3
-    other = run(guild, "--strict")
+    other = run_boss(guild, "--strict")
     refused = guild("stop", other["run"])
     assert (refused.code, "is completed: there is nothing to stop" in refused.err) == (1, True)
 
 
-def test_a_stopped_tree_says_so(guild: Guild, project: Path) -> None:
+def test_stop_reports_the_cancelled_runs(guild: Guild, project: Path) -> None:
     put_tree(project, asking=True)
-    waiting = run(guild, code=4)
-    said = guild("stop", waiting["run"]).out
-    assert said == f"Stopped {waiting['run']} and 2 runs that it called. Details: guild show {waiting['run']}\n"
+    waiting = run_boss(guild, code=4)
+    message = guild("stop", waiting["run"]).out
+    assert message == f"Stopped {waiting['run']} and 2 runs that it called. Details: guild show {waiting['run']}\n"
     assert re.search(r"status +cancelled \(by the user\)", guild("show", waiting["run"]).out)
 
 
-def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: Path) -> None:
+def test_a_running_tree_is_not_stopped_by_another_command(guild: Guild, project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand")
     put_answers(project, boss=[[call("hand"), DONE]], hand=[[{"say": "late", "sleep": 60}]])
@@ -516,10 +514,10 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     assert len(guild("stop", root, "--json").json["cancelled"]) == 2
 
 
-# memory
+# Memory
 
 
-def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) -> None:
+def test_a_called_worker_has_its_own_memory(guild: Guild, project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand", tool_rules=None)
     put_answers(
@@ -527,11 +525,11 @@ def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) 
         boss=[[call("hand"), DONE]],
         hand=[[{"call": "memory_write", "with": {"key": "pen", "content": "It is blue.", "scope": "worker"}}, DONE]],
     )
-    done = run(guild)
+    done = run_boss(guild)
     child = done["runs"][0]["run"]
     blamed = guild("memory", "log", "pen", "--scope", "worker", "--worker", "hand", "--json").json
     assert blamed["records"][0]["run"] == child
-    again = run(guild)
+    again = run_boss(guild)
     first = {entry["run"]: entry["data"] for entry in journal(guild, again["run"]) if entry["kind"] == "assembled"}
     assert "It is blue." in first[again["runs"][0]["run"]]["memory"]
     assert "It is blue." not in first[again["run"]]["memory"]
@@ -559,4 +557,5 @@ def test_compaction_is_reported_in_the_called_run_that_caused_it(guild: Guild, p
     (condensed,) = [line for line in lines if line["type"] == "memory_condensed"]
     assert (condensed["root"], condensed["run"]) == (result["run"], result["runs"][0]["run"])
     assert condensed["done"], condensed
-    assert condensed["by"] not in {one["run"] for one in result["runs"]}  # a run of the hall's, in no tree of theirs
+    # The compactor run belongs to the hall, not to the tree.
+    assert condensed["by"] not in {one["run"] for one in result["runs"]}

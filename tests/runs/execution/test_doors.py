@@ -1,4 +1,4 @@
-"""What really passes the doors, seen at the model's end: the requests of the real clients of Anthropic and OpenAI."""
+"""The doors as the provider sees them: requests of the real Anthropic and OpenAI clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from guildhall import Toolbox, tool
 
 @tool
 def environment() -> str:
-    """What a handler can see of the environment."""
+    """Return the environment of the handler."""
     return repr(sorted(os.environ.items()))
 
 
@@ -38,7 +38,7 @@ CLAUDE = "anthropic:claude-sonnet-4-5"
 
 
 class Provider:
-    """A provider on a loopback port, and the environment that leads there."""
+    """A scripted provider on a loopback port, and the environment variables that select it."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.server = server
@@ -65,7 +65,7 @@ def provider(project: Path, home: Home) -> Generator[Provider]:
         yield Provider(server)
 
 
-def names(body: Any) -> list[str]:
+def tool_names(body: Any) -> list[str]:
     return [tool.get("name") or tool["function"]["name"] for tool in body.get("tools", [])]
 
 
@@ -84,7 +84,7 @@ def names(body: Any) -> list[str]:
         ),
     ],
 )
-def test_the_model_is_shown_exactly_the_tools_of_the_run(
+def test_the_model_receives_exactly_the_tools_of_the_run(
     guild: Guild, project: Path, provider: Provider, model: str, fields: dict[str, Any], expected: list[str]
 ) -> None:
     put_worker(project, tool_rules=None, **fields)
@@ -92,13 +92,15 @@ def test_the_model_is_shown_exactly_the_tools_of_the_run(
     assert (ran.code, ran.json["output"]) == (0, "seen"), ran
     assert len(provider.bodies) == 2
     for body in provider.bodies:
-        assert names(body) == expected
+        assert tool_names(body) == expected
     frozen = journal(guild, ran.json["run"])[0]["data"]["tools"]
     assert [tool["name"] for tool in frozen] == expected
 
 
 @pytest.mark.req("WKR-15")
-def test_the_system_prompt_is_the_worker_s_and_no_other(guild: Guild, project: Path, provider: Provider) -> None:
+def test_the_system_prompt_contains_only_the_instructions_of_the_worker(
+    guild: Guild, project: Path, provider: Provider
+) -> None:
     put_worker(project, instructions="Be brief.\n  And kind.\n", sandboxes=None)
     guild("run", "scribe", "look around", "--model", CLAUDE, env=provider.env)
     body = provider.bodies[0]
@@ -110,15 +112,15 @@ def test_the_system_prompt_is_the_worker_s_and_no_other(guild: Guild, project: P
 
 
 @pytest.mark.req("WKR-3")
-def test_the_prompt_never_changes_which_tools_there_are(guild: Guild, project: Path, provider: Provider) -> None:
+def test_instructions_do_not_add_tools(guild: Guild, project: Path, provider: Provider) -> None:
     put_worker(project, instructions="You have Bash, Write and WebFetch. Use them.", sandboxes=None, tool_rules=None)
     ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=provider.env)
-    assert names(provider.bodies[0]) == BASE
+    assert tool_names(provider.bodies[0]) == BASE
     assert "Unknown tool 'Bash'." in model_input(journal(guild, ran.json["run"]))
 
 
 @pytest.mark.req("X-14")
-def test_no_child_has_a_key_and_no_record_holds_one(
+def test_no_tool_process_and_no_file_of_the_home_contains_a_key(
     guild: Guild, project: Path, provider: Provider, home: Home
 ) -> None:
     put_worker(project, sandboxes=None, toolboxes=["looking"], tools=["Bash"], tool_rules=None)
@@ -143,7 +145,7 @@ def test_no_child_has_a_key_and_no_record_holds_one(
 
 @pytest.mark.req("X-14", "X-3")
 @pytest.mark.parametrize(("model", "field"), [(CLAUDE, "max_tokens"), ("openai:gpt-5", "max_output_tokens")])
-def test_an_answer_may_be_as_long_as_the_rest_pays_for(
+def test_the_maximum_length_of_an_answer_is_what_the_budget_pays_for(
     guild: Guild, project: Path, provider: Provider, model: str, field: str
 ) -> None:
     put_worker(project, sandboxes=None, limits={"max_budget_usd": 0.02})
@@ -152,13 +154,11 @@ def test_an_answer_may_be_as_long_as_the_rest_pays_for(
     asked = [entry["data"] for entry in journal(guild, ran.json["run"]) if entry["kind"] == "model_asked"]
     assert [body[field] for body in provider.bodies] == [data["max_tokens"] for data in asked]
     assert all(0 < data["reserved_usd"] <= 0.02 for data in asked)
-    assert all(0 < data["max_tokens"] < 16_384 for data in asked)  # less than what an answer may have otherwise
+    assert all(0 < data["max_tokens"] < 16_384 for data in asked)  # less than the default maximum
 
 
 @pytest.mark.req("X-14")
-def test_each_answer_is_on_record_before_anything_follows_from_it(
-    guild: Guild, project: Path, provider: Provider
-) -> None:
+def test_each_answer_is_recorded_before_its_tool_calls_start(guild: Guild, project: Path, provider: Provider) -> None:
     put_worker(project, sandboxes=None, toolboxes=["looking"], tools=["Bash"], tool_rules=None)
     ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=provider.env)
     order = kinds(journal(guild, ran.json["run"]))
@@ -168,7 +168,7 @@ def test_each_answer_is_on_record_before_anything_follows_from_it(
     assert ran.json["cost_usd"] > 0
 
 
-def test_a_key_that_is_not_there_is_told_before_anything_runs(guild: Guild, project: Path) -> None:
+def test_a_missing_key_is_reported_before_the_run_starts(guild: Guild, project: Path) -> None:
     put_worker(project)
     ran = guild("run", "scribe", "go", "--model", CLAUDE)
     assert ran.code == 2
@@ -176,7 +176,7 @@ def test_a_key_that_is_not_there_is_told_before_anything_runs(guild: Guild, proj
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
-def test_a_provider_that_refuses_is_told_and_the_run_can_go_on(guild: Guild, project: Path, provider: Provider) -> None:
+def test_a_run_with_a_rejected_key_fails_and_can_be_resumed(guild: Guild, project: Path, provider: Provider) -> None:
     put_worker(project, sandboxes=None)
     wrong = {**provider.env, "ANTHROPIC_API_KEY": "script-nobody-knows-this"}
     ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=wrong)

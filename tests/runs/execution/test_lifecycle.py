@@ -1,4 +1,4 @@
-"""A run's life: running, waiting, paused, lost, completed, failed; and what it goes on with when it is resumed."""
+"""Lifecycle of a run: running, waiting, paused, interrupted, completed, failed, and what a resume uses."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ toolbox = Toolbox("voice", shout)
 '''
 
 
-def begin(guild: Guild, project: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
-    """A run that is in the middle of its second model call: its process and its id."""
+def start_run(guild: Guild, project: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a run and wait for its second model call. Return its process and its id."""
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, SLOW)
     process = guild.start("run", "scribe", "go", "--output", "stream-json", *words)
@@ -65,8 +65,8 @@ def status(guild: Guild, run: str) -> str:
 
 
 @pytest.mark.req("X-2")
-def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, project: Path) -> None:
-    process, run = begin(guild, project)
+def test_a_killed_run_is_interrupted_and_resumes_where_its_journal_ends(guild: Guild, project: Path) -> None:
+    process, run = start_run(guild, project)
     assert status(guild, run) == "running"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
@@ -82,7 +82,7 @@ def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, pr
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_pauses_a_run(guild: Guild, project: Path, number: signal.Signals) -> None:
-    process, run = begin(guild, project)
+    process, run = start_run(guild, project)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -106,7 +106,7 @@ def test_ctrl_c_pauses_a_run(guild: Guild, project: Path, terminal: Callable[...
     assert guild("resume", run).out == "done\n"
 
 
-def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_leaves_the_ask_open(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     person = terminal("run", "scribe", "go")
@@ -116,13 +116,13 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
     ran = guild("answer", ask, "yes")
     run = guild("show", ask, "--json").json["run"]
-    if ran.code == 4:  # it was paused: only `guild resume` goes on
+    if ran.code == 4:  # paused: only `guild resume` continues it
         ran = guild("resume", run)
     assert ran.out == "done\n"
 
 
 def test_one_home_has_one_hall_and_any_number_of_readers(guild: Guild, project: Path) -> None:
-    process, run = begin(guild, project)
+    process, run = start_run(guild, project)
     for words in (["run", "scribe", "go"], ["resume", run]):
         ran = guild(*words)
         assert ran.code == 7
@@ -135,7 +135,7 @@ def test_one_home_has_one_hall_and_any_number_of_readers(guild: Guild, project: 
     assert guild("resume", run).code == 0
 
 
-def test_what_has_completed_is_not_resumed(guild: Guild, project: Path) -> None:
+def test_a_completed_run_is_not_resumed(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, DONE)
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
@@ -147,7 +147,7 @@ def test_what_has_completed_is_not_resumed(guild: Guild, project: Path) -> None:
     assert f"Did you mean '{run}'?" in unknown.err
 
 
-def test_what_has_failed_goes_on_from_its_last_step(guild: Guild, project: Path) -> None:
+def test_a_failed_run_resumes_from_its_last_step(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, {"fail": 400})
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -160,7 +160,7 @@ def test_what_has_failed_goes_on_from_its_last_step(guild: Guild, project: Path)
     assert (shown["status"], shown["error"]) == ("completed", None)
 
 
-def test_a_model_that_fails_for_a_moment_is_asked_again(guild: Guild, project: Path) -> None:
+def test_a_transient_model_error_is_retried(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, {"fail": 529}, {"fail": 503}, DONE)
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -170,11 +170,11 @@ def test_a_model_that_fails_for_a_moment_is_asked_again(guild: Guild, project: P
     assert kinds(entries).count("model_answered") == 1
 
 
-# What a run goes on with
+# Resume
 
 
 @pytest.mark.parametrize("change", ["deleted", "changed", "retired", "locked"])
-def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str) -> None:
+def test_a_resumed_run_keeps_its_recorded_worker(guild: Guild, project: Path, change: str) -> None:
     path = put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, ask = run_until_ask(guild)
@@ -190,11 +190,11 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
     assert (ran.code, ran.out) == (0, "done\n"), ran
     assert (project / "notes" / "a.md").read_text() == "one"
     messages = guild("show", run, "--json").json["messages"]
-    assert messages[0] == {"role": "system", "content": "Write what you are told."}
+    assert messages[0] == {"role": "system", "content": "Write the requested lines."}
 
 
 @pytest.mark.req("DO-13")
-def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
+def test_a_resumed_run_obeys_a_stricter_current_rule(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, ask = run_until_ask(guild)
@@ -205,7 +205,7 @@ def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"sandboxes": None}, {"sandboxes": {"notes": {"path": "./notes", "mode": "ro"}}}])
-def test_what_the_worker_no_longer_has_is_not_done(guild: Guild, project: Path, fields: dict[str, Any]) -> None:
+def test_a_resumed_run_does_not_use_a_removed_sandbox(guild: Guild, project: Path, fields: dict[str, Any]) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, ask = run_until_ask(guild)
@@ -215,7 +215,7 @@ def test_what_the_worker_no_longer_has_is_not_done(guild: Guild, project: Path, 
     assert not (project / "notes" / "a.md").exists()
 
 
-def test_a_looser_rule_of_today_does_not(guild: Guild, project: Path) -> None:
+def test_a_resumed_run_ignores_a_looser_current_rule(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, ask = run_until_ask(guild)
@@ -225,7 +225,7 @@ def test_a_looser_rule_of_today_does_not(guild: Guild, project: Path) -> None:
     assert ran.json["asks"][0]["ask"] == ask
 
 
-def test_a_file_that_is_wrong_today_is_not_passed_over(guild: Guild, project: Path) -> None:
+def test_a_run_is_not_resumed_while_its_worker_file_is_invalid(guild: Guild, project: Path) -> None:
     path = put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, _ = run_until_ask(guild)
@@ -240,7 +240,7 @@ def test_a_file_that_is_wrong_today_is_not_passed_over(guild: Guild, project: Pa
 
 @pytest.fixture
 def voice(home: Home, project: Path) -> Path:
-    """A toolbox file, and a worker that uses it and asks first."""
+    """Toolbox file of a worker that asks before it uses the tool."""
     home.toolboxes.mkdir(parents=True)
     path = home.toolboxes / "voice.py"
     path.write_text(TOOLBOX)
@@ -249,7 +249,7 @@ def voice(home: Home, project: Path) -> Path:
     return path
 
 
-def test_a_tool_that_is_another_one_today_stops_the_run(guild: Guild, voice: Path) -> None:
+def test_a_run_is_not_resumed_with_a_changed_tool(guild: Guild, voice: Path) -> None:
     _, run, ask = run_until_ask(guild)
     voice.write_text(TOOLBOX.replace("text: str", "text: str, louder: bool"))
     ran = guild("resume", run)
@@ -261,7 +261,7 @@ def test_a_tool_that_is_another_one_today_stops_the_run(guild: Guild, voice: Pat
     assert "HEY" in model_input(journal(guild, run))
 
 
-def test_a_toolbox_that_is_gone_is_named(guild: Guild, voice: Path) -> None:
+def test_resume_names_a_missing_toolbox(guild: Guild, voice: Path) -> None:
     _, run, _ = run_until_ask(guild)
     voice.unlink()
     ran = guild("resume", run)
@@ -270,7 +270,7 @@ def test_a_toolbox_that_is_gone_is_named(guild: Guild, voice: Path) -> None:
 
 
 @pytest.mark.req("WKR-16")
-def test_the_model_is_shown_the_frozen_prompt_and_tools_after_a_resume(
+def test_the_model_receives_the_recorded_prompt_and_tools_after_a_resume(
     guild: Guild, voice: Path, project: Path
 ) -> None:
     (project / "answers.yaml").write_text(
@@ -295,7 +295,7 @@ def test_the_model_is_shown_the_frozen_prompt_and_tools_after_a_resume(
         assert server.answered_twice == []
 
 
-def test_a_sandbox_that_cannot_be_made_is_told_before_anything_runs(guild: Guild, project: Path) -> None:
+def test_a_sandbox_that_cannot_be_created_is_reported_before_the_run_starts(guild: Guild, project: Path) -> None:
     put_worker(project, sandboxes={"notes": {"path": "./file/notes", "mode": "rw"}})
     put_script(project, DONE)
     (project / "file").write_text("in the way")
@@ -306,7 +306,7 @@ def test_a_sandbox_that_cannot_be_made_is_told_before_anything_runs(guild: Guild
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
-def test_a_project_that_is_gone_is_told(guild: Guild, project: Path, tmp_path: Path) -> None:
+def test_resume_reports_a_missing_project(guild: Guild, project: Path, tmp_path: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, _ = run_until_ask(guild)
@@ -317,8 +317,8 @@ def test_a_project_that_is_gone_is_told(guild: Guild, project: Path, tmp_path: P
     assert "internal error" not in ran.err
 
 
-def test_the_record_of_a_run_is_complete(guild: Guild, project: Path) -> None:
-    """Each entry has its number, kind, key, moment and data; the numbers have no gap."""
+def test_the_journal_of_a_run_is_complete(guild: Guild, project: Path) -> None:
+    """Sequence numbers have no gap, and entries have all fields."""
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, {"call": "nothing_like_it"}, DONE)
     run = guild("run", "scribe", "go", "--output", "json").json["run"]

@@ -1,4 +1,4 @@
-"""Memory across runs: what a run writes, the next run sees; how much of it; and compaction in the background."""
+"""Memory across runs: prompt block, scopes, limits, and compaction in the background."""
 
 from __future__ import annotations
 

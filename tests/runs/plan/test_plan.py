@@ -1,4 +1,4 @@
-"""The plan as a function: of workers that are saved nowhere, without a child process, without a trace."""
+"""Plans of workers in memory: no child process is started and nothing is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.model import RunRequest
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-def worker(name: str = "new", **fields: Any) -> Worker:
+def make_worker(name: str = "new", **fields: Any) -> Worker:
     return worker_from_fields({"name": name, "instructions": "x", **fields})
 
 
-def planned(
+def make_plan(
     project: Path,
     home: Home,
     first: Worker,
@@ -41,7 +41,7 @@ def planned(
     priced: bool = True,
     request: RunRequest | None = None,
 ) -> Plan:
-    """The plan of a worker among others, all of them in memory only."""
+    """Return the plan of an unsaved worker among unsaved workers."""
     by_name = {one.name: one for one in others}
 
     def find(name: str) -> Worker:
@@ -68,8 +68,8 @@ def send(to: str) -> str:
 
 
 @pytest.mark.req("X-16")
-def test_a_worker_that_is_saved_nowhere_has_a_plan(project: Path, home: Home) -> None:
-    found = planned(project, home, worker(tools=["Read"], sandboxes={"out": {"path": "./out", "mode": "rw"}}))
+def test_an_unsaved_worker_has_a_plan(project: Path, home: Home) -> None:
+    found = make_plan(project, home, make_worker(tools=["Read"], sandboxes={"out": {"path": "./out", "mode": "rw"}}))
     assert found.place == "the worker 'new'"
     assert found.line() == "model openai:gpt-5; reads ., ./out; writes ./out; at most 5.00 USD; 150 turns"
     assert found.text().startswith("worker        new (the worker 'new', active)\n")
@@ -78,42 +78,44 @@ def test_a_worker_that_is_saved_nowhere_has_a_plan(project: Path, home: Home) ->
     assert not home.path.exists()
 
 
-def test_a_program_of_others_is_named_with_the_model(project: Path, home: Home) -> None:
-    codex, other = worker(runtime="codex", allow_workers=["other"]), worker("other", runtime="codex")
-    found = planned(project, home, codex, other)
+def test_an_external_runtime_is_named_with_the_model(project: Path, home: Home) -> None:
+    codex, other = make_worker(runtime="codex", allow_workers=["other"]), make_worker("other", runtime="codex")
+    found = make_plan(project, home, codex, other)
     assert found.line().startswith("Codex CLI, model openai:gpt-5; may call other; ")
     assert "may call      other: Codex CLI, model openai:gpt-5; " in found.text()
 
 
-def test_the_same_is_the_same(project: Path, home: Home) -> None:
-    first = worker(tools=["Bash"], allow_workers=["other"])
-    other = worker("other", tools=["WebFetch"])
-    one, two = (planned(project, home, first, other) for _ in range(2))
+def test_two_plans_of_the_same_worker_are_equal(project: Path, home: Home) -> None:
+    first = make_worker(tools=["Bash"], allow_workers=["other"])
+    other = make_worker("other", tools=["WebFetch"])
+    one, two = (make_plan(project, home, first, other) for _ in range(2))
     assert one.text() == two.text()
     assert one.as_dict() == two.as_dict()
 
 
-def test_a_circle_of_workers_ends(project: Path, home: Home) -> None:
-    circle = [worker(name, allow_workers=["a", "b", "c", name]) for name in ("a", "b", "c")]
-    found = planned(project, home, circle[0], *circle)
+def test_workers_that_call_each_other_are_listed_once(project: Path, home: Home) -> None:
+    circle = [make_worker(name, allow_workers=["a", "b", "c", name]) for name in ("a", "b", "c")]
+    found = make_plan(project, home, circle[0], *circle)
     assert [called.name for called in found.calls] == ["b", "c"]
     assert "may call b, c" in found.line()
 
 
-def test_many_workers_that_call_all_others_are_each_seen_once(project: Path, home: Home) -> None:
-    crowd = [worker(f"w{number}", allow_workers="*") for number in range(60)]
+def test_many_workers_that_call_each_other_are_each_visited_once(project: Path, home: Home) -> None:
+    crowd = [make_worker(f"w{number}", allow_workers="*") for number in range(60)]
     assert len(find_callees(crowd[0], lambda name: crowd[0], lambda: crowd)) == 59
 
 
 @pytest.mark.parametrize("reads", ["caller", "callee", "sibling"])
-def test_what_one_reads_another_can_carry_out(project: Path, home: Home, reads: str) -> None:
+def test_the_risk_combines_what_one_worker_reads_and_another_sends(project: Path, home: Home, reads: str) -> None:
     tools = {"caller": ["Read"] if reads == "caller" else [], "callee": ["WebFetch"], "sibling": ["Read"]}
     if reads == "callee":
         tools |= {"caller": ["WebFetch"], "callee": ["Read"]}
-    first = worker("caller", tools=tools["caller"], allow_workers=["callee", "sibling"])
-    others = [worker(name, tools=tools[name]) for name in ("callee", "sibling")]
-    others = others if reads == "sibling" else [others[0], replace(others[1], definition=worker("sibling").definition)]
-    found = planned(project, home, first, *others)
+    first = make_worker("caller", tools=tools["caller"], allow_workers=["callee", "sibling"])
+    others = [make_worker(name, tools=tools[name]) for name in ("callee", "sibling")]
+    others = (
+        others if reads == "sibling" else [others[0], replace(others[1], definition=make_worker("sibling").definition)]
+    )
+    found = make_plan(project, home, first, *others)
     outward = "caller" if reads == "callee" else "callee"
     assert found.risk.is_present is False
     assert found.risk_with_calls is not None
@@ -123,9 +125,9 @@ def test_what_one_reads_another_can_carry_out(project: Path, home: Home, reads: 
     assert {"fs.read", "net"} <= found.reach
 
 
-def test_a_callee_that_accepts_the_risk_says_so(project: Path, home: Home) -> None:
-    first = worker("caller", tools=["Read"], allow_workers=["callee"])
-    found = planned(project, home, first, worker("callee", tools=["WebFetch"], accepts_risk=True))
+def test_the_plan_names_a_callee_that_accepts_the_risk(project: Path, home: Home) -> None:
+    first = make_worker("caller", tools=["Read"], allow_workers=["callee"])
+    found = make_plan(project, home, first, make_worker("callee", tools=["WebFetch"], accepts_risk=True))
     assert found.risk_with_calls is not None
     assert "accepted for WebFetch of callee" in found.risk_with_calls.text
 
@@ -133,37 +135,37 @@ def test_a_callee_that_accepts_the_risk_says_so(project: Path, home: Home) -> No
 @pytest.mark.parametrize(
     "rules", [{"fs.read": {"allowed": False}}, {"Read": {"allowed": False}}, {"fs.write": {"allowed": False}}]
 )
-def test_what_a_rule_forbids_does_not_count(project: Path, home: Home, rules: dict[str, Any]) -> None:
-    """Else the plan would say that a file accepts a risk that nobody takes."""
+def test_a_forbidden_tool_does_not_count_as_a_risk(project: Path, home: Home, rules: dict[str, Any]) -> None:
+    """Otherwise the plan would report an accepted risk that does not exist."""
     reads = {"tools": ["Read"], "tool_rules": rules}
     counts = "fs.write" in rules
-    boss = worker("boss", **reads, allow_workers=["fetcher"])
-    below = planned(project, home, boss, worker("fetcher", tools=["WebFetch"]))
-    above = planned(
-        project, home, worker("boss", tools=["WebFetch"], allow_workers=["reader"]), worker("reader", **reads)
+    boss = make_worker("boss", **reads, allow_workers=["fetcher"])
+    below = make_plan(project, home, boss, make_worker("fetcher", tools=["WebFetch"]))
+    above = make_plan(
+        project, home, make_worker("boss", tools=["WebFetch"], allow_workers=["reader"]), make_worker("reader", **reads)
     )
     for found in (below, above):
         assert found.risk_with_calls is not None
         assert found.risk_with_calls.is_present is counts
         assert "accepted for" not in found.text()
         assert ("none (reads no private files)" in found.risk_with_calls.text) is not counts
-    alone = planned(project, home, worker(tools=["Read", "WebFetch"], tool_rules=rules))
+    alone = make_plan(project, home, make_worker(tools=["Read", "WebFetch"], tool_rules=rules))
     assert alone.risk.is_present is counts
     assert [tool.decision for tool in alone.tools if tool.name == "WebFetch"] == ["ask" if counts else "allow"]
 
 
-def test_one_that_accepts_the_risk_does_not_speak_for_others(project: Path, home: Home) -> None:
-    others = [worker("bold", tools=["WebFetch"], accepts_risk=True), worker("shy", tools=["WebFetch"])]
-    found = planned(project, home, worker("boss", tools=["Read"], allow_workers=["bold", "shy"]), *others)
+def test_a_worker_accepts_the_risk_only_for_itself(project: Path, home: Home) -> None:
+    others = [make_worker("bold", tools=["WebFetch"], accepts_risk=True), make_worker("shy", tools=["WebFetch"])]
+    found = make_plan(project, home, make_worker("boss", tools=["Read"], allow_workers=["bold", "shy"]), *others)
     assert found.risk_with_calls is not None
     assert "asks before each call of WebFetch of shy" in found.risk_with_calls.text
     assert "accepted for WebFetch of bold" in found.risk_with_calls.text
 
 
-def test_what_is_called_spends_the_dollars_of_its_caller(project: Path, home: Home) -> None:
-    boss = worker("boss", limits={"max_budget_usd": 0.5}, allow_workers=["hand", "poor"])
-    poor = worker("poor", limits={"max_budget_usd": 0.1})
-    found = planned(project, home, boss, worker("hand"), poor)
+def test_a_called_worker_shares_the_budget_of_its_caller(project: Path, home: Home) -> None:
+    boss = make_worker("boss", limits={"max_budget_usd": 0.5}, allow_workers=["hand", "poor"])
+    poor = make_worker("poor", limits={"max_budget_usd": 0.1})
+    found = make_plan(project, home, boss, make_worker("hand"), poor)
     assert found.max_cost_usd == 0.5
     assert [called.plan.max_cost_usd for called in found.calls if called.plan] == [None, 0.1]
     assert "hand: model openai:gpt-5; shares the parent's budget; 150 turns" in found.text()
@@ -173,46 +175,46 @@ def test_what_is_called_spends_the_dollars_of_its_caller(project: Path, home: Ho
     ("fields", "most"),
     [({}, None), ({"allow_workers": ["hand"]}, 5.0), ({"tool_rules": {"worker.create": {"allowed": True}}}, 5.0)],
 )
-def test_a_model_without_a_price_keeps_the_budget_for_those_that_it_calls(
+def test_a_worker_without_a_price_has_a_budget_if_it_may_call_workers(
     project: Path, home: Home, fields: dict[str, Any], most: float | None
 ) -> None:
-    found = planned(project, home, worker(model="nobody:none", **fields), worker("hand"), priced=False)
+    found = make_plan(project, home, make_worker(model="nobody:none", **fields), make_worker("hand"), priced=False)
     assert found.max_cost_usd == most
     assert ("no known price" in found.line()) is (most is None)
 
 
-def test_what_a_caller_hands_on_is_in_the_plans_of_those_below(project: Path, home: Home) -> None:
-    boss = worker("boss", model="openai:gpt-5-mini", allow_workers=["hand"])
-    hand = worker("hand", tools=["Read"], tool_rules={"Read": {"approval_required": True}})
+def test_plans_of_callees_inherit_model_mode_and_budget_of_the_request(project: Path, home: Home) -> None:
+    boss = make_worker("boss", model="openai:gpt-5-mini", allow_workers=["hand"])
+    hand = make_worker("hand", tools=["Read"], tool_rules={"Read": {"approval_required": True}})
     request = RunRequest(worker="boss", input="", override_model="openai:gpt-4o", mode="strict", budget=1.0)
-    plans = [planned(project, home, boss, hand, request=one).calls[0].plan for one in (None, request)]
+    plans = [make_plan(project, home, boss, hand, request=one).calls[0].plan for one in (None, request)]
     assert [one.model for one in plans if one] == ["openai:gpt-5-mini", "openai:gpt-4o"]
     assert [one.tools[0].decision for one in plans if one] == ["ask", "refuse"]
     assert [one.max_cost_usd for one in plans if one] == [None, None]
 
 
-def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -> None:
-    first = worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
+def test_the_plan_contains_the_facts_of_the_toolboxes(project: Path, home: Home) -> None:
+    first = make_worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
     facts = WorkerFacts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
-    found = planned(project, home, first, facts={"new": facts})
+    found = make_plan(project, home, first, facts={"new": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
     assert (found.unknown, found.problems) == (("desk",), (PlanProblem("toolbox", "odd"),))
     assert "forbidden: send" in found.text()
-    assert "network       none" in found.text(), "what is refused reaches nothing"
+    assert "network       none" in found.text(), "a refused tool has no network access"
 
 
-def test_a_run_that_ends_at_its_own_limit(project: Path, home: Home) -> None:
-    found = planned(project, home, worker(limits={"max_budget_usd": 1.5, "max_turns": 1, "max_tokens": 100}))
+def test_the_plan_names_the_limits_of_the_worker(project: Path, home: Home) -> None:
+    found = make_plan(project, home, make_worker(limits={"max_budget_usd": 1.5, "max_turns": 1, "max_tokens": 100}))
     assert "limits        at most 1.50 USD; 1 turn; 100 tokens; then fails" in found.text()
 
 
-def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home) -> None:
-    """What is asked before a worker that another one wrote is saved: no child process is started for it."""
+def test_quick_plan_executes_no_code(project: Path, home: Home) -> None:
+    """Quick plans are shown before a created worker is saved, so they must not start a process."""
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mail.py").write_text("1 / 0\n")
     hall = Hall(home, environ={})
     try:
-        new, frame = worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
+        new, frame = make_worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
         found = hall.workers.planner.quick_plan(new, frame)
         assert (found.unknown, found.problems) == (("mail",), ())
         assert "record_decision" in [tool.name for tool in found.tools]

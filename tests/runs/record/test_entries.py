@@ -36,7 +36,7 @@ def test_the_docs_name_every_kind_and_its_fields() -> None:
         assert missing == [], kind
 
 
-def recorded(home: Home) -> list[dict[str, Any]]:
+def read_records(home: Home) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(home.database)) as connection:
         rows = connection.execute("SELECT run, seq, kind, key, at, data FROM journal ORDER BY seq").fetchall()
     names = ("run", "seq", "kind", "key", "at")
@@ -46,7 +46,7 @@ def recorded(home: Home) -> list[dict[str, Any]]:
 def test_a_recorded_run_reads_back_as_it_was_stored(guild: Guild, home: Home, project: Path) -> None:
     make_project(project)
     run = guild("run", "scribe", "hello", "--output", "json").json["run"]
-    records = recorded(home)
+    records = read_records(home)
     kinds = [record["kind"] for record in records]
     assert kinds[:4] == ["assembled", "model_asked", "model_answered", "tool_started"]
     entries = [Entry.from_dict(record) for record in records]
@@ -56,7 +56,7 @@ def test_a_recorded_run_reads_back_as_it_was_stored(guild: Guild, home: Home, pr
     assert [json.loads(line)["kind"] for line in printed] == kinds
 
 
-def test_what_a_run_came_to_by_itself_reads_back() -> None:
+def test_a_paused_entry_with_an_unjudged_result_reads_back() -> None:
     data = Paused(status="paused", pause="user", reason="by the user", unjudged=Unjudged(status="completed", output=1))
     entry: Entry[Payload] = Entry(run="r-1", seq=1, key=None, data=data, at="now")
     assert Entry.from_dict(json.loads(json.dumps(entry.as_dict()))) == entry
@@ -65,7 +65,7 @@ def test_what_a_run_came_to_by_itself_reads_back() -> None:
 @pytest.mark.parametrize(
     ("kind", "data"), [("king", {}), ("said", {}), ("said", {"words": "x", "loud": True}), ("said", ["words"])]
 )
-def test_a_damaged_entry_is_an_error_that_names_it(kind: str, data: Any) -> None:
+def test_a_damaged_entry_raises_an_error_that_names_it(kind: str, data: Any) -> None:
     record = {"run": "r-1", "seq": 7, "kind": kind, "key": None, "data": data, "at": "now"}
     with pytest.raises(InvalidFile, match=r"entry 7 .* of run r-1"):
         Entry.from_dict(record)

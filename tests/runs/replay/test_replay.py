@@ -1,4 +1,4 @@
-"""`guild replay`: the same run again, offline, on its record; and what it says when something is not the same."""
+"""`guild replay`: repeat a run offline from its journal, and report the first difference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ workers:
 """
 WORKER = """name: clerk
 instructions: |
-  Enter what you are told.
+  Enter the requested lines.
   Be neat.
 model: script:answers.yaml
 toolboxes: [desk]
@@ -91,7 +91,7 @@ def read() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """A project and a home with one recorded run, used by many tests: each leaves it as it was."""
+    """A project and a home with one recorded run. Many tests share it, and each restores it."""
 
     project: Path
     home: Path
@@ -113,13 +113,13 @@ class Place:
         with closing(sqlite3.connect(self.home / "hall.db", timeout=5, isolation_level=None)) as connection:
             return connection.execute(query, values).fetchall()
 
-    def everything(self) -> dict[str, list[Any]]:
-        """Every row of every table."""
+    def read_tables(self) -> dict[str, list[Any]]:
+        """Return every row of every table."""
         tables = [name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {table: self.rows(f'SELECT * FROM "{table}"') for table in tables}  # noqa: S608
 
     def entry(self, kind: str, key: str | None = None) -> tuple[int, dict[str, Any]]:
-        """The first entry of a kind: its step and its data."""
+        """Return step and data of the first entry of a kind."""
         found = self.rows(
             "SELECT seq, data FROM journal WHERE kind = ? AND (key = ? OR ? IS NULL) ORDER BY seq", kind, key, key
         )
@@ -129,7 +129,7 @@ class Place:
         self.rows("UPDATE journal SET data = ? WHERE seq = ?", json.dumps(data), seq)
 
     def change(self, name: str, old: str, new: str) -> None:
-        """Edits a file of the project or of the home."""
+        """Edit a file of the project or of the home."""
         path = next(folder / name for folder in (self.project, self.home) if (folder / name).exists())
         text = path.read_text()
         assert old in text
@@ -137,7 +137,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Place:
+def recorded_place(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Place:
     folder = tmp_path_factory.mktemp("replay")
     place = Place(folder / "project", folder / "home", Guild(warm, folder, measured=True))
     (place.project / "workers").mkdir(parents=True)
@@ -155,12 +155,14 @@ def made(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Place:
 
 
 @pytest.fixture
-def place(made: Place) -> Generator[Place]:
-    """The recorded run, put back as it was after the test."""
-    places = [path for folder in (made.project, made.home) for path in folder.rglob("*") if path.is_file()]
+def place(recorded_place: Place) -> Generator[Place]:
+    """Recorded run, restored after the test."""
+    places = [
+        path for folder in (recorded_place.project, recorded_place.home) for path in folder.rglob("*") if path.is_file()
+    ]
     before = {path: path.read_bytes() for path in places}
-    yield made
-    for folder in (made.project, made.home):
+    yield recorded_place
+    for folder in (recorded_place.project, recorded_place.home):
         for path in folder.rglob("*"):
             if path.is_file() and path not in before:
                 path.unlink()
@@ -169,20 +171,20 @@ def place(made: Place) -> Generator[Place]:
 
 
 @pytest.mark.req("X-1")
-def test_an_unchanged_run_is_the_same_and_touches_nothing(place: Place) -> None:
-    before, book = place.everything(), place.book
+def test_an_unchanged_run_matches_and_nothing_is_written(place: Place) -> None:
+    before, book = place.read_tables(), place.book
     ran = place.guild("replay", place.run)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == f"Replay matches the recording ({len(before['journal'])} steps).\n"
-    assert place.everything() == before
+    assert place.read_tables() == before
     assert place.book == book == ["one", "letter"]
-    told = place.guild("replay", place.run, "--json").json
-    assert (told["same"], told["step"], told["difference"]) == (True, None, None)
+    result = place.guild("replay", place.run, "--json").json
+    assert (result["same"], result["step"], result["difference"]) == (True, None, None)
 
 
 @pytest.mark.req("X-1")
 def test_a_replay_needs_no_provider(project: Path, guild: Guild, tmp_path: Path) -> None:
-    """The run is recorded over real HTTP; then the server is gone and so is the key, and the replay does not notice."""
+    """Record over real HTTP, then replay without server and key."""
     put_worker(project, model="anthropic:claude-sonnet-4-5", tool_rules={})
     script = tmp_path / "wire.yaml"
     script.write_text(json.dumps({"workers": {"scribe": [[{"calls": [WRITE, OTHER]}, DONE]]}}))
@@ -197,160 +199,160 @@ def test_a_replay_needs_no_provider(project: Path, guild: Guild, tmp_path: Path)
     assert not (project / "notes" / "a.md").exists()
 
 
-# What is not as it was: the files of today
+# Changed files
 
 
-def tightened(place: Place) -> None:
+def require_approval(place: Place) -> None:
     place.change("workers/clerk.yaml", "tool_rules:\n", "tool_rules:\n  enter: {approval_required: true}\n")
 
 
-def forbidden(place: Place) -> None:
+def forbid_writes(place: Place) -> None:
     place.change("workers/clerk.yaml", "tool_rules:\n", "tool_rules:\n  fs.write: {allowed: false}\n")
 
 
-def no_approval(place: Place) -> None:
+def remove_approval(place: Place) -> None:
     place.change("workers/clerk.yaml", "  send: {approval_required: true}\n", "")
 
 
-def permitted(place: Place) -> None:
+def allow_burn(place: Place) -> None:
     place.change("workers/clerk.yaml", "  burn: {allowed: false}\n", "")
 
 
-def asked_instead(place: Place) -> None:
+def ask_before_burn(place: Place) -> None:
     place.change("workers/clerk.yaml", "burn: {allowed: false}", "burn: {approval_required: true}")
 
 
-def other_prompt(place: Place) -> None:
+def change_prompt(place: Place) -> None:
     place.change("workers/clerk.yaml", "Be neat.", "Be quick.")
 
 
-def other_description(place: Place) -> None:
+def change_description(place: Place) -> None:
     place.change("toolboxes/desk.py", "Send a letter.", "Send a parcel.")
 
 
-def other_input(place: Place) -> None:
+def change_parameters(place: Place) -> None:
     place.change("toolboxes/desk.py", "def send(line: str)", "def send(line: str, copies: int = 1)")
 
 
-def other_tool(place: Place) -> None:
+def rename_tool(place: Place) -> None:
     place.change("toolboxes/desk.py", "def read(", "def skim(")
 
 
-def fewer_tools(place: Place) -> None:
+def remove_tools(place: Place) -> None:
     place.change("workers/clerk.yaml", "toolboxes: [desk]", "toolboxes: []")
     place.change("workers/clerk.yaml", WORKER[WORKER.index("tool_rules") :], "")
 
 
-def other_schema(place: Place) -> None:
+def change_schema(place: Place) -> None:
     place.change("report.json", '"string"', '"number"')
 
 
-def no_schema(place: Place) -> None:
+def remove_schema(place: Place) -> None:
     place.change("workers/clerk.yaml", "output_schema_ref: report.json\n", "")
 
 
 @pytest.mark.req("X-1")
 @pytest.mark.parametrize(
-    ("change", "kind", "key", "said"),
+    ("change", "kind", "key", "expected"),
     [
-        (other_prompt, "assembled", None, ["the system prompt changed", "- Be neat.", "+ Be quick."]),
-        (other_description, "assembled", None, ["the tools of the model", "letter", "parcel"]),
-        (other_input, "assembled", None, ["the tools of the model", "copies"]),
-        (other_tool, "assembled", None, ["the tools of the model", "read", "skim"]),
-        (fewer_tools, "assembled", None, ["the tools of the model"]),
-        (other_schema, "assembled", None, ["the output schema", '-    "type": "string"', '+    "type": "number"']),
-        (no_schema, "assembled", None, ["the output schema"]),
-        (tightened, "tool_started", "m1/call_0_0", ["enter was allowed; now it needs approval", "'enter'"]),
-        (forbidden, "tool_started", "m1/call_0_0", ["enter was allowed; now it is refused", "'fs.write'"]),
-        (no_approval, "tool_started", "m1/call_0_1", ["send needed approval; now it needs none"]),
-        (permitted, "tool_refused", "m1/call_0_2", ["burn was refused", "now it is allowed"]),
-        (asked_instead, "tool_refused", "m1/call_0_2", ["burn was refused", "now it needs approval"]),
+        (change_prompt, "assembled", None, ["the system prompt changed", "- Be neat.", "+ Be quick."]),
+        (change_description, "assembled", None, ["the tools of the model", "letter", "parcel"]),
+        (change_parameters, "assembled", None, ["the tools of the model", "copies"]),
+        (rename_tool, "assembled", None, ["the tools of the model", "read", "skim"]),
+        (remove_tools, "assembled", None, ["the tools of the model"]),
+        (change_schema, "assembled", None, ["the output schema", '-    "type": "string"', '+    "type": "number"']),
+        (remove_schema, "assembled", None, ["the output schema"]),
+        (require_approval, "tool_started", "m1/call_0_0", ["enter was allowed; now it needs approval", "'enter'"]),
+        (forbid_writes, "tool_started", "m1/call_0_0", ["enter was allowed; now it is refused", "'fs.write'"]),
+        (remove_approval, "tool_started", "m1/call_0_1", ["send needed approval; now it needs none"]),
+        (allow_burn, "tool_refused", "m1/call_0_2", ["burn was refused", "now it is allowed"]),
+        (ask_before_burn, "tool_refused", "m1/call_0_2", ["burn was refused", "now it needs approval"]),
     ],
 )
-def test_what_has_changed_since_is_shown_with_its_step(
-    place: Place, change: Callable[[Place], None], kind: str, key: str | None, said: list[str]
+def test_a_change_is_reported_with_its_step(
+    place: Place, change: Callable[[Place], None], kind: str, key: str | None, expected: list[str]
 ) -> None:
     change(place)
-    before, book = place.everything(), place.book
-    told = place.guild("replay", place.run, "--json")
-    assert told.code == 1, told
-    assert told.json["step"] == place.entry(kind, key)[0]
-    for text in said:
-        assert text in told.json["difference"]
-    assert (place.everything(), place.book) == (before, book)
+    before, book = place.read_tables(), place.book
+    result = place.guild("replay", place.run, "--json")
+    assert result.code == 1, result
+    assert result.json["step"] == place.entry(kind, key)[0]
+    for text in expected:
+        assert text in result.json["difference"]
+    assert (place.read_tables(), place.book) == (before, book)
 
 
-def test_a_difference_is_shown_to_a_person(place: Place) -> None:
-    other_prompt(place)
+def test_a_difference_is_printed_as_text(place: Place) -> None:
+    change_prompt(place)
     ran = place.guild("replay", place.run)
     assert ran.code == 1
     assert ran.out == (f"{place.run} differs at step 0.\nthe system prompt changed\n- Be neat.\n+ Be quick.\n")
 
 
-def test_a_rule_that_no_call_met_makes_no_difference(place: Place) -> None:
+def test_a_rule_that_no_call_matches_makes_no_difference(place: Place) -> None:
     place.change("workers/clerk.yaml", "tool_rules:\n", "tool_rules:\n  net: {allowed: false}\n")
     assert place.guild("replay", place.run).code == 0
 
 
-def test_a_worker_that_is_gone_is_replayed_as_it_was(place: Place) -> None:
+def test_a_deleted_worker_is_replayed_from_the_journal(place: Place) -> None:
     (place.project / "workers" / "clerk.yaml").rename(place.project / "clerk.txt")
     assert place.guild("replay", place.run).code == 0
     (place.project / "clerk.txt").rename(place.project / "workers" / "clerk.yaml")
 
 
-def test_a_toolbox_that_is_gone_is_told(place: Place) -> None:
+def test_a_missing_toolbox_is_reported(place: Place) -> None:
     (place.home / "toolboxes" / "desk.py").unlink()
     ran = place.guild("replay", place.run)
     assert ran.code == 1
     assert "unknown toolbox 'desk'" in ran.err
 
 
-# What is not as it was: the record itself
+# Changed journal
 
 
-def edited_result(place: Place) -> int:
+def edit_result(place: Place) -> int:
     seq, data = place.entry("tool_ended", "m1/call_0_0")
     data["result"]["content"][0]["text"] = "entered nothing"
     place.change_entry(seq, data)
-    return _step(place, "model_asked", "m2")
+    return _find_step(place, "model_asked", "m2")
 
 
-def edited_refusal(place: Place) -> int:
+def edit_refusal(place: Place) -> int:
     seq, data = place.entry("tool_refused", "m1/call_0_3")
     data["result"]["content"][0]["text"] = "No."
     place.change_entry(seq, data)
     return seq
 
 
-def edited_text(place: Place) -> int:
+def edit_text(place: Place) -> int:
     seq, data = place.entry("model_answered", "m1")
     data["response"]["parts"][0]["content"] = "I end."
     place.change_entry(seq, data)
-    return _step(place, "model_asked", "m2")
+    return _find_step(place, "model_asked", "m2")
 
 
-def edited_arguments(place: Place) -> int:
+def edit_arguments(place: Place) -> int:
     seq, data = place.entry("model_answered", "m1")
     data["response"]["parts"][1]["args"] = {"line": "nothing"}
     place.change_entry(seq, data)
-    return _step(place, "tool_started", "m1/call_0_0")
+    return _find_step(place, "tool_started", "m1/call_0_0")
 
 
-def dropped_call(place: Place) -> int:
+def drop_call(place: Place) -> int:
     seq, data = place.entry("model_answered", "m1")
     del data["response"]["parts"][1]
     place.change_entry(seq, data)
-    return _step(place, "tool_started", "m1/call_0_0")
+    return _find_step(place, "tool_started", "m1/call_0_0")
 
 
-def dropped_calls(place: Place) -> int:
+def drop_calls(place: Place) -> int:
     seq, data = place.entry("model_answered", "m1")
     data["response"]["parts"] = place.entry("model_answered", "m2")[1]["response"]["parts"]
     place.change_entry(seq, data)
     return seq + 1
 
 
-def added_call(place: Place) -> int:
+def add_call(place: Place) -> int:
     seq, data = place.entry("model_answered", "m1")
     part = data["response"]["parts"][1]
     data["response"]["parts"].append({**part, "tool_call_id": "call_0_9"})
@@ -358,53 +360,53 @@ def added_call(place: Place) -> int:
     return seq
 
 
-def edited_result_of_the_run(place: Place) -> int:
+def edit_run_result(place: Place) -> int:
     seq, data = place.entry("model_answered", "m2")
     data["response"]["parts"][0]["args"] = {"report": "nothing entered"}
     place.change_entry(seq, data)
-    return _step(place, "ended")
+    return _find_step(place, "ended")
 
 
-def edited_end(place: Place) -> int:
+def edit_end(place: Place) -> int:
     seq, data = place.entry("ended")
     place.change_entry(seq, {**data, "output": {"report": "more"}})
     return seq
 
 
-def edited_failure(place: Place) -> int:
+def fail_run(place: Place) -> int:
     seq, data = place.entry("ended")
     place.change_entry(seq, {**data, "status": "failed", "error": {"code": "model_failed", "message": "no"}})
     return seq
 
 
-def no_answer(place: Place) -> int:
+def drop_answer(place: Place) -> int:
     place.rows("DELETE FROM journal WHERE kind = 'model_answered' AND key = 'm2'")
-    return _step(place, "model_asked", "m2")
+    return _find_step(place, "model_asked", "m2")
 
 
-def no_question(place: Place) -> int:
+def drop_model_call(place: Place) -> int:
     place.rows("DELETE FROM journal WHERE key = 'm2'")
-    return _step(place, "ended")
+    return _find_step(place, "ended")
 
 
-def no_end_of_a_call(place: Place) -> int:
+def drop_call_end(place: Place) -> int:
     place.rows("DELETE FROM journal WHERE kind = 'tool_ended' AND key = 'm1/call_0_0'")
-    return _step(place, "tool_started", "m1/call_0_0")
+    return _find_step(place, "tool_started", "m1/call_0_0")
 
 
-def unreadable_answer(place: Place) -> int:
+def corrupt_answer(place: Place) -> int:
     seq, data = place.entry("model_answered", "m1")
     place.change_entry(seq, {**data, "response": {"kind": "response", "parts": "none"}})
     return seq
 
 
-def unreadable_result(place: Place) -> int:
+def corrupt_result(place: Place) -> int:
     seq, _ = place.entry("tool_ended", "m1/call_0_0")
     place.change_entry(seq, {"result": {"content": [{"type": "song"}]}})
     return seq
 
 
-def _step(place: Place, kind: str, key: str | None = None) -> int:
+def _find_step(place: Place, kind: str, key: str | None = None) -> int:
     return place.entry(kind, key)[0]
 
 
@@ -412,119 +414,119 @@ def _step(place: Place, kind: str, key: str | None = None) -> int:
 @pytest.mark.parametrize(
     "edit",
     [
-        edited_result,
-        edited_refusal,
-        edited_text,
-        edited_arguments,
-        dropped_call,
-        dropped_calls,
-        added_call,
-        edited_result_of_the_run,
-        edited_end,
-        edited_failure,
-        no_answer,
-        no_question,
-        no_end_of_a_call,
-        unreadable_answer,
-        unreadable_result,
+        edit_result,
+        edit_refusal,
+        edit_text,
+        edit_arguments,
+        drop_call,
+        drop_calls,
+        add_call,
+        edit_run_result,
+        edit_end,
+        fail_run,
+        drop_answer,
+        drop_model_call,
+        drop_call_end,
+        corrupt_answer,
+        corrupt_result,
     ],
 )
-def test_a_record_that_does_not_fit_itself_is_shown(place: Place, edit: Callable[[Place], int]) -> None:
+def test_an_inconsistent_journal_is_reported(place: Place, edit: Callable[[Place], int]) -> None:
     step = edit(place)
-    told = place.guild("replay", place.run, "--json")
-    assert told.code == 1, told
-    assert told.json["step"] == step, told.json
-    assert told.json["difference"]
+    result = place.guild("replay", place.run, "--json")
+    assert result.code == 1, result
+    assert result.json["step"] == step, result.json
+    assert result.json["difference"]
 
 
-def test_of_two_differences_the_first_on_record_is_shown(place: Place) -> None:
-    edited_end(place)
-    no_approval(place)
-    forbidden(place)
-    told = place.guild("replay", place.run, "--json").json
-    assert told["step"] == _step(place, "tool_started", "m1/call_0_0")
+def test_of_several_differences_the_first_is_reported(place: Place) -> None:
+    edit_end(place)
+    remove_approval(place)
+    forbid_writes(place)
+    result = place.guild("replay", place.run, "--json").json
+    assert result["step"] == _find_step(place, "tool_started", "m1/call_0_0")
 
 
-# Runs that did not go well
+# Runs with limits, asks and errors
 
 
-def replayed(guild: Guild, run: str) -> None:
+def check_replay(guild: Guild, run: str) -> None:
     ran = guild("replay", run)
     assert ran.code == 0, ran
 
 
 @pytest.mark.req("X-1")
-def test_a_run_that_met_a_limit_and_went_on(guild: Guild, project: Path) -> None:
+def test_a_run_that_was_resumed_after_a_limit_is_replayed(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={})
     put_script(project, WRITE, OTHER, DONE)
     ran = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json")
     assert ran.code == 5
-    replayed(guild, ran.json["run"])
+    check_replay(guild, ran.json["run"])
     assert guild("resume", ran.json["run"], "--max-turns", "2").code == 5
-    replayed(guild, ran.json["run"])
+    check_replay(guild, ran.json["run"])
     assert guild("resume", ran.json["run"], "--max-turns", "9").code == 0
-    replayed(guild, ran.json["run"])
+    check_replay(guild, ran.json["run"])
 
 
 @pytest.mark.req("X-1")
 @pytest.mark.parametrize("choice", ["yes", "no", "always"])
-def test_a_run_that_asked(guild: Guild, project: Path, choice: str) -> None:
-    """While it waits, and after the answer; the rule that made it ask is part of what is compared."""
+def test_a_run_that_asked_is_replayed(guild: Guild, project: Path, choice: str) -> None:
+    """Compare while the run waits, after changes of the rule, and after the answer."""
     worker = put_worker(project)
     put_script(project, {"calls": [WRITE, OTHER]}, WRITE, DONE)
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 4
     run = ran.json["run"]
-    replayed(guild, run)
+    check_replay(guild, run)
     text = worker.read_text()
     worker.write_text(text.replace("approval_required", "allowed"))
-    told = guild("replay", run, "--json")
-    assert (told.code, told.json["step"]) == (1, 3)
-    assert "needed approval; now it needs none" in told.json["difference"]
+    result = guild("replay", run, "--json")
+    assert (result.code, result.json["step"]) == (1, 3)
+    assert "needed approval; now it needs none" in result.json["difference"]
     worker.write_text(text.replace('"approval_required": true', '"allowed": false'))
-    told = guild("replay", run, "--json")
-    assert (told.code, told.json["step"]) == (1, 3)
-    assert "waited for approval; now it is refused" in told.json["difference"]
+    result = guild("replay", run, "--json")
+    assert (result.code, result.json["step"]) == (1, 3)
+    assert "waited for approval; now it is refused" in result.json["difference"]
     worker.write_text(text)
     while ran.code == 4:
         ran = guild("answer", ran.json["asks"][0]["ask"], choice, "--note", "so be it", "--output", "json")
     assert ran.code == 0
-    replayed(guild, run)
+    check_replay(guild, run)
 
 
 @pytest.mark.req("X-1")
-def test_a_run_that_nobody_answered(guild: Guild, project: Path) -> None:
+def test_a_run_whose_approval_timed_out_is_replayed(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={"fs.write": {"approval_required": True, "timeout": 0.01}})
     put_script(project, WRITE, {"expect": "Approval timed out", **DONE})
     ran = guild("run", "scribe", "go", "--output", "json")
     while ran.code == 4:
         ran = guild("resume", ran.json["run"], "--output", "json")
     assert ran.code == 0, ran
-    replayed(guild, ran.json["run"])
+    check_replay(guild, ran.json["run"])
 
 
 @pytest.mark.req("X-1")
 @pytest.mark.parametrize("mode", ["--approve-all", "--strict"])
-def test_a_run_in_which_nobody_was_to_be_asked(guild: Guild, project: Path, mode: str) -> None:
+def test_a_run_with_an_approval_mode_is_replayed(guild: Guild, project: Path, mode: str) -> None:
     worker = put_worker(project)
     put_script(project, WRITE, DONE)
     ran = guild("run", "scribe", "go", mode, "--output", "json")
     assert ran.code == 0
-    replayed(guild, ran.json["run"])
+    check_replay(guild, ran.json["run"])
     worker.write_text(worker.read_text().replace("approval_required", "allowed"))
-    told = guild("replay", ran.json["run"], "--json")
-    assert (told.code, told.json["step"]) == (1, 3), told
-    assert "now it" in told.json["difference"]
+    result = guild("replay", ran.json["run"], "--json")
+    assert (result.code, result.json["step"]) == (1, 3), result
+    assert "now it" in result.json["difference"]
 
 
-def test_approval_that_everything_would_get_is_still_a_change(guild: Guild, project: Path) -> None:
+def test_a_new_approval_rule_is_a_difference_despite_approve_all(guild: Guild, project: Path) -> None:
     worker = put_worker(project, tool_rules={})
     put_script(project, WRITE, DONE)
     run = guild("run", "scribe", "go", "--approve-all", "--output", "json").json["run"]
     put_worker(project)
-    told = guild("replay", run, "--json")
-    assert (told.code, told.json["step"]) == (1, 3), told
-    assert "needed no approval; now it does" in told.json["difference"]
+    result = guild("replay", run, "--json")
+    assert (result.code, result.json["step"]) == (1, 3), result
+    assert "needed no approval; now it does" in result.json["difference"]
     assert worker.exists()
 
 
@@ -538,15 +540,15 @@ def test_approval_that_everything_would_get_is_still_a_change(guild: Guild, proj
         ([WRITE, {"expect": "never", **DONE}], "script_mismatch"),
     ],
 )
-def test_a_run_that_failed(guild: Guild, project: Path, answers: list[Any], code: str) -> None:
+def test_a_failed_run_is_replayed(guild: Guild, project: Path, answers: list[Any], code: str) -> None:
     put_worker(project, tool_rules={})
     put_script(project, *answers)
     ran = guild("run", "scribe", "go", "--output", "json")
     assert (ran.code, ran.json["error"]["code"]) == (1, code)
-    replayed(guild, ran.json["run"])
+    check_replay(guild, ran.json["run"])
 
 
-def test_a_run_that_is_not_there(guild: Guild, project: Path) -> None:
+def test_an_unknown_run_is_not_found(guild: Guild, project: Path) -> None:
     assert guild("replay", "r-2222222222").code == 3
     assert guild("replay", "../hall.db").code == 3
 
@@ -556,7 +558,7 @@ def test_a_run_that_is_not_there(guild: Guild, project: Path) -> None:
 
 @pytest.mark.req("X-1")
 def test_a_recording_answers_for_a_new_run(place: Place) -> None:
-    """The answers are the recorded ones; the tools are called anew, and the person is asked anew."""
+    """Recorded answers are used, but tools are called and the user is asked again."""
     (place.project / "answers.yaml").write_text("workers: {}")
     started = place.guild("run", "clerk", "go", "--override-model", f"replay:{place.run}", "--output", "json")
     assert started.code == 4, started
@@ -568,7 +570,7 @@ def test_a_recording_answers_for_a_new_run(place: Place) -> None:
     assert place.guild("replay", ended.json["run"]).code == 0
 
 
-def test_a_recording_that_has_no_more_answers(guild: Guild, project: Path) -> None:
+def test_a_recording_without_further_answers_fails_the_run(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={})
     put_script(project, WRITE, DONE)
     run = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json").json["run"]
@@ -582,7 +584,7 @@ def test_a_recording_that_has_no_more_answers(guild: Guild, project: Path) -> No
     ("version", "code"),
     [(None, "runtime_missing"), ("1.0.0", "runtime_outdated"), ("who knows", "runtime_unusable")],
 )
-def test_a_program_that_will_not_do_is_an_error_and_no_difference(
+def test_an_unusable_runtime_is_an_error_and_not_a_difference(
     guild: Guild, project: Path, version: str | None, code: str
 ) -> None:
     put_worker(project, tool_rules=None)
@@ -593,7 +595,7 @@ def test_a_program_that_will_not_do_is_an_error_and_no_difference(
     if version is not None:
         program.write_text(f"#!/bin/sh\necho {version}\n")
         program.chmod(0o755)
-    told = guild("replay", run, "--json", env={"GUILDHALL_CLAUDE": str(program)})
-    assert (told.code, told.json["error"]["code"]) == (1, code)
-    assert "differs" not in told.out + told.err
-    assert "pip install 'guildhall[claude]'" in told.err
+    result = guild("replay", run, "--json", env={"GUILDHALL_CLAUDE": str(program)})
+    assert (result.code, result.json["error"]["code"]) == (1, code)
+    assert "differs" not in result.out + result.err
+    assert "pip install 'guildhall[claude]'" in result.err

@@ -1,4 +1,4 @@
-"""`guild script`: what is recorded can be run again as a script, and what a script cannot hold is said."""
+"""`guild script`: export a run as a script that passes as a test, and report what a script cannot contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict
-from guildhall.core.frame import RecordedFrame
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 READ = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "a.md"}}
 
 
-def recorded(guild: Guild, run: str, *, passes: bool = True) -> Script:
-    """The run as a script, which passes as a test."""
+def export_and_test(guild: Guild, run: str, *, passes: bool = True) -> Script:
+    """Export the run as a script, run it as a test and return it."""
     path = Path("tests") / f"{run}.yaml"
     written = guild("script", run, "--out", path)
     assert written.code == 0, written
@@ -60,7 +60,7 @@ def recorded(guild: Guild, run: str, *, passes: bool = True) -> Script:
     return yaml.validate(Script, yaml.read(path))
 
 
-def ran(guild: Guild, project: Path, *answers: dict[str, Any], words: Sequence[str] = (), **fields: Any) -> Ran:
+def run_answers(guild: Guild, project: Path, *answers: dict[str, Any], words: Sequence[str] = (), **fields: Any) -> Ran:
     put_worker(project, **{"tool_rules": None, **fields})
     put_script(project, *answers)
     return guild("run", "scribe", "go", "--output", "json", *words)
@@ -69,8 +69,8 @@ def ran(guild: Guild, project: Path, *answers: dict[str, Any], words: Sequence[s
 # Runs of every kind become tests that pass
 
 
-@pytest.mark.parametrize("said", ["done", "fail", "again"])
-def test_a_call_that_was_cut_off_is_made_by_the_test(guild: Guild, project: Path, said: str) -> None:
+@pytest.mark.parametrize("reply", ["done", "fail", "again"])
+def test_an_interrupted_call_is_made_by_the_test(guild: Guild, project: Path, reply: str) -> None:
     slow = {"call": "Bash", "with": {"command": "test -e quick || sleep 60; echo slept"}}
     put_worker(project, tool_rules=None, tools=["Bash"])
     put_script(project, slow, DONE)
@@ -82,20 +82,20 @@ def test_a_call_that_was_cut_off_is_made_by_the_test(guild: Guild, project: Path
     process.wait(5)
     (project / "quick").touch()
     doubt = guild("resume", run, "--output", "json").json["asks"][0]["ask"]
-    assert guild("answer", doubt, said).code == 0
-    script = recorded(guild, run)
+    assert guild("answer", doubt, reply).code == 0
+    script = export_and_test(guild, run)
     (answers,) = script.workers["scribe"]
     assert [answer.sent for answer in answers] == [None, None]
     assert "a call of Bash that was cut off" in guild("script", run).err
 
 
 @pytest.mark.req("X-17")
-def test_a_run_becomes_a_test_that_passes_although_its_work_is_done(guild: Guild, project: Path) -> None:
+def test_a_run_becomes_a_test_that_passes_although_its_files_exist(guild: Guild, project: Path) -> None:
     (project / "notes").mkdir()
     (project / "notes" / "b.md").write_text("as it was\n")
     read = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "b.md"}}
-    done = ran(guild, project, WRITE, read, OTHER, READ, {"say": "two\nlines"})
-    script = recorded(guild, done.json["run"])
+    done = run_answers(guild, project, WRITE, read, OTHER, READ, {"say": "two\nlines"})
+    script = export_and_test(guild, done.json["run"])
     assert script.test is not None
     assert script.test.files == {"notes/a.md": None, "notes/b.md": "as it was\n"}
     assert script.test.output == "two\nlines"
@@ -109,7 +109,7 @@ def test_a_run_becomes_a_test_that_passes_although_its_work_is_done(guild: Guild
     assert (project / "notes" / "b.md").read_text() == "two"
 
 
-def test_a_file_that_the_run_saw_only_in_part_is_not_part_of_the_test(guild: Guild, project: Path) -> None:
+def test_a_file_that_was_read_only_in_part_is_left_out(guild: Guild, project: Path) -> None:
     (project / "wide.txt").write_text("x" * 5000 + "\n")
     (project / "whole.txt").write_text("one\n\ttwo\n")
     reads = [{"call": "Read", "with": {"file_path": name}} for name in ("wide.txt", "whole.txt")]
@@ -118,7 +118,7 @@ def test_a_file_that_the_run_saw_only_in_part_is_not_part_of_the_test(guild: Gui
         {"call": "Edit", "with": {"file_path": "whole.txt", "old_string": "two", "new_string": "three"}},
     ]
     box = {"all": {"path": ".", "mode": "rw"}}
-    done = ran(guild, project, {"calls": reads}, {"calls": edits}, DONE, tools=["Read", "Edit"], sandboxes=box)
+    done = run_answers(guild, project, {"calls": reads}, {"calls": edits}, DONE, tools=["Read", "Edit"], sandboxes=box)
     written = guild("script", done.json["run"])
     assert "the content of wide.txt before the run" in written.err + written.out
     test = yaml.validate(Script, yaml.parse(Path("x.yaml"), written.out)).test
@@ -127,7 +127,7 @@ def test_a_file_that_the_run_saw_only_in_part_is_not_part_of_the_test(guild: Gui
 
 
 @pytest.mark.req("X-17")
-def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
+def test_approvals_and_denials_are_exported_with_their_notes(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, {"calls": [WRITE, OTHER]}, WRITE, DONE)
     _, run, first = run_until_ask(guild)
@@ -135,7 +135,7 @@ def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     guild("answer", second, "no", "--note", "not b: that is mine")
     guild("answer", first, "always")
     guild("resume", run)
-    script = recorded(guild, run)
+    script = export_and_test(guild, run)
     assert script.test is not None
     assert [(reply.tool, reply.answer, reply.note) for reply in script.test.answers] == [
         ("sandbox_write_text", "always", None),
@@ -147,12 +147,14 @@ def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     ]
 
 
-def test_an_approval_that_timed_out(guild: Guild, project: Path) -> None:
-    done = ran(guild, project, WRITE, DONE, tool_rules={"fs.write": {"approval_required": True, "timeout": "0.2s"}})
+def test_a_timed_out_approval_is_exported(guild: Guild, project: Path) -> None:
+    done = run_answers(
+        guild, project, WRITE, DONE, tool_rules={"fs.write": {"approval_required": True, "timeout": "0.2s"}}
+    )
     if done.json["status"] == "waiting":
-        time.sleep(0.2)  # until nobody has answered in time
+        time.sleep(0.2)  # longer than the approval timeout
         guild("resume", done.json["run"])
-    script = recorded(guild, done.json["run"])
+    script = export_and_test(guild, done.json["run"])
     assert script.test is not None
     assert [reply.answer for reply in script.test.answers] == ["timeout"]
 
@@ -180,66 +182,66 @@ def test_an_approval_that_timed_out(guild: Guild, project: Path) -> None:
         ([{"call": "record_decision", "with": {"question": "a", "decision": "b", "reasoning": "c"}}, DONE], {}, [], 0),
     ],
 )
-def test_runs_of_every_kind(
+def test_runs_with_errors_limits_and_modes_become_passing_tests(
     guild: Guild, project: Path, answers: list[Any], fields: dict[str, Any], words: list[str], code: int
 ) -> None:
-    done = ran(guild, project, *answers, words=words, **fields)
+    done = run_answers(guild, project, *answers, words=words, **fields)
     assert done.code == code, done
-    recorded(guild, done.json["run"])
+    export_and_test(guild, done.json["run"])
 
 
-def test_a_limit_that_a_person_raised(guild: Guild, project: Path) -> None:
+def test_a_raised_limit_is_exported(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, READ | {"usage": {"input": 300_000, "output": 10}}, DONE)
     waiting = guild("run", "scribe", "go", "--budget", "1", "--output", "json")
     assert waiting.json["status"] == "waiting"
     assert guild("answer", waiting.json["asks"][0]["ask"], "2.50").code == 0
-    script = recorded(guild, waiting.json["run"])
+    script = export_and_test(guild, waiting.json["run"])
     assert script.test is not None
     assert [(reply.limit, reply.answer) for reply in script.test.answers] == [("budget", "2.50")]
 
 
-def test_an_output_schema_with_a_miss(guild: Guild, project: Path) -> None:
+def test_an_output_schema_mismatch_is_exported(guild: Guild, project: Path) -> None:
     schema = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
     (project / "report.json").write_text(json.dumps(schema))
     both = {"calls": [{"call": OUTPUT_TOOL, "with": {"score": "x"}}, READ]}
     text = {"call": OUTPUT_TOOL, "with": "not json"}
-    done = ran(
+    done = run_answers(
         guild, project, {"output": {"score": "seven"}}, both, {"output": {"score": 7}}, output_schema_ref="report.json"
     )
-    assert recorded(guild, done.json["run"]).test is not None
-    done = ran(guild, project, READ, text, {"output": {"score": 7}}, output_schema_ref="report.json")
-    assert recorded(guild, done.json["run"]).workers["scribe"][0][1].arguments == "not json"
+    assert export_and_test(guild, done.json["run"]).test is not None
+    done = run_answers(guild, project, READ, text, {"output": {"score": 7}}, output_schema_ref="report.json")
+    assert export_and_test(guild, done.json["run"]).workers["scribe"][0][1].arguments == "not json"
 
 
-def test_a_run_in_a_folder_below_with_a_worker_by_its_file(guild: Guild, project: Path) -> None:
+def test_a_run_in_a_subfolder_with_a_worker_path_is_exported(guild: Guild, project: Path) -> None:
     put_worker(project, tools=["Read"], tool_rules=None, sandboxes=None)
     put_script(project, {"call": "Read", "with": {"file_path": str(project / "deep" / "x.txt")}}, DONE)
     (project / "deep").mkdir()
     (project / "deep" / "x.txt").write_text("found\n")
     done = guild("run", "../workers/scribe.yaml", "go", "--output", "json", cwd=project / "deep")
-    script = recorded(guild, done.json["run"])
+    script = export_and_test(guild, done.json["run"])
     assert script.test is not None
     assert (script.test.folder, script.test.worker) == ("deep", "../workers/scribe.yaml")
     assert script.workers["scribe"][0][0].arguments == {"file_path": "@PROJECT@/deep/x.txt"}
     assert str(project) not in (project / "tests" / f"{done.json['run']}.yaml").read_text()
 
 
-def test_the_script_of_a_worker_that_is_gone_is_written_and_its_test_says_so(guild: Guild, project: Path) -> None:
-    done = ran(guild, project, WRITE, DONE)
+def test_the_script_of_a_deleted_worker_is_written_and_its_test_fails(guild: Guild, project: Path) -> None:
+    done = run_answers(guild, project, WRITE, DONE)
     (project / "workers" / "scribe.yaml").unlink()
-    recorded(guild, done.json["run"], passes=False)
-    said = guild("test").out
-    assert "unknown worker 'scribe'" in said
+    export_and_test(guild, done.json["run"], passes=False)
+    output = guild("test").out
+    assert "unknown worker 'scribe'" in output
 
 
-# What is not written
+# Refused and left out
 
 
-def test_secrets_are_named_and_not_told(guild: Guild, project: Path) -> None:
+def test_secrets_are_replaced_by_their_names(guild: Guild, project: Path) -> None:
     secret = "sk-0123456789abcdef"
     write = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "a.md", "content": f"key {secret}"}}
-    done = ran(guild, project, write, READ, {"say": f"it is {secret}"})
+    done = run_answers(guild, project, write, READ, {"say": f"it is {secret}"})
     written = guild("script", done.json["run"], env={"MY_API_KEY": secret})
     assert secret not in written.out + written.err
     assert "# Values of secret variables were replaced" in written.out
@@ -249,8 +251,8 @@ def test_secrets_are_named_and_not_told(guild: Guild, project: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["--out", "x.txt"], ["--out", ""], ["--out", "there.yaml"], ["--out", "there.yaml/x.yaml"]]
 )
-def test_a_place_where_no_script_goes(guild: Guild, project: Path, words: list[str]) -> None:
-    done = ran(guild, project, DONE)
+def test_an_invalid_or_existing_output_path_is_refused(guild: Guild, project: Path, words: list[str]) -> None:
+    done = run_answers(guild, project, DONE)
     (project / "there.yaml").write_text("mine")
     refused = guild("script", done.json["run"], *words)
     assert refused.code in (1, 2)
@@ -259,7 +261,7 @@ def test_a_place_where_no_script_goes(guild: Guild, project: Path, words: list[s
     assert guild("script", done.json["run"], "--out", "there.yaml", "--force", "--json").json["path"] == "there.yaml"
 
 
-def test_only_a_run_that_has_ended(guild: Guild, project: Path) -> None:
+def test_a_waiting_or_unknown_run_is_not_exported(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
     _, run, _ = run_until_ask(guild)
@@ -270,7 +272,7 @@ def test_only_a_run_that_has_ended(guild: Guild, project: Path) -> None:
     assert guild("script", "nonsense").code == 3
 
 
-def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
+def test_a_running_run_is_not_exported(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, {"say": "late", "sleep": 60})
     working = guild.start("run", "scribe", "go", cwd=project)
@@ -286,7 +288,7 @@ def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
     assert (paused.code, "is paused" in paused.err) == (1, True)
 
 
-# Whatever a model answers
+# Arbitrary answers
 
 
 SOME_TEXT = st.text(st.characters(), max_size=60) | st.text(" \n\t{}[]:#@'\"\\", max_size=20)
@@ -308,8 +310,8 @@ RESPONSES = st.builds(
 )
 
 
-def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = None) -> list[tuple[Run, Any]]:
-    """A run, as its record would show it, that got these answers."""
+def build_tree(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = None) -> list[tuple[Run, Any]]:
+    """Return a tree with one recorded run that received these answers."""
     from guildhall.core.clock import SystemClock
     from guildhall.runs.record.journal import Journal
 
@@ -339,41 +341,43 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
     return [(run, Journal(run.id, store, SystemClock(), made))]
 
 
-def answered(script: Script, count: int, schema: dict[str, Any] | None) -> list[ModelResponse]:
-    """What the scripted model says to a conversation of so many questions."""
+def ask_scripted_model(script: Script, count: int, schema: dict[str, Any] | None) -> list[ModelResponse]:
+    """Return the answers of the scripted model to `count` questions."""
     source = ScriptSource(Path("written.yaml"), script)
     tool = ToolDefinition(name=OUTPUT_TOOL, parameters_json_schema=schema or {})
     parameters = ModelRequestParameters(output_tools=[tool] if schema else [])
     messages: list[Any] = []
-    given_back: list[ModelResponse] = []
+    answers: list[ModelResponse] = []
     for _ in range(count):
         messages.append(ModelRequest(parts=[UserPromptPart("?")]))
         query = Query(worker="scribe", ordinal=0, attempt=0, messages=messages, settings={}, parameters=parameters)
-        given_back.append(asyncio.run(source.answer(query, lambda _: None)))
-        messages.append(given_back[-1])
-    return given_back
+        answers.append(asyncio.run(source.answer(query, lambda _: None)))
+        messages.append(answers[-1])
+    return answers
 
 
 def meaning(response: ModelResponse) -> Any:
-    """All of an answer that a run can tell: text, calls with what their arguments come to, whether it was cut off."""
+    """Return the parts of an answer that a run depends on: text, calls with parsed arguments, cut off or not."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     calls = [(part.tool_name, call_arguments(part)) for part in response.parts if isinstance(part, ToolCallPart)]
-    return whole(text), whole(calls), response.finish_reason == "length"
+    return replace_surrogates(text), replace_surrogates(calls), response.finish_reason == "length"
 
 
-def whole(value: Any) -> str:
-    """The value as text, halves of characters replaced as a script replaces them; a number that is none is equal."""
+def replace_surrogates(value: Any) -> str:
+    """Return the value as text, with lone surrogates replaced as a script replaces them."""
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in repr(value)).replace("\\ud", "\\UD")
 
 
 @given(st.lists(RESPONSES, min_size=1, max_size=3), st.none() | st.just({"type": "object"}))
-def test_whatever_was_answered_is_answered_again(responses: list[ModelResponse], schema: dict[str, Any] | None) -> None:
-    text = export_script(tree_of(responses, schema), Path("/home-of-nobody"), lambda text: text)
+def test_the_script_repeats_every_answer(responses: list[ModelResponse], schema: dict[str, Any] | None) -> None:
+    text = export_script(build_tree(responses, schema), Path("/home-of-nobody"), lambda text: text)
     script = yaml.validate(Script, yaml.parse(Path("written.yaml"), text))
-    again = answered(script, len(responses), schema)
+    again = ask_scripted_model(script, len(responses), schema)
     for then, now in zip(responses, again, strict=True):
-        halves = any("\ud800" <= c <= "\udfff" for p in then.parts if isinstance(p, TextPart) for c in p.content)
-        if halves:
+        has_surrogates = any(
+            "\ud800" <= c <= "\udfff" for p in then.parts if isinstance(p, TextPart) for c in p.content
+        )
+        if has_surrogates:
             assert "lone surrogates" in text
             continue
         assert meaning(now) == meaning(then)
@@ -381,33 +385,33 @@ def test_whatever_was_answered_is_answered_again(responses: list[ModelResponse],
             assert now.usage.input_tokens == then.usage.input_tokens
 
 
-def test_what_a_script_cannot_hold_is_said() -> None:
+def test_the_script_names_what_it_left_out() -> None:
     response = ModelResponse(parts=[ThinkingPart("hm"), TextPart("a"), TextPart("b")])
-    text = export_script(tree_of([response]), Path("/home-of-nobody"), lambda text: text)
+    text = export_script(build_tree([response]), Path("/home-of-nobody"), lambda text: text)
     assert "# Left out: thinking of the model." in text
     assert "say: ab" in text
 
 
-def test_a_run_that_is_too_much_for_a_script() -> None:
+def test_a_run_that_exceeds_the_size_of_a_script_is_refused() -> None:
     responses = [ModelResponse(parts=[TextPart("x" * 300_000)]) for _ in range(4)]
     with pytest.raises(Conflict, match=r"the script has .* bytes, more than 1,000,000"):
-        export_script(tree_of(responses), Path("/home-of-nobody"), lambda text: text)
+        export_script(build_tree(responses), Path("/home-of-nobody"), lambda text: text)
 
 
-def test_deep_arguments_are_written_as_they_were() -> None:
+def test_deeply_nested_arguments_are_exported_unchanged() -> None:
     deep: Any = "x"
     for _ in range(50):
         deep = [deep]
     response = ModelResponse(parts=[ToolCallPart("sandbox_list", {"a": deep})])
-    text = export_script(tree_of([response]), Path("/home-of-nobody"), lambda text: text)
+    text = export_script(build_tree([response]), Path("/home-of-nobody"), lambda text: text)
     script = yaml.validate(Script, yaml.parse(Path("written.yaml"), text))
-    assert meaning(answered(script, 1, None)[0]) == meaning(response)
+    assert meaning(ask_scripted_model(script, 1, None)[0]) == meaning(response)
 
 
-def test_several_runs_of_one_tree_are_in_the_order_of_their_workers() -> None:
-    tree = tree_of([ModelResponse(parts=[TextPart("top")])])
-    for number, said in enumerate(("first", "second")):
-        run, journal = tree_of([ModelResponse(parts=[TextPart(said)])])[0]
+def test_runs_of_a_tree_are_grouped_by_worker_in_order() -> None:
+    tree = build_tree([ModelResponse(parts=[TextPart("top")])])
+    for number, reply in enumerate(("first", "second")):
+        run, journal = build_tree([ModelResponse(parts=[TextPart(reply)])])[0]
         tree.append((replace(run, id=f"r-333333333{number + 3}", parent="r-2222222222", worker="other"), journal))
     text = export_script(tree, Path("/home-of-nobody"), lambda text: text)
     script = yaml.validate(Script, yaml.parse(Path("written.yaml"), text))

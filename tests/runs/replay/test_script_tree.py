@@ -1,4 +1,4 @@
-"""A tree of runs as a script: every worker's answers, run by run, and what people answered to whom."""
+"""`guild script` for a tree: answers of every worker by run, and the answers to asks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,29 @@ def write(name: str) -> dict[str, Any]:
     return {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": name, "content": name}}
 
 
-def ask(worker: str, text: str) -> dict[str, Any]:
+def call_worker(worker: str, text: str) -> dict[str, Any]:
     return {"call": "worker_call", "with": {"worker_name": worker, "input_data": text}}
 
 
 @pytest.fixture
-def recorded(guild: Guild, project: Path) -> str:
-    """A run that called a helper twice, side by side: one was refused what it wanted, one failed; and nobody."""
+def recorded_run(guild: Guild, project: Path) -> str:
+    """Run that called `helper` twice and an unknown worker: one write was denied, one run failed."""
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["helper"])
     put_worker(project, "helper")
     script = {
         "price": {"input": 3.0, "output": 15.0},
         "workers": {
             "boss": [
-                [{"calls": [ask("helper", "first"), ask("helper", "second"), ask("nobody", "x")]}, {"say": "done"}]
+                [
+                    {
+                        "calls": [
+                            call_worker("helper", "first"),
+                            call_worker("helper", "second"),
+                            call_worker("nobody", "x"),
+                        ]
+                    },
+                    {"say": "done"},
+                ]
             ],
             "helper": [[write("a.md"), {"say": "one"}], [write("b.md"), {"fail": 401}]],
         },
@@ -50,9 +59,9 @@ def recorded(guild: Guild, project: Path) -> str:
 
 
 @pytest.mark.req("X-17")
-def test_a_tree_becomes_a_test_that_passes(guild: Guild, project: Path, recorded: str) -> None:
+def test_a_tree_becomes_a_test_that_passes(guild: Guild, project: Path, recorded_run: str) -> None:
     path = project / "tests" / "tree.yaml"
-    assert guild("script", recorded, "--out", path).code == 0
+    assert guild("script", recorded_run, "--out", path).code == 0
     script = yaml.validate(Script, yaml.read(path))
     assert script.test is not None
     assert [(reply.worker, reply.run, reply.answer, reply.note) for reply in script.test.answers] == [
@@ -70,13 +79,13 @@ def test_a_tree_becomes_a_test_that_passes(guild: Guild, project: Path, recorded
 
 
 @pytest.mark.req("X-17")
-def test_a_run_that_was_called_can_be_a_test_and_a_fork_by_itself(guild: Guild, project: Path, recorded: str) -> None:
-    child = guild("show", recorded, "--json").json["below"][0]["run"]
+def test_a_child_run_can_be_exported_and_forked_alone(guild: Guild, project: Path, recorded_run: str) -> None:
+    child = guild("show", recorded_run, "--json").json["below"][0]["run"]
     assert guild("script", child, "--out", "tests/child.yaml").code == 0
     tested = guild("test")
     assert tested.code == 0, tested.out
     forked = guild("fork", child, "--at", "0", "--output", "json")
     assert (forked.code, forked.json["status"]) == (4, "waiting")
     assert guild("show", forked.json["run"], "--json").json["parent"] is None
-    again = guild("fork", recorded, "--at", "99999")
+    again = guild("fork", recorded_run, "--at", "99999")
     assert again.code == 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.projects import ProjectServices as ProjectServices
     from guildhall.hall.composition.recovery import Recovery as Recovery
     from guildhall.hall.composition.run_services import RunServices as RunServices
-    from guildhall.hall.composition.runtimes import RuntimeRegistry as RuntimeRegistry
+    from guildhall.hall.composition.runtime_registry import RuntimeRegistry as RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices as WorkerServices
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import HallInUse, HallUnavailable
 from guildhall.runs.asks import Asks
-from guildhall.runs.record.history import History
+from guildhall.runs.record.queries import History
 from guildhall.runs.record.records import mark_interrupted
 from guildhall.store.engine import Store
 from guildhall.store.schema import is_created, prepare

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from guildhall.core.config import Settings, load_settings
-from guildhall.core.frame import Frame
 from guildhall.core.ids import new_id
 from guildhall.core.redaction import Secrets
+from guildhall.core.request_frame import Frame
 from guildhall.models.credentials import forwarded_variables
 from guildhall.runs.model import HALL
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.projects.registry import Projects
     from guildhall.runs.assembly.callees import MemberTools
-    from guildhall.runs.execution.prepare import SourceOf
+    from guildhall.runs.execution.preparation import SourceOf
     from guildhall.runs.execution.runs import RuntimeOf
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker

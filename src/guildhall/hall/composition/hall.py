@@ -16,7 +16,7 @@ from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_h
 from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy, peek
 from guildhall.hall.composition.projects import ProjectServices
 from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
-from guildhall.hall.composition.runtimes import RuntimeRegistry
+from guildhall.hall.composition.runtime_registry import RuntimeRegistry
 from guildhall.hall.composition.workers import WorkerServices
 from guildhall.runs.record.records import find_run
 from guildhall.store.schema import SET_HOME
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from guildhall.activities.owner import RunOwner
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
@@ -162,7 +162,7 @@ class Hall:
             asks=self.asks,
             runs=lambda: self.main.runs,
             alive=self.main.is_alive,
-            find=self.workers.find_for_work,
+            find=partial(self.workers.find_for_work, use="dispatch"),
             output_schema=self.workers.preflight.output_schema,
             readonly=self.environment.readonly,
         )

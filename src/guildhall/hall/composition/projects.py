@@ -8,7 +8,7 @@ Invariant: a hall that may write ties a project's name to its repository before 
 from __future__ import annotations
 
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
@@ -18,7 +18,7 @@ from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectEntry
-from guildhall.projects.records import PersistentRedactor, list_unfinished
+from guildhall.projects.timeline_records import PersistentRedactor, list_unfinished
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.run_services import RunServices
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.service import Meetings
+    from guildhall.projects.name_bindings import Identities
     from guildhall.projects.registry import Projects
     from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
+    from guildhall.workers.lifecycle import Use
     from guildhall.workers.model import Worker
 
 
@@ -68,7 +69,7 @@ class ProjectServices:
 
     @cached_property
     def identities(self) -> Identities:
-        from guildhall.projects.identity import Identities
+        from guildhall.projects.name_bindings import Identities
 
         return Identities(self.environment.home, self._main.store)
 
@@ -127,10 +128,10 @@ class ProjectServices:
         """Return the redactor of texts for a repository. It knows the secrets of earlier halls too."""
         return PersistentRedactor(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
-    def _find_worker(self, name: str, frame: Frame) -> Worker:
+    def _find_worker(self, name: str, frame: Frame, use: Use = "name") -> Worker:
         """Return a worker that may be given work. The caller's secrets are redacted from now on."""
         self.environment.secrets.learn({**frame.env, **frame.keys})
-        return self.workers.find_for_work(name, frame)
+        return self.workers.find_for_work(name, frame, use)
 
     @cached_property
     def usable_models(self) -> UsableModels:
@@ -148,7 +149,7 @@ class ProjectServices:
 
     @cached_property
     def meetings(self) -> Meetings:
-        from guildhall.projects.meetings.context import MeetingContext
+        from guildhall.projects.meetings.collaborators import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
         return Meetings(
@@ -212,7 +213,7 @@ class ProjectServices:
 
     @cached_property
     def commissions(self) -> Commissions:
-        from guildhall.projects.commissions.context import CommissionContext
+        from guildhall.projects.commissions.collaborators import CommissionContext
         from guildhall.projects.commissions.service import Commissions
 
         home = self.environment.home.path
@@ -228,7 +229,7 @@ class ProjectServices:
                 worktrees=self.worktrees,
                 runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
-                find_worker=self._find_worker,
+                find_worker=partial(self._find_worker, use="dispatch"),
                 models=self.usable_models,
                 output_schema=self.workers.preflight.output_schema,
                 frame_at=self.environment.hall_frame,

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from guildhall.activities.owner import RunOwner
     from guildhall.core.events import Event, EventBus
-    from guildhall.core.frame import Frame
-    from guildhall.hall.composition.runtimes import RuntimeRegistry
+    from guildhall.core.request_frame import Frame
+    from guildhall.hall.composition.runtime_registry import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.room.service import Rooms
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Ask, PauseCause, RunRequest
     from guildhall.runs.replay.fork import Forks

@@ -20,18 +20,18 @@ from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.assembly.preflight import Preflight, raise_problems
 from guildhall.workers import records
-from guildhall.workers.code import trust_command
+from guildhall.workers.code_trust import trust_command
 from guildhall.workers.definition import ToolRule
-from guildhall.workers.lifecycle import check_usable, requested_lock
+from guildhall.workers.lifecycle import Use, check_usable, requested_lock
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.composition.runtimes import RuntimeRegistry
+    from guildhall.hall.composition.runtime_registry import RuntimeRegistry
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
@@ -87,10 +87,10 @@ class WorkerServices:
         rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
         return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
 
-    def find_for_work(self, name: str, frame: Frame) -> Worker:
+    def find_for_work(self, name: str, frame: Frame, use: Use = "name") -> Worker:
         """Return a worker that accepts work. Raise NotTrusted if it or a worker that it may call is not trusted."""
         worker = self.find(name, frame)
-        check_usable(worker, "name")
+        check_usable(worker, use)
         self.check_trust(worker, frame)
         return worker
 

@@ -16,7 +16,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.room.tools import room_tools
 from guildhall.runs.assembly.preflight import raise_problems
 from guildhall.runs.plan.planner import TeamContext
-from guildhall.workers.code import Trust
+from guildhall.workers.code_trust import Trust
 from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.loader import check_trust, load
@@ -28,10 +28,10 @@ from guildhall.workflow.target import Start, find_workflow_files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.composition.run_services import RunServices
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.replay.replay import ReplayResult
@@ -72,7 +72,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
     request, frame = anchor_models(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
-        check_usable(agent.worker, "name")
+        check_usable(agent.worker, "name" if agent.wakeup is None else "schedule")
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.core.text import did_you_mean, is_text
 from guildhall.hall.client.codec import decode, encode, texts_in, verb
 from guildhall.hall.client.interface import VERBS, HallClient
-from guildhall.rpc.http import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
+from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import RpcError, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from guildhall.hall.client.model import Health
-    from guildhall.rpc.http import App, Message, Receive, Send
+    from guildhall.rpc.asgi_requests import App, Message, Receive, Send
 
 MAX_BODY_BYTES = 20_000_000
 _READ_TIMEOUT_S = 600.0  # for a client that has stopped reading a stream

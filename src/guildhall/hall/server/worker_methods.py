@@ -15,13 +15,13 @@ from urllib.parse import parse_qs
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError
-from guildhall.core.frame import Frame
 from guildhall.core.paths import project_root
+from guildhall.core.request_frame import Frame
 from guildhall.core.text import did_you_mean
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, parse_detail
-from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
-from guildhall.rpc.http import HttpError, is_token
+from guildhall.rpc.asgi_requests import HttpError, is_token
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
+from guildhall.rpc.mcp_app import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall
-    from guildhall.rpc.http import Message
+    from guildhall.rpc.asgi_requests import Message
 
     Method = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
-from guildhall.core.frame import Frame
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.interface import HallInfo
 from guildhall.hall.client.model import Check, ClientSettings, HallStatus, ProcessStatus, WorkerReport
 from guildhall.hall.composition.environment import peek

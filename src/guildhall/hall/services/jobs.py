@@ -21,7 +21,7 @@ from guildhall.workers.registry import FILE_SUFFIXES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
 
 
 class JobService(HallService, Jobs):

@@ -16,7 +16,7 @@ from guildhall.memory.model import PERSON, EntryHistory, Listing, MemoryEntry, S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.memory.folder import MemoryFolder
 
 

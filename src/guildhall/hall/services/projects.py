@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectEntry

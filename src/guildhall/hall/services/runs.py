@@ -16,7 +16,7 @@ from guildhall.hall.client.model import RunDetails, TestResult
 from guildhall.hall.composition.hall import HallService
 from guildhall.hall.composition.recovery import resume_run
 from guildhall.hall.composition.run_services import MAX_BUFFERED_EVENTS
-from guildhall.runs.record.history import conversation
+from guildhall.runs.record.queries import conversation
 from guildhall.runs.record.records import find_ask
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs import asks
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan

@@ -14,10 +14,10 @@ from guildhall.core.paths import project_root
 from guildhall.hall.client.model import TrustReport
 from guildhall.hall.composition.workflow_files import load_workflow, plans_of_agents
 from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
-from guildhall.members.folders import member_code
+from guildhall.members.registry import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan
-from guildhall.workers.code import Code, Trust, project_toolboxes
+from guildhall.workers.code_trust import Code, Trust, project_toolboxes
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
 from guildhall.workflow.loader import setup_status
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.models.scripted.test_case import Case
 

@@ -26,7 +26,7 @@ from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers import lifecycle, package_store, records
-from guildhall.workers.code import package_code
+from guildhall.workers.code_trust import package_code
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import (
     WORKERS,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.model import WorkerReport
     from guildhall.members.model import ActiveJob, MemberDetails
 
@@ -212,7 +212,7 @@ class MemberService(HallService, Members):
         return self._hall.members.details(self._hall.members.find(name, frame))
 
     async def create(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
-        from guildhall.members.folders import new_member
+        from guildhall.members.registry import new_member
 
         return new_member(frame.root, name, template)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.events import Event
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.room.document_stores import DocumentInfo as DocumentListed
     from guildhall.room.service import Room
     from guildhall.runs.model import RunRequest
@@ -111,7 +111,7 @@ class WorkflowService(HallService, Workflows):
         return await self.find_by_run(prepared.run)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
-        from guildhall.runs.execution.prepare import Prepared
+        from guildhall.runs.execution.preparation import Prepared
 
         frame = replace(frame, interactive=False)
         worker = self._hall.workers.find_for_work(request.worker, frame)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source
     from guildhall.models.scripted.test_case import Case
     from guildhall.runs.model import Run
-    from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
+    from guildhall.runs.record.queries import History
 
 
 _MAX_DIFF_LINES = 60

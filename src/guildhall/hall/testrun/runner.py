@@ -23,9 +23,9 @@ from guildhall.core import yaml
 from guildhall.core.config import WebSearch, load_settings
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
 from guildhall.core.events import AskOpenedData, Event, RunStartedData, ToolResultData, ToolUseData
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
+from guildhall.core.request_frame import Frame
 from guildhall.hall.client.model import Deviation, TestResult
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
@@ -42,7 +42,7 @@ from guildhall.runs.replay.normalize import Normalizer
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
-from guildhall.workers.code import Trust
+from guildhall.workers.code_trust import Trust
 from guildhall.workflow.recorded_order import RecordedOrder, begin_label, end_label, run_label
 from guildhall.workflow.service import WorkflowPolicy
 from guildhall.workflow.start import start_values
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from guildhall.core.yaml import Source
     from guildhall.models.model import OnText, Query
     from guildhall.runs.assembly.callees import MemberTools
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import FileTrust, Pin, Worker
 

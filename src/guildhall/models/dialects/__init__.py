@@ -2,7 +2,7 @@
 
 Above: `models.passthrough` and `hall.doors`, which speak these formats over HTTP.
 Below: the message types of pydantic-ai. A request is read into these types, and an answer is written from them.
-Does not call providers: `models.providers` and `models.passthrough` do.
+Does not call providers: `models.provider_source` and `models.passthrough` do.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, parse_status
 from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
-from guildhall.projects.records import list_decisions
+from guildhall.projects.timeline_records import list_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.collaborators import CommissionContext
 
 AUTHOR = "Guildhall"
 TAG = "commission"

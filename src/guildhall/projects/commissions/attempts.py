@@ -22,7 +22,7 @@ from guildhall.projects.commissions.contract import commit_if_possible
 from guildhall.projects.commissions.dependencies import blocked_reason, find_missing, update_blocked
 from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.states import check_event, new_attempt
-from guildhall.projects.commissions.tools import commission_message, commission_profile
+from guildhall.projects.commissions.worker_tools import commission_message, commission_profile
 from guildhall.projects.model import INTEGRATION
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.core.request_frame import Frame
+    from guildhall.projects.commissions.collaborators import CommissionContext
     from guildhall.projects.model import TimelineEntry
     from guildhall.runs.hooks import RunHooks
     from guildhall.workers.model import Worker

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.core.request_frame import Frame
+    from guildhall.projects.commissions.collaborators import CommissionContext
 
 _MODEL_FIELDS = frozenset({"worker", "model", "max_budget_usd", "reviewer"})
 _SCOPES = ("", "project", "home", "package", "shipped")  # prefixes of a worker's name

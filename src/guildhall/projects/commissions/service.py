@@ -20,8 +20,8 @@ from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS,
 from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
-from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.records import list_known_ids
+from guildhall.projects.commissions.worker_tools import SERVER, CommissionTools, commission_profile, commission_tools
+from guildhall.projects.timeline_records import list_known_ids
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run, SegmentEnd
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from guildhall.activities.contract import AskedQuestion
-    from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.core.request_frame import Frame
+    from guildhall.projects.commissions.collaborators import CommissionContext
     from guildhall.projects.model import Project
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _DEBOUNCE = 0.02  # seconds between a change and the next look: changes come in groups

@@ -28,7 +28,7 @@ from guildhall.workers.registry import SHIPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.manager.pull_request import Review
     from guildhall.projects.meetings.service import Meetings

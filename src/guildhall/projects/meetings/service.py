@@ -3,7 +3,7 @@
 The order of a close is: record the request to close, commit the work on the branch of the meeting, move work and notes
 to the integration branch by one update of one ref, set the row to closed, remove checkout, branch and transcript. A
 merge conflict leaves the meeting open.
-Does not implement requests (`requests.py`) or conversations (`sessions.py`).
+Does not implement requests (`meeting_requests.py`) or conversations (`sessions.py`).
 
 Invariant: only the user closes a meeting. Each step of a close detects that it was done before.
 """
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
-from guildhall.projects.meetings import artifact, records, requests
-from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
+from guildhall.projects.meetings import artifact, meeting_requests, records
+from guildhall.projects.meetings.collaborators import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import By, Meeting, MeetingDetails, branch_name, check_message, topic_line
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
-from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
+from guildhall.projects.meetings.worker_tools import SERVER, meeting_profile, meeting_tools
 from guildhall.runs.asks import check_answer
 from guildhall.runs.assembly.preflight import check_conversation
 from guildhall.runs.hooks import RunHooks, replay_hooks
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.events import Event
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.model import Project
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.preparation import Prepared
 
 _log = logging.getLogger("guildhall.meetings")
 
@@ -75,26 +75,26 @@ class Meetings:
     ) -> Meeting:
         """Request a meeting for a run. The ask in the inbox stays open after that run has ended."""
         self.context.redact(topic_line(topic))  # stores the redacted text
-        work = requests.request(self.context, project, worker, topic, by=by, made_by=made_by, linked=linked)
+        work = meeting_requests.request(self.context, project, worker, topic, by=by, made_by=made_by, linked=linked)
         return await self._then_write_artifact(work)
 
     async def accept(self, id: str) -> Meeting:
-        return await self._then_write_artifact(requests.accept(self.context, id))
+        return await self._then_write_artifact(meeting_requests.accept(self.context, id))
 
     async def decline(self, id: str, reason: str | None = None) -> Meeting:
         redacted = self.context.redact(reason or "") or None
-        return await self._then_write_artifact(requests.decline(self.context, id, redacted))
+        return await self._then_write_artifact(meeting_requests.decline(self.context, id, redacted))
 
     async def withdraw(self, made_by: str, reason: str) -> None:
         """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
-        for meeting in await requests.withdraw(self.context, made_by, reason):
+        for meeting in await meeting_requests.withdraw(self.context, made_by, reason):
             await asyncio.to_thread(artifact.write_artifact, self.context, meeting)
 
     async def defer(self, id: str, until: str) -> Meeting:
-        return await self._then_write_artifact(requests.defer(self.context, id, until))
+        return await self._then_write_artifact(meeting_requests.defer(self.context, id, until))
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
-        meeting, answer = requests.find_by_ask(self.context, ask.id), check_answer(ask, answer)
+        meeting, answer = meeting_requests.find_by_ask(self.context, ask.id), check_answer(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
         if answer.choice == "no":
@@ -136,7 +136,7 @@ class Meetings:
         context.redact(meeting.topic)  # stores the redacted text
 
         def write(connection: Connection) -> Meeting:
-            requests.check_free_place(connection, chosen.name, chosen.settings.max_meetings)
+            meeting_requests.check_free_place(connection, chosen.name, chosen.settings.max_meetings)
             records.add(connection, meeting, "open", "opened by the user")
             records.add_message(connection, id, "", words, now)
             return meeting

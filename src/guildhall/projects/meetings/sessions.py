@@ -2,7 +2,7 @@
 
 A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Both are checked again
 whenever a segment of the run ends, because a message may arrive at that instant.
-Does not store messages (`records.py`) and does not define the worker's tools (`tools.py`).
+Does not store messages (`records.py`) and does not define the worker's tools (`worker_tools.py`).
 
 Invariant: a recorded message is not lost if its run stops at the moment of its arrival.
 """
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
-from guildhall.projects.meetings import records, tools
+from guildhall.projects.meetings import records, worker_tools
 from guildhall.projects.meetings.artifact import render_notes
-from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
+from guildhall.projects.meetings.collaborators import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
-from guildhall.projects.meetings.tools import SERVER, MeetingTools, meeting_profile, meeting_tools
+from guildhall.projects.meetings.worker_tools import SERVER, MeetingTools, meeting_profile, meeting_tools
 from guildhall.runs.execution.segment import record_cut_off_answer
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.limits import Spent, current_bounds
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
-    from guildhall.runs.record.history import History
+    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.record.queries import History
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _log = logging.getLogger("guildhall.meetings")
@@ -185,7 +185,8 @@ class Sessions:
         context = self._context
         if meeting.run is None:
             _check_no_grant(grant, f"meeting {meeting.id} has not begun")
-            return await self._start(meeting, frame), []
+            first = worker_tools.first_message(meeting, [message.text for message in context.messages(meeting.id)])
+            return await self._prepare_run(meeting, frame, first, "the first session starts"), []
         if renew:
             await context.runs().pause(meeting.run, "user")
         await context.runs().wait_stopped(meeting.run)
@@ -206,10 +207,6 @@ class Sessions:
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
-    async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
-        texts = [message.text for message in self._context.messages(meeting.id)]
-        return await self._prepare_run(meeting, frame, tools.first_message(meeting, texts), "the first session starts")
-
     async def _renew(self, meeting: Meeting, frame: Frame, *, why: str, grant: Grant | None) -> Prepared:
         """Prepare a new session of a meeting. Its first message has a summary and the last exchanges."""
         context = self._context
@@ -224,7 +221,7 @@ class Sessions:
         pending = context.unanswered_messages(meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
-        message = tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
+        message = worker_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
         return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
 

@@ -20,7 +20,7 @@ from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment, describe_package, describe_toolbox
 from guildhall.tools.host.process import ToolHost
 from guildhall.tools.host.protocol import HostSpec
-from guildhall.workers.code import Code, activation_code
+from guildhall.workers.code_trust import Code, activation_code
 from guildhall.workers.package import PROJECT_FILE
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from guildhall.runs.assembly.tool_set import permitted_capabilities
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
+from guildhall.tools.executor import BUILT_IN, built_in_tools
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
@@ -29,7 +30,7 @@ from guildhall.workers.model import Worker
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.hooks import RunHooks
     from guildhall.tools.executor import ToolEnvironment
 
@@ -112,24 +113,34 @@ class Assembled:
 
 
 def tighten(then: Assembled, today: Assembled) -> Assembled:
-    """Return the recorded run without the tools, folders and permissions that its worker no longer has."""
+    """Return the recorded run without the tools and permissions that its worker no longer has."""
     names = {tool.name for tool in today.tools}
     removed = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in names)
-    writable = {(folder.name, folder.path): folder.is_writable for folder in today.environment.view.folders}
-    view = then.environment.view
-    folders = tuple(
-        replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
-        for folder in view.folders
-        if (folder.name, folder.path) in writable
-    )
-    environment = replace(then.environment, view=replace(view, folders=folders))
     allowed = then.allow_workers
     if EVERY_WORKER in allowed:
         allowed = today.allow_workers
     elif EVERY_WORKER not in today.allow_workers:
         allowed = tuple(name for name in allowed if name in today.allow_workers)
     rules = (*then.rules, *today.rules, *removed)
-    return replace(then, rules=rules, environment=environment, allow_workers=allowed)
+    return replace(then, rules=rules, allow_workers=allowed)
+
+
+def narrow_environment(then: ToolEnvironment, today: ToolEnvironment) -> ToolEnvironment:
+    """Return the recorded environment without the folders and permissions that the worker no longer has."""
+    writable = {(folder.name, folder.path): folder.is_writable for folder in today.view.folders}
+    folders = tuple(
+        replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
+        for folder in then.view.folders
+        if (folder.name, folder.path) in writable
+    )
+    return replace(then, view=replace(then.view, folders=folders), forbidden=then.forbidden | today.forbidden)
+
+
+def rebind_tool(tool: Tool, environment: ToolEnvironment) -> Tool:
+    """Return the tool with a handler for this environment. A built-in tool that runs in the hall has its own view."""
+    if tool.runs_in != "hall" or tool.name not in BUILT_IN:
+        return tool
+    return replace(tool, handler=built_in_tools((tool.name,), environment)[0].handler)
 
 
 def with_recorded_descriptions(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
@@ -199,6 +210,7 @@ class Recipe:
     called: bool = False  # by another run
     activation: Activation | None = None  # None: call the function of the worker, with the `context`
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    current: ToolEnvironment | None = None  # of the worker today, which limits the environment of a recorded run
 
     @property
     def converses(self) -> bool:

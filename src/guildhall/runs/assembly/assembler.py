@@ -20,6 +20,8 @@ from guildhall.runs.assembly.assembled import (
     Assembled,
     Recipe,
     from_snapshot,
+    narrow_environment,
+    rebind_tool,
     recorded_recipe,
     recorded_toolbox,
     run_rules,
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.hooks import RunHooks
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from guildhall.sandbox.view import View
     from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool, Toolbox
-    from guildhall.workers.code import Code
+    from guildhall.workers.code_trust import Code
     from guildhall.workers.model import Worker, WorkerListing
 
 
@@ -147,6 +149,9 @@ class Assembler:
     ) -> Assembled:
         """Assemble a recorded run with the stricter of its recorded and its worker's current permissions."""
         recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks)
+        worker = self._current_worker(recipe)
+        if worker is not None:
+            recipe = replace(recipe, current=self._environment(worker, frame))
         built = await self._build(recipe)
         async with close_on_error(built.servers):
             tools = with_recorded_descriptions(built.tools, frozen.tools)
@@ -158,14 +163,25 @@ class Assembler:
                 memory=frozen.memory,
                 tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox can have new tools
             )
-            then = recipe.worker
-            if then.path is None or then.scope == "workflow" or not then.path.exists():
-                return resumed  # agents keep their recorded permissions
-            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
-            worker = _adapt_to_owner(worker, hooks)
-            served = unchanged_server_tools(worker, then, built.servers.tools)
-            today = replace(recipe, worker=worker, output_schema=None, served=served)
+            if worker is None:
+                return resumed
+            served = unchanged_server_tools(worker, recipe.worker, built.servers.tools)
+            today = replace(recipe, worker=worker, output_schema=None, served=served, current=None)
             return tighten(resumed, await self._build(today))
+
+    def _current_worker(self, recipe: Recipe) -> Worker | None:
+        """Return the worker of a recorded run as its file is today, or None. Agents keep their recorded permissions."""
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():
+            return None
+        found = self.find(str(then.path), recipe.frame)
+        return _adapt_to_owner(replace(found, workdir=then.workdir, workflow_paths=then.workflow_paths), recipe.hooks)
+
+    def _environment(self, worker: Worker, frame: Frame) -> ToolEnvironment:
+        settings = self.preflight.settings(frame)
+        return tool_set.make_tool_environment(
+            worker, frame, self._view(worker, frame), settings, self.preflight.environ
+        )
 
     async def assemble_replay(
         self,
@@ -209,15 +225,16 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.preflight.settings(frame)
-        environment = tool_set.make_tool_environment(
-            worker, frame, self._view(worker, frame), settings, self.preflight.environ
-        )
+        environment = recorded = self._environment(worker, frame)
+        if recipe.current is not None:
+            environment = narrow_environment(recorded, recipe.current)
         member_tools = recipe.member_tools or self.preflight.member_tools(worker, frame)
         servers = await self.connect_servers(worker, frame, environment) if recipe.served is None else Servers()
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, environment, served, member_tools)
+            # A tool stays on the list without its permission.
+            tools = await self._tools(recipe, recorded, served, member_tools)
+            tools = tuple(rebind_tool(tool, environment) for tool in tools)
             assembled = await self._complete(recipe, environment, tools, member_tools)
             return replace(assembled, servers=servers)
 

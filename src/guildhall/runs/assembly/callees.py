@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from guildhall.runs.record.entries import Assembly
-    from guildhall.workers.code import Code
+    from guildhall.workers.code_trust import Code
 
 
 CALL = "worker_call"

@@ -16,13 +16,13 @@ from guildhall.sandbox.jail import Confinement
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.mcp.model import ServerSpec, tool_name
-from guildhall.workers.code import readable_folders, server_program, server_variables
+from guildhall.workers.code_trust import readable_folders, server_program, server_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.preflight import Preflight
     from guildhall.tools.executor import ToolEnvironment
     from guildhall.tools.model import Tool

@@ -17,7 +17,7 @@ from guildhall.memory.tools import MemoryTools
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.service import Memory
     from guildhall.policy.rules import Rule

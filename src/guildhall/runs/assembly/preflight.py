@@ -21,7 +21,7 @@ from guildhall.models.credentials import merge_environ
 from guildhall.policy.rules import assess_risk
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
-from guildhall.workers.code import (
+from guildhall.workers.code_trust import (
     Code,
     Trust,
     activation_code,
@@ -38,8 +38,8 @@ from guildhall.workers.code import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
@@ -227,7 +227,7 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
 
             load_script(path)
     elif thorough and model not in ("", AUTO) and not model.startswith((CURSOR, REPLAY)):
-        from guildhall.models.providers import split_name
+        from guildhall.models.provider_source import split_name
 
         try:
             split_name(model)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.workers.definition import McpServer
     from guildhall.workers.model import Worker
 

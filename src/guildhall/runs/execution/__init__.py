@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from guildhall.runs.execution.call_ledger import LiveLedger as LiveLedger
     from guildhall.runs.execution.grants import Grant as Grant
-    from guildhall.runs.execution.ledger import LiveLedger as LiveLedger
     from guildhall.runs.execution.memory_compaction import MemoryCompactor as MemoryCompactor
-    from guildhall.runs.execution.prepare import Prepared as Prepared
+    from guildhall.runs.execution.preparation import Prepared as Prepared
     from guildhall.runs.execution.runs import Runs as Runs
     from guildhall.runs.execution.segment import StopSegment as StopSegment
     from guildhall.runs.execution.tokens import RunDoor as RunDoor

@@ -1,6 +1,6 @@
 """Delegation: checks and answers `worker_call`, and carries out `worker_create`, which writes an approved worker.
 
-Does not start the called run (`runs.execution.runs`) and does not write worker files (`workers.create`).
+Does not start the called run (`runs.execution.runs`) and does not write worker files (`workers.generated_workers`).
 
 Invariant: a run tree calls a created worker only if its file, apart from the status, is as approved. A repeated call
 creates no second worker.
@@ -19,8 +19,8 @@ from guildhall.runs.assembly.callees import CALL, CREATE, CREATE_RULES
 from guildhall.runs.record.entries import WorkerCreated
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.tools.model import ToolCall, ToolResult
-from guildhall.workers.create import Draft, draft, parse_spec
 from guildhall.workers.definition import EVERY_WORKER
+from guildhall.workers.generated_workers import Draft, draft, parse_spec
 from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.models.model import OnText, Query
-    from guildhall.runs.execution.ledger import LiveLedger
-    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.call_ledger import LiveLedger
+    from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
     from guildhall.workers.model import Worker, WorkerListing

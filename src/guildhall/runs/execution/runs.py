@@ -2,7 +2,7 @@
 
 A child run is paused and cancelled together with its parent.
 
-Does not create rows (`runs.execution.prepare`) and does not drive the runtime (`runs.execution.segment`).
+Does not create rows (`runs.execution.preparation`) and does not drive the runtime (`runs.execution.segment`).
 
 Invariant: a repeated call leads to its existing run, also after a crash.
 """
@@ -22,12 +22,12 @@ from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import ProgramAccess
+from guildhall.runs.execution.call_ledger import LiveLedger
 from guildhall.runs.execution.grants import Grant, has_price
-from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.execution.prepare import Preparation, Prepared, check_stoppable, child_run_error
+from guildhall.runs.execution.preparation import Preparation, Prepared, check_stoppable, child_run_error
 from guildhall.runs.execution.segment import Segment
 from guildhall.runs.execution.tokens import RunDoor, TokenRegistry, servers_of
-from guildhall.runs.idle import IdleTracker
+from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.model import ENDED, PauseCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.asks import Asks
     from guildhall.runs.assembly.assembler import Assembler
-    from guildhall.runs.execution.prepare import SourceOf
+    from guildhall.runs.execution.preparation import SourceOf
     from guildhall.runs.hooks import RunHooks
-    from guildhall.runs.record.history import History
+    from guildhall.runs.record.queries import History
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.definition import RuntimeName

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.runs.execution.access import ProgramAccess
-    from guildhall.runs.execution.ledger import LiveLedger
+    from guildhall.runs.execution.call_ledger import LiveLedger
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import DoorAccess, Outcome, ProgramHooks, Runtime

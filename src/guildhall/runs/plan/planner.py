@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.config import Settings
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.sandbox.view import Folder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Integer, bindparam, func, insert, literal_column, select, update
 
-from guildhall.core.frame import RecordedFrame
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.runs.model import (
     ENDED,
     HALL,

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
-    from guildhall.runs.execution.prepare import SourceOf
+    from guildhall.core.request_frame import Frame
+    from guildhall.runs.execution.preparation import SourceOf
     from guildhall.runs.model import Run
-    from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
+    from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
 
 

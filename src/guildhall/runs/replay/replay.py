@@ -28,7 +28,7 @@ from guildhall.models.catalog import RecordingSource
 from guildhall.runs.assembly.preflight import check_replayable
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import ProgramAccess
-from guildhall.runs.execution.prepare import recorded_frame
+from guildhall.runs.execution.preparation import recorded_frame
 from guildhall.runs.execution.tokens import TokenRegistry, servers_of
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import entries, records
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import Run
     from guildhall.runs.record.entries import Entry, Payload, ToolBegan
-    from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
+    from guildhall.runs.record.queries import History
     from guildhall.runtimes.model import DoorAccess as Entrance
     from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store

@@ -407,7 +407,7 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
     """Return the price of a million tokens, of the model or as an average of the run, to test budgets."""
     from pydantic_ai.usage import RequestUsage
 
-    from guildhall.models.providers import cost, split_name
+    from guildhall.models.provider_source import cost, split_name
     from guildhall.models.scripted.source import load_script
 
     model = journal.assembly.model

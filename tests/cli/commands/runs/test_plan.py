@@ -273,5 +273,5 @@ def test_a_worker_is_shown_with_its_plan_and_schema(guild: Guild, project: Path)
     assert shown_json["plan"] == plan(guild, "scribe")
     (project / "guildhall.yaml").write_text("nonsense: true\n")
     shown = guild("worker", "show", "scribe")
-    assert (shown.code, "Write what you are told." in shown.out) == (0, True)
+    assert (shown.code, "Write the requested lines." in shown.out) == (0, True)
     assert "no plan" in shown.err

@@ -18,7 +18,7 @@ from guildhall.cli.commands.runs import cost, ls
 from guildhall.cli.format.runs import age, entry_line
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
-from guildhall.core.frame import RecordedFrame
+from guildhall.core.request_frame import RecordedFrame
 from guildhall.members.jobs import Answer, read_status
 from guildhall.members.model import ActiveJob
 from guildhall.runs.model import Ask, Question, Run, RunRequest, Usage

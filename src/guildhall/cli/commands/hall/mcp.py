@@ -16,7 +16,7 @@ from guildhall.core.errors import HallGone, UsageError
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
 
 _MAX_FILE_BYTES = 64 * 1024**2

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.projects.meetings.model import Exchange, MeetingDetails
 

@@ -18,7 +18,7 @@ from guildhall.runs.record.entries import Entry, Payload
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
     from guildhall.room.model import Message

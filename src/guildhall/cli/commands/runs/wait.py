@@ -25,7 +25,7 @@ from guildhall.runs.model import OUTLIVING_KINDS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
 

@@ -1,6 +1,6 @@
 """`guild trust [DIR|FILE]`: prints the code of a folder that would be executed, and trusts it or revokes trust.
 
-Does not ask the question (see `cli.prompt`) or decide about trust (see `workers.code`).
+Does not ask the question (see `cli.prompt`) or decide about trust (see `workers.code_trust`).
 """
 
 from __future__ import annotations

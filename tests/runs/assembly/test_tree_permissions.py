@@ -1,4 +1,4 @@
-"""What a worker could gain through others: rights, files, approvals and money that are not its own."""
+"""Permissions in a tree of runs: a worker gains no rights, files, approvals or budget through other workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(content: str = "x", path: str = "a.md") -> dict[str, Any]:
     return {"call": "sandbox_write_text", "with": {"sandbox": "out", "path": path, "content": content}}
 
 
-def told(guild: Guild, run: str) -> str:
+def model_input(guild: Guild, run: str) -> str:
     return "\n".join(str(e["data"]["message"]) for e in journal(guild, run) if e["kind"] == "model_asked")
 
 
@@ -46,8 +46,8 @@ def configure(home: Home, **settings: Any) -> None:
     (home.path / "config.yaml").write_text(json.dumps(settings))
 
 
-def test_session_is_for_one_worker_s_folders(guild: Guild, project: Path) -> None:
-    """The same call of two workers means two folders: approving it for the one says nothing about the other."""
+def test_always_applies_to_the_sandboxes_of_one_worker(guild: Guild, project: Path) -> None:
+    """Identical calls of two workers write to different folders: approving one does not approve the other."""
     rules = {"fs.write": {"approval_required": True}}
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["one", "two"])
     put_worker(project, "one", sandboxes={"out": {"path": "./out", "mode": "rw"}}, tool_rules=rules)
@@ -61,7 +61,9 @@ def test_session_is_for_one_worker_s_folders(guild: Guild, project: Path) -> Non
 
 @pytest.mark.req("DO-5", "DO-6")
 @pytest.mark.parametrize("rule", [{"approval_required": True}, {"allowed": False}])
-def test_a_file_that_is_handed_over_is_read(guild: Guild, project: Path, rule: dict[str, bool]) -> None:
+def test_attaching_a_file_to_a_call_needs_permission_to_read_it(
+    guild: Guild, project: Path, rule: dict[str, bool]
+) -> None:
     (project / "secret").mkdir()
     (project / "secret" / "s.txt").write_text("private")
     put_worker(
@@ -78,11 +80,11 @@ def test_a_file_that_is_handed_over_is_read(guild: Guild, project: Path, rule: d
     if rule.get("approval_required"):
         assert [ask["title"] for ask in ran.json["asks"]] == ["boss wants to call worker_call"]
     else:
-        assert "Not permitted" in told(guild, ran.json["run"])
+        assert "Not permitted" in model_input(guild, ran.json["run"])
 
 
 @pytest.mark.req("DO-7", "DO-5")
-def test_a_file_is_handed_over_as_it_is_now_and_a_given_one_as_it_was_given(guild: Guild, project: Path) -> None:
+def test_sandbox_files_are_attached_as_they_are_now_and_input_files_as_they_were(guild: Guild, project: Path) -> None:
     (project / "notes").mkdir()
     (project / "notes" / "plan.md").write_text("old plan")
     (project / "brief.md").write_text("the brief")
@@ -99,7 +101,7 @@ def test_a_file_is_handed_over_as_it_is_now_and_a_given_one_as_it_was_given(guil
     }
 
 
-def test_today_s_allow_list_stops_a_run_that_waits_below(guild: Guild, project: Path) -> None:
+def test_a_waiting_child_run_is_stopped_by_a_changed_allow_list(guild: Guild, project: Path) -> None:
     rules = {"fs.write": {"approval_required": True}}
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["hand", "other"])
     put_worker(project, "hand", sandboxes={"out": {"path": "./out", "mode": "rw"}}, tool_rules=rules)
@@ -107,13 +109,13 @@ def test_today_s_allow_list_stops_a_run_that_waits_below(guild: Guild, project: 
     ask = guild("run", "boss", "go", "--output", "json").json["asks"][0]
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["other"])
     ran = guild("answer", ask["ask"], "yes", "--output", "json")
-    assert "calling 'hand' is not allowed" in told(guild, ask["root"])
+    assert "calling 'hand' is not allowed" in model_input(guild, ask["root"])
     assert ran.json["status"] == "completed"
     assert not (project / "out" / "a.md").exists()
 
 
 @pytest.mark.req("X-18")
-def test_code_of_a_callee_that_is_not_trusted_ends_the_tree_until_it_is(guild: Guild, project: Path) -> None:
+def test_untrusted_code_of_a_called_worker_stops_the_tree_until_it_is_trusted(guild: Guild, project: Path) -> None:
     (project / "toolboxes").mkdir()
     (project / "toolboxes" / "mail.py").write_text(
         'from guildhall import tool\n\n@tool\ndef post() -> str:\n    """Post it."""\n    return "posted"\n'
@@ -127,11 +129,11 @@ def test_code_of_a_callee_that_is_not_trusted_ends_the_tree_until_it_is(guild: G
     assert guild("resume", ran.json["run"], "--output", "json").json["output"] == "done"
 
 
-# new workers
+# Created workers
 
 
 @pytest.mark.req("DO-8")
-def test_an_approval_is_for_what_was_shown(guild: Guild, project: Path, home: Home) -> None:
+def test_an_approval_covers_only_the_shown_definition(guild: Guild, project: Path, home: Home) -> None:
     put_worker(project, "boss", tool_rules={"worker.create": {}}, tools=["Bash"])
     put_answers(project, boss=[HELPER, DONE])
     ask = guild("run", "boss", "go", "--output", "json").json["asks"][0]
@@ -144,8 +146,8 @@ def test_an_approval_is_for_what_was_shown(guild: Guild, project: Path, home: Ho
 
 
 @pytest.mark.req("X-3", "DO-8")
-def test_the_budget_holds_for_those_that_are_made(guild: Guild, project: Path, home: Home) -> None:
-    """The creator's own model has no price; that of the new worker has."""
+def test_the_budget_applies_to_created_workers(guild: Guild, project: Path, home: Home) -> None:
+    """Only the model of the created worker has a price."""
     configure(home, budget=0.01, worker_creation={"model": f"script:{project}/dear.yaml"})
     dear = {"price": {"input": 1e6, "output": 1e6}, "workers": {"helper": [[DONE]]}}
     (project / "dear.yaml").write_text(json.dumps(dear))
@@ -157,29 +159,29 @@ def test_the_budget_holds_for_those_that_are_made(guild: Guild, project: Path, h
 
 
 @pytest.mark.parametrize("model", ["script//etc/passwd", "replay/r-7k2m9x4qpw", "script:x.yaml"])
-def test_files_of_the_machine_are_no_models_however_they_are_written(guild: Guild, project: Path, model: str) -> None:
+def test_local_files_are_rejected_as_models_in_every_spelling(guild: Guild, project: Path, model: str) -> None:
     put_worker(project, "boss", sandboxes=None, tool_rules={"worker.create": {}})
     put_answers(project, boss=[{"call": "worker_create", "with": {**HELPER["with"], "model": model}}, DONE])
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
-    assert "is a file of this machine" in told(guild, ran.json["run"])
+    assert "is a file of this machine" in model_input(guild, ran.json["run"])
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"name": "helper.yaml"}, "invalid worker name"),
         ({"output_schema": {"type": "object", "$ref": "https://example.com/x.json"}}, "unresolvable reference"),
     ],
 )
-def test_no_worker_is_made_that_could_never_run(guild: Guild, project: Path, fields: Any, said: str) -> None:
+def test_a_worker_that_could_never_run_is_not_created(guild: Guild, project: Path, fields: Any, message: str) -> None:
     put_worker(project, "boss", sandboxes=None, tool_rules={"worker.create": {}})
     put_answers(project, boss=[{"call": "worker_create", "with": {**HELPER["with"], **fields}}, DONE])
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
-    assert said in told(guild, ran.json["run"])
+    assert message in model_input(guild, ran.json["run"])
 
 
 @pytest.mark.req("DO-14")
-def test_a_draft_that_was_promoted_is_still_the_one_that_was_approved(guild: Guild, project: Path) -> None:
+def test_a_promoted_draft_is_still_approved(guild: Guild, project: Path) -> None:
     rules = {"worker.create": {}, "fs.write": {"approval_required": True}}
     put_worker(project, "boss", sandboxes={"out": {"path": "./out", "mode": "rw"}}, tool_rules=rules)
     put_answers(project, boss=[HELPER, write(), call("helper"), DONE], helper=[{"say": "helped"}])
@@ -190,11 +192,11 @@ def test_a_draft_that_was_promoted_is_still_the_one_that_was_approved(guild: Gui
     assert [one["output"] for one in ran.json["runs"]] == ["helped"]
 
 
-# in Python
+# Library
 
 
 @pytest.mark.req("DO-12")
-def test_who_only_delegates_needs_no_model(project: Path) -> None:
+def test_a_worker_that_only_delegates_needs_no_model(project: Path) -> None:
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["hand"])
     put_answers(project, hand=[{"say": "done by hand"}])
     (project / "guildhall.yaml").unlink()

@@ -1,4 +1,4 @@
-"""Tools that the model's provider has itself: `web_search: {provider: native}`."""
+"""Tools that the provider of the model executes: `web_search: {provider: native}`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ BLOCKS: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
 
 
 class Provider(ThreadingHTTPServer):
-    """Answers as Anthropic does that has searched the web, and keeps what it was asked."""
+    """A fake Anthropic server that answers with a web search and records the requests."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answering)
-        self.asked: list[dict[str, Any]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[dict[str, Any]] = []
 
 
-class _Answering(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     server: Provider
 
     def do_POST(self) -> None:
-        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         body = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in _events()).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -89,24 +89,24 @@ def scout(project: Path, home: Any) -> Path:
     return path
 
 
-def test_the_provider_is_asked_to_search_and_what_it_did_is_on_record(
+def test_the_provider_searches_and_its_search_is_recorded(
     guild: Guild, scout: Path, provider: Provider, environment: dict[str, str]
 ) -> None:
     ran = guild("run", "scout", "When does iron melt?", "--output", "json", env=environment)
     assert ran.code == 0, ran.err
     assert ran.json["output"] == "Iron melts at 1538 degrees."
-    (asked,) = provider.asked
-    assert [tool["name"] for tool in asked["tools"]] == ["web_search"]
-    assert asked["tools"][0]["type"].startswith("web_search_")
+    (request,) = provider.requests
+    assert [tool["name"] for tool in request["tools"]] == ["web_search"]
+    assert request["tools"][0]["type"].startswith("web_search_")
     run = ran.json["run"]
     assert "srvtoolu_1" in guild("log", run, "--json").out
     replayed = guild("replay", run, env=environment)
     assert replayed.code == 0, replayed.out
-    assert len(provider.asked) == 1
+    assert len(provider.requests) == 1
     assert "WebSearch" in guild("plan", "scout", env=environment).out
 
 
-def test_who_wants_to_be_asked_is_not_passed_by(
+def test_a_rule_that_requires_approval_prevents_native_search(
     guild: Guild, scout: Path, provider: Provider, environment: dict[str, str]
 ) -> None:
     with scout.open("a") as file:
@@ -114,5 +114,5 @@ def test_who_wants_to_be_asked_is_not_passed_by(
     ran = guild("run", "scout", "x", env=environment)
     assert ran.code == 1
     assert "without approval" in ran.err
-    assert provider.asked == []
+    assert provider.requests == []
     assert guild("run", "scout", "x", "--approve-all", env=environment).code == 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.model import Project, TimelineEntry
     from guildhall.runs.asks import Asks

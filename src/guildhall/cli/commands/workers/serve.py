@@ -1,6 +1,6 @@
 """`guild serve WORKER`: serves a worker at a port of this machine, like a guild member, until it is interrupted.
 
-Callers need the secret that the command prints. Does not implement the protocol (see `rpc.endpoint` and
+Callers need the secret that the command prints. Does not implement the protocol (see `rpc.mcp_app` and
 `hall.server.worker_methods`).
 """
 
@@ -39,8 +39,8 @@ async def serve(ctx: Context) -> None:
     client = await ctx.connect()
     from guildhall import __version__
     from guildhall.hall.server.worker_methods import HallJobs, WorkerMethods
-    from guildhall.rpc.endpoint import PATH, Endpoint, Offer
     from guildhall.rpc.listener import Listener
+    from guildhall.rpc.mcp_app import PATH, Endpoint, Offer
 
     worker = await client.workers.get(ctx.args.worker, ctx.frame)
     operations = WorkerMethods(HallJobs(client, ctx.args.worker, lambda: ctx.frame, name=worker.name))

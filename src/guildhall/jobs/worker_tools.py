@@ -50,7 +50,8 @@ _MAX_FILE_CHARS = 10_000_000
 def job_tools(contract: Contract, *, has_memory: bool) -> tuple[Tool, ...]:
     """Return the tools as the model sees them. A worker without memory has no store_memory."""
     capabilities = {name: needs for name, needs in TOOLS.items() if has_memory or name != _STORE_MEMORY}
-    tools = bind_tools(JobTools, capabilities)
+    # All questions of an answer are asked at once.
+    tools = (replace(tool, parallel=tool.name == "log_question") for tool in bind_tools(JobTools, capabilities))
     return tuple(with_output_schema(tool, contract.schema) if tool.name == SUBMIT else tool for tool in tools)
 
 

@@ -1,4 +1,4 @@
-"""Conversations: a run that goes on with what the person says next, for as long as its seat's owner lets it."""
+"""Conversations: runs that wait for the next message of the user until their owner ends them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
 from guildhall.runs.execution.grants import Grant
 from guildhall.runs.hooks import replay_hooks
-from guildhall.runs.idle import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
+from guildhall.runs.idle_tracker import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.record import records
-from guildhall.runs.record.history import conversation
+from guildhall.runs.record.queries import conversation
 from guildhall.runs.replay.script_export import export_script
 from guildhall.store.tables import journal
 from tests.conformance.bench import WORKER, Bench, write
@@ -35,7 +35,7 @@ SLOW = {"sleep": 60, "say": "too late"}
 HELLO, WRITE, WRITTEN, BYE = {"say": "Hello."}, write("a.md"), {"say": "Written."}, {"say": "Bye."}
 
 
-def talk(
+def run_scene(
     tmp_path: Path,
     scene: Callable[[Bench, Table], Awaitable[None]],
     *answers: dict[str, Any],
@@ -43,38 +43,38 @@ def talk(
     children: bool = False,
     **fields: Any,
 ) -> None:
-    """Plays a scene at a table, with a worker whose model answers like this."""
+    """Run a scene with a worker whose model gives these answers."""
     bench = Bench(tmp_path, "pydantic", Guild.environment())
     bench.put(*answers, **fields)
 
-    async def played() -> None:
+    async def play() -> None:
         async with bench.table(held=held, children=children) as table, asyncio.timeout(20):
             await scene(bench, table)
 
-    asyncio.run(played())
+    asyncio.run(play())
 
 
 def types(events: Sequence[Event], *wanted: str) -> list[str]:
     return [event.type for event in events if event.type in wanted]
 
 
-async def until(seen: Callable[[], bool]) -> None:
-    while not seen():  # noqa: ASYNC110 - the record tells nobody
+async def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the journal sends no notification
         await asyncio.sleep(0.01)
 
 
-# Waiting for a person
+# Waiting for the user
 
 
 @pytest.mark.req("WKR-20", "X-2")
 @pytest.mark.parametrize("children", [False, True])
-def test_a_conversation_is_put_away_and_goes_on_with_all_that_was_said(tmp_path: Path, children: bool) -> None:
+def test_a_resumed_conversation_contains_all_messages(tmp_path: Path, children: bool) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         assert table.expects == 1
-        told = await table.say("Write.")
-        assert types(told, "turn_end", "tool_use", "tool_result", "error", "listening") == [
+        events = await table.say("Write.")
+        assert types(events, "turn_end", "tool_use", "tool_result", "error", "listening") == [
             "turn_end",
             "tool_use",
             "tool_result",
@@ -90,23 +90,23 @@ def test_a_conversation_is_put_away_and_goes_on_with_all_that_was_said(tmp_path:
         assert [entry.key for entry in table.record("model_asked")] == ["m1", "m2", "m3", "m4"]
         assert bench.notes == {"a.md": "x"}
 
-    talk(tmp_path, scene, HELLO, WRITE, WRITTEN, BYE, children=children)
+    run_scene(tmp_path, scene, HELLO, WRITE, WRITTEN, BYE, children=children)
 
 
-def test_while_it_listens_no_time_passes_for_it(tmp_path: Path) -> None:
+def test_waiting_for_a_message_does_not_count_as_running_time(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         for _ in range(8):
-            await asyncio.sleep(0.1)  # longer than it may run
+            await asyncio.sleep(0.1)  # longer than its timeout
         assert types(await table.say("Still there?"), "turn_end", "listening") == ["turn_end", "listening"]
         table.hall.runs.add_clients(table.run, -1)
         await table.turn()
         assert table.hall.store.read(lambda c: records.running_seconds(c, table.run)) < 0.7
 
-    talk(tmp_path, scene, HELLO, BYE, held=True, limits={"timeout": "0.7s"})
+    run_scene(tmp_path, scene, HELLO, BYE, held=True, limits={"timeout": "0.7s"})
 
 
-def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -> None:
+def test_a_conversation_keeps_running_while_a_client_is_connected(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await asyncio.sleep(0.2)
@@ -115,67 +115,67 @@ def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -
         assert types(await table.turn(), "run_ended") == ["run_ended"]
         assert (table.state.status, table.state.reason) == ("waiting", "person")
 
-    talk(tmp_path, scene, HELLO, held=True)
+    run_scene(tmp_path, scene, HELLO, held=True)
 
 
-def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path: Path) -> None:
+def test_a_message_that_arrives_while_the_run_becomes_idle_is_answered(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         asyncio.get_running_loop().call_later(_CONFIRM_DELAY_S, table.put, "Still there?")
         table.hall.runs.add_clients(table.run, -1)  # the run becomes idle in the same iteration of the loop
         assert types(await table.turn(), "turn_end") == ["turn_end"]
-        await until(lambda: table.state.status != "running")
+        await wait_until(lambda: table.state.status != "running")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         assert table.expects == 2
 
-    talk(tmp_path, scene, HELLO, BYE, held=True)
+    run_scene(tmp_path, scene, HELLO, BYE, held=True)
 
 
-def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_itself(tmp_path: Path) -> None:
+def test_a_conversation_waits_for_the_user_after_a_shutdown_of_the_hall(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.hall.runs.pause_all("shutdown")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         assert table.hall.store.read(records.list_resumable) == []
 
-    talk(tmp_path, scene, HELLO, held=True)
+    run_scene(tmp_path, scene, HELLO, held=True)
 
 
 @pytest.mark.req("X-2")
-def test_a_hall_that_dies_while_it_listens_loses_nothing(tmp_path: Path) -> None:
+def test_a_waiting_conversation_is_not_interrupted_by_a_crash_of_the_hall(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        lost = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
-        assert lost == []
+        interrupted = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
+        assert interrupted == []
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         assert table.hall.store.read(records.list_resumable) == []
 
-    talk(tmp_path, scene, HELLO, held=True)
+    run_scene(tmp_path, scene, HELLO, held=True)
 
 
 @pytest.mark.req("X-2")
-def test_a_hall_that_dies_in_a_turn_loses_the_run_and_it_goes_on_there(tmp_path: Path) -> None:
+def test_a_conversation_is_interrupted_by_a_crash_of_the_hall_in_a_turn(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         table.put("Write.")
-        await until(lambda: len(table.record("model_asked")) == 3)
-        lost = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
-        assert lost == [table.run]
+        await wait_until(lambda: len(table.record("model_asked")) == 3)
+        interrupted = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
+        assert interrupted == [table.run]
 
-    talk(tmp_path, scene, HELLO, WRITE, SLOW, held=True)
+    run_scene(tmp_path, scene, HELLO, WRITE, SLOW, held=True)
 
 
-# What goes wrong in a turn
+# Errors in a turn
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "key_refused"), (413, "context_too_long")])
-def test_a_turn_that_fails_is_gone_on_with(tmp_path: Path, status: int, code: str) -> None:
+def test_a_failed_turn_can_be_resumed(tmp_path: Path, status: int, code: str) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        told = await table.say("Write.")
-        assert types(told, "error", "run_ended") == ["error", "run_ended"]
+        events = await table.say("Write.")
+        assert types(events, "error", "run_ended") == ["error", "run_ended"]
         assert (table.state.status, table.state.reason) == ("failed", code)
-        assert table.expects is None, "it owes an answer"
+        assert table.expects is None, "the last message has no answer yet"
         last = conversation(table.hall.history.journal(table.run))[-1]
         assert last == {"role": "user", "content": "Write."}
         bench.put(HELLO, WRITE, WRITTEN)
@@ -185,52 +185,54 @@ def test_a_turn_that_fails_is_gone_on_with(tmp_path: Path, status: int, code: st
         assert [entry.data.words for entry in table.record("said")] == ["Write."]
         assert await table.is_replayed()
 
-    talk(tmp_path, scene, HELLO, {"fail": status})
+    run_scene(tmp_path, scene, HELLO, {"fail": status})
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_a_conversation_is_stopped_in_the_middle_of_an_answer_and_goes_on(tmp_path: Path, children: bool) -> None:
+def test_a_conversation_that_was_paused_in_an_answer_can_be_resumed(tmp_path: Path, children: bool) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         table.put("Write.")
-        await until(lambda: len(table.record("model_asked")) == 3)
+        await wait_until(lambda: len(table.record("model_asked")) == 3)
         await table.hall.runs.pause(table.run)
         assert (table.state.status, table.state.reason) == ("paused", "by the user")
         bench.put(HELLO, WRITE, WRITTEN)
         await table.go_on()
-        told = await table.turn()
-        assert types(told, "tool_use", "turn_end", "listening") == ["turn_end", "listening"], "nothing is told twice"
+        events = await table.turn()
+        assert types(events, "tool_use", "turn_end", "listening") == ["turn_end", "listening"], "no event is repeated"
         assert bench.notes == {"a.md": "x"}
 
-    talk(tmp_path, scene, HELLO, WRITE, SLOW, held=True, children=children)
+    run_scene(tmp_path, scene, HELLO, WRITE, SLOW, held=True, children=children)
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_answers_that_are_not_usable_end_the_turn_and_not_the_conversation(tmp_path: Path, children: bool) -> None:
+def test_unusable_answers_end_the_turn_but_not_the_conversation(tmp_path: Path, children: bool) -> None:
     cut = {"calls": [{"call": "sandbox_write_text", "with": {"sandbox": "n"}}], "cut_off": True}
 
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        told = await table.say("More.")
-        assert types(told, "error", "listening", "run_ended") == ["error", "error", "error", "listening", "run_ended"]
-        errors = [event.data for event in told if event.type == "error"]
+        events = await table.say("More.")
+        assert types(events, "error", "listening", "run_ended") == ["error", "error", "error", "listening", "run_ended"]
+        errors = [event.data for event in events if event.type == "error"]
         assert [bool(one.get("transient")) for one in errors] == [True, True, False]
         assert errors[-1]["message"] == "the turn is over: the answer was cut off at its maximum length"
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         last = await table.say("Shorter.")
         assert types(last, "error", "turn_end", "listening") == ["turn_end", "listening"]
         asked = table.record("model_asked")[-1].data.message
-        assert [part["part"] for part in asked] == ["tool-return", "user-prompt"], "the call has its answer"
+        assert [part["part"] for part in asked] == ["tool-return", "user-prompt"], (
+            "the call that was cut off has a result"
+        )
         assert bench.notes == {}
         assert await table.is_replayed()
 
-    talk(tmp_path, scene, HELLO, {"say": " "}, {"say": ""}, cut, BYE, children=children)
+    run_scene(tmp_path, scene, HELLO, {"say": " "}, {"say": ""}, cut, BYE, children=children)
 
 
 # Limits
 
 
-def test_the_limit_of_turns_is_for_what_was_said_last(tmp_path: Path) -> None:
+def test_max_turns_counts_from_the_last_message(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.", max_turns=2)
         await table.say("Write.")
@@ -246,10 +248,10 @@ def test_the_limit_of_turns_is_for_what_was_said_last(tmp_path: Path) -> None:
         await table.turn()
         assert (table.state.status, table.state.reason) == ("waiting", "person")
 
-    talk(tmp_path, scene, HELLO, WRITE, WRITTEN, write("b.md"), write("c.md"), BYE)
+    run_scene(tmp_path, scene, HELLO, WRITE, WRITTEN, write("b.md"), write("c.md"), BYE)
 
 
-def test_dollars_count_for_the_whole_conversation(tmp_path: Path) -> None:
+def test_the_budget_applies_to_the_whole_conversation(tmp_path: Path) -> None:
     used = {"usage": {"input": 1000, "output": 100}}
 
     async def scene(bench: Bench, table: Table) -> None:
@@ -259,13 +261,13 @@ def test_dollars_count_for_the_whole_conversation(tmp_path: Path) -> None:
         await table.say("And now?")
         assert (table.state.status, (table.state.error or {}).get("limit")) == ("failed", "max_budget_usd")
 
-    talk(tmp_path, scene, HELLO | used, BYE | used, {"say": "again"} | used)
+    run_scene(tmp_path, scene, HELLO | used, BYE | used, {"say": "again"} | used)
 
 
-# Its end
+# End
 
 
-def test_it_is_concluded_by_whoever_gave_the_seat(tmp_path: Path) -> None:
+def test_the_owner_concludes_the_conversation(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.conclude({"notes": "none"})
@@ -276,15 +278,15 @@ def test_it_is_concluded_by_whoever_gave_the_seat(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match="nothing to resume"):
             await table.go_on()
 
-    talk(tmp_path, scene, HELLO)
+    run_scene(tmp_path, scene, HELLO)
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
-def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> None:
+def test_a_conversation_can_be_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         table.put("Write.")
-        await until(lambda: len(table.record("model_asked")) == 2)
+        await wait_until(lambda: len(table.record("model_asked")) == 2)
         if status == "completed":
             await table.conclude("over")
         else:
@@ -292,22 +294,22 @@ def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> Non
         assert (table.state.status, table.hall.runs.is_alive(table.run)) == (status, False)
         assert await table.is_replayed()
 
-    talk(tmp_path, scene, HELLO, SLOW, held=True)
+    run_scene(tmp_path, scene, HELLO, SLOW, held=True)
 
 
-# What is on record
+# Journal
 
 
 @pytest.mark.req("X-1")
 @pytest.mark.parametrize(
     ("change", "step"),
     [
-        (lambda c, run: _change(c, run, "u1", words="Something else."), "the message to the model changed"),
-        (lambda c, run: _change(c, run, "m2", words=None), "waits for a message of the user"),
+        (lambda c, run: _change_entry(c, run, "u1", words="Something else."), "the message to the model changed"),
+        (lambda c, run: _change_entry(c, run, "m2", words=None), "waits for a message of the user"),
     ],
-    ids=["other words", "an answer less"],
+    ids=["changed message", "missing answer"],
 )
-def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[Any, str], None], step: str) -> None:
+def test_replay_reports_a_changed_journal(tmp_path: Path, change: Callable[[Any, str], None], step: str) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.say("One.")
@@ -315,14 +317,14 @@ def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[
         assert await table.is_replayed()
         await table.hall.store.write(lambda connection: change(connection, table.run))
         hooks = replay_hooks((), is_conversation=True)
-        played = await table.hall.main.recordings.replay_one(table.state, table.frame, hooks=hooks)
-        assert played.difference is not None
-        assert step in played.difference.text or "does not get there" in played.difference.text
+        result = await table.hall.main.recordings.replay_one(table.state, table.frame, hooks=hooks)
+        assert result.difference is not None
+        assert step in result.difference.text or "does not get there" in result.difference.text
 
-    talk(tmp_path, scene, HELLO, WRITTEN, BYE)
+    run_scene(tmp_path, scene, HELLO, WRITTEN, BYE)
 
 
-def _change(connection: Any, run: str, key: str, words: str | None) -> None:
+def _change_entry(connection: Any, run: str, key: str, words: str | None) -> None:
     if words is None:
         connection.execute(delete(journal).where(journal.c.run == run, journal.c.key == key))
     else:
@@ -330,7 +332,7 @@ def _change(connection: Any, run: str, key: str, words: str | None) -> None:
         connection.execute(update(journal).where(*one).values(data={"words": words}))
 
 
-def test_the_log_shows_who_said_what(tmp_path: Path) -> None:
+def test_the_log_shows_the_messages_of_the_user(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.say("Good\nbye.")
@@ -341,36 +343,38 @@ def test_the_log_shows_who_said_what(tmp_path: Path) -> None:
             ["listening", "u2"],
         ]
 
-    talk(tmp_path, scene, HELLO, BYE)
+    run_scene(tmp_path, scene, HELLO, BYE)
 
 
-def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
+def test_the_script_of_a_conversation_has_answers_but_no_test(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.say("Good bye.")
         with pytest.raises(Conflict, match="the run is waiting, not completed or failed"):
-            scripted(table)
+            export(table)
         await table.conclude("over")
-        text = scripted(table)
+        text = export(table)
         assert "# Left out: the test, because the run is a conversation" in text
         (answers,) = json.loads(bench.script.read_text())["workers"][WORKER]
-        assert [one.say for one in load_script(written(bench, text)).workers[WORKER][0]] == [a["say"] for a in answers]
+        assert [one.say for one in load_script(write_script(bench, text)).workers[WORKER][0]] == [
+            a["say"] for a in answers
+        ]
 
-    talk(tmp_path, scene, HELLO, BYE)
+    run_scene(tmp_path, scene, HELLO, BYE)
 
 
-def scripted(table: Table) -> str:
+def export(table: Table) -> str:
     tree = [(table.state, table.hall.history.journal(table.run))]
     return export_script(tree, table.hall.home.path, lambda text: text)
 
 
-def written(bench: Bench, text: str) -> Path:
+def write_script(bench: Bench, text: str) -> Path:
     path = bench.project / "recorded.yaml"
     path.write_text(text)
     return path
 
 
-def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> None:
+def test_a_conversation_cannot_be_forked_or_resumed_without_its_owner(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
@@ -378,10 +382,10 @@ def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> N
         with pytest.raises(Conflict, match="is a conversation, and only its owner can resume it"):
             await table.hall.runs.prepare_resume(table.run, table.frame)
 
-    talk(tmp_path, scene, HELLO)
+    run_scene(tmp_path, scene, HELLO)
 
 
-def test_a_worker_whose_model_is_not_asked_here_holds_none(tmp_path: Path) -> None:
+def test_a_runtime_that_cannot_resume_refuses_a_conversation(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "cursor", Guild.environment())
     bench.put(model="cursor:auto", accepts_risk=True)
 
@@ -393,7 +397,7 @@ def test_a_worker_whose_model_is_not_asked_here_holds_none(tmp_path: Path) -> No
     asyncio.run(scene())
 
 
-def test_a_worker_with_a_schema_talks_in_words(tmp_path: Path) -> None:
+def test_a_worker_with_an_output_schema_answers_with_text(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         (bench.project / "out.json").write_text(
             json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -402,23 +406,23 @@ def test_a_worker_with_a_schema_talks_in_words(tmp_path: Path) -> None:
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         assert await table.is_replayed()
 
-    talk(tmp_path, scene, HELLO, output_schema_ref="./out.json")
+    run_scene(tmp_path, scene, HELLO, output_schema_ref="./out.json")
 
 
 # Hostile
 
 
-def test_words_that_are_none_fail_the_run_and_are_not_on_record(tmp_path: Path) -> None:
+def test_an_empty_message_fails_the_run_and_is_not_recorded(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.say(" ")
         assert (table.state.status, table.state.reason) == ("failed", "usage")
         assert table.record("said") == []
 
-    talk(tmp_path, scene, HELLO)
+    run_scene(tmp_path, scene, HELLO)
 
 
-def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
+def test_message_keys_are_used_in_order(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         record = table.hall.history.journal(table.run)
@@ -427,16 +431,16 @@ def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
             with pytest.raises(RuntimeFailed, match="the next one is u1"):
                 record.message_number(key)
 
-    talk(tmp_path, scene, HELLO)
+    run_scene(tmp_path, scene, HELLO)
 
 
-def test_a_process_that_dies_while_it_listens_is_followed_by_another(tmp_path: Path) -> None:
+def test_a_process_that_dies_while_waiting_is_replaced(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         assert table.hall.runtimes.fork_server is not None
         os.kill(table.hall.runtimes.fork_server.pids[1], signal.SIGKILL)
-        await until(lambda: len(table.record("crashed")) == 1)
-        told = await table.say("Good bye.")
-        assert types(told, "turn_end") == ["turn_end"]
+        await wait_until(lambda: len(table.record("crashed")) == 1)
+        events = await table.say("Good bye.")
+        assert types(events, "turn_end") == ["turn_end"]
 
-    talk(tmp_path, scene, HELLO, BYE, held=True, children=True)
+    run_scene(tmp_path, scene, HELLO, BYE, held=True, children=True)

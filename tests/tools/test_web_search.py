@@ -1,4 +1,4 @@
-"""WebSearch against stand-ins of the three engines on loopback."""
+"""WebSearch against fake search engines on loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOUND = [
     "not an object",
     {"title": "Three", "url": "https://three.example/", "content": "x" * 5_000, "description": "x" * 5_000},
 ]
-SHOWN = "1. One page\nhttps://one.example/\nAbout one.\n\n2. https://two.example/\nhttps://two.example/"
+EXPECTED_TEXT = "1. One page\nhttps://one.example/\nAbout one.\n\n2. https://two.example/\nhttps://two.example/"
 
 
 class Engine(BaseHTTPRequestHandler):
@@ -59,7 +59,7 @@ class Engine(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def engine(reply: Any, status: int = 200) -> Generator[Any]:
+def start_engine(reply: Any, status: int = 200) -> Generator[Any]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
     server.seen = []  # type: ignore[attr-defined]
     server.stopping = threading.Event()  # type: ignore[attr-defined]
@@ -83,49 +83,49 @@ def search(tool: Any, **arguments: Any) -> Any:
     return asyncio.run(invoke(tool, {"query": "guilds", **arguments}))
 
 
-def test_searxng():
-    with engine({"results": FOUND}) as server:
+def test_searxng_is_queried_without_a_key():
+    with start_engine({"results": FOUND}) as server:
         result = search(search_tool({"searxng": f"{url(server)}/", "provider": None}, {}), max_results=2)
-    assert result.text == SHOWN
+    assert result.text == EXPECTED_TEXT
     method, path, query, _, _ = server.seen[0]
     assert (method, path, query) == ("GET", "/search", {"q": "guilds", "format": "json"})
 
 
-def test_tavily():
-    with engine({"results": FOUND}) as server:
+def test_tavily_is_queried_with_its_key():
+    with start_engine({"results": FOUND}) as server:
         tool = search_tool({"provider": "tavily"}, {"TAVILY_API_KEY": "tvly-key"}, base_url=url(server))
         result = search(tool, max_results=2)
-    assert result.text == SHOWN
+    assert result.text == EXPECTED_TEXT
     method, path, _, body, headers = server.seen[0]
     assert (method, path, body) == ("POST", "/search", {"query": "guilds", "max_results": 2})
     assert headers["Authorization"] == "Bearer tvly-key"
 
 
-def test_brave():
-    with engine({"web": {"results": FOUND}}) as server:
+def test_brave_is_queried_with_its_key():
+    with start_engine({"web": {"results": FOUND}}) as server:
         tool = search_tool({"provider": "brave"}, {"BRAVE_API_KEY": "brave-key"}, base_url=url(server))
         result = search(tool, max_results=2)
-    assert result.text == SHOWN
+    assert result.text == EXPECTED_TEXT
     method, path, query, _, headers = server.seen[0]
     assert (method, path, query) == ("GET", "/res/v1/web/search", {"q": "guilds", "count": "2"})
     assert {name.lower(): value for name, value in headers.items()}["x-subscription-token"] == "brave-key"
 
 
 def test_extracts_are_short():
-    with engine({"results": FOUND}) as server:
+    with start_engine({"results": FOUND}) as server:
         text = search(search_tool({"searxng": url(server)}, {})).text
     assert "3. Three" in text
     assert len(text) < 1_500
 
 
 @pytest.mark.parametrize("reply", [{}, {"results": None}, {"results": {"a": 1}}, [], "text", {"results": []}])
-def test_nothing_found(reply):
-    with engine(reply) as server:
+def test_an_answer_without_results_is_reported(reply):
+    with start_engine(reply) as server:
         assert search(search_tool({"searxng": url(server)}, {})).text == "No results for 'guilds'."
 
 
 @pytest.mark.parametrize(
-    ("reply", "status", "said"),
+    ("reply", "status", "expected"),
     [
         (b"<html>", 200, "did not answer with JSON"),
         (b"[" * 100_000, 200, "did not answer with JSON"),
@@ -136,29 +136,29 @@ def test_nothing_found(reply):
         (b"", 302, "status 302"),
     ],
 )
-def test_engines_that_fail(reply, status, said):
-    with engine(reply, status) as server:
+def test_an_engine_error_is_reported_without_the_key(reply, status, expected):
+    with start_engine(reply, status) as server:
         tool = search_tool({"provider": "tavily"}, {"TAVILY_API_KEY": "tvly-key"}, base_url=url(server))
         result = search(tool)
     assert result.is_error
-    assert said in result.text
+    assert expected in result.text
     assert "tvly-key" not in result.text
 
 
-def test_an_engine_that_does_not_answer(monkeypatch):
+def test_an_engine_that_does_not_answer_times_out(monkeypatch):
     monkeypatch.setattr(web_search, "MAX_SECONDS", 0.1)
-    with engine(None) as server:
+    with start_engine(None) as server:
         assert "did not answer within 0.1 s" in search(search_tool({"searxng": url(server)}, {})).text
 
 
-def test_an_engine_that_is_not_there():
-    with engine({}) as server:
+def test_an_unreachable_engine_is_reported():
+    with start_engine({}) as server:
         tool = search_tool({"searxng": url(server)}, {})
     assert "SearXNG could not be reached: ConnectError" in search(tool).text
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         (None, "has no search engine"),
         ({}, "has no search engine"),
@@ -169,20 +169,20 @@ def test_an_engine_that_is_not_there():
         ({"searxng": "file:///etc/passwd"}, "is not an address"),
     ],
 )
-def test_settings_that_give_no_engine_say_what_to_set(settings, said):
+def test_settings_without_a_usable_engine_are_rejected_with_a_hint(settings, expected):
     with pytest.raises(ToolUnavailable) as raised:
         search_tool(settings, {})
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [{"query": " "}, {"query": "x" * 1_001}, {"max_results": 0}, {"max_results": 21}, {"query": None}, {"q": 1}],
 )
-def test_wrong_arguments(arguments):
+def test_invalid_arguments_are_errors(arguments):
     assert search(search_tool({"searxng": "http://127.0.0.1:9"}, {}), **arguments).is_error
 
 
-def test_describes_itself():
+def test_the_tool_declares_its_capabilities():
     tool = search_tool({"searxng": "http://127.0.0.1:9"}, {})
     assert (tool.name, tool.capabilities, tool.repeatable, tool.runs_in) == ("WebSearch", {"net"}, True, "hall")

@@ -41,10 +41,10 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.server.process import HallProcess, RedactingFormatter, log_to_stderr
 from guildhall.hall.server.worker_methods import HallJobs, WorkerMethods
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.members.folders import read_manifest
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
-from guildhall.rpc.endpoint import PATH, Endpoint, Offer
+from guildhall.members.registry import read_manifest
 from guildhall.rpc.listener import Listener
+from guildhall.rpc.mcp_app import PATH, Endpoint, Offer
 from guildhall.tools.definition import tool
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS
@@ -52,7 +52,7 @@ from guildhall.workers.model import WORKERS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 

@@ -1,4 +1,4 @@
-"""Activation: what a package's function says is taken only as far as it makes sense, and it can do nothing else."""
+"""Activation functions of packages: context, results, errors and confinement."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from guildhall.runs.assembly.activation import (
 )
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
-from guildhall.workers.code import Code, CodeFile
+from guildhall.workers.code_trust import Code, CodeFile
 from guildhall.workers.loader import worker_from_fields
 
-TOLD = {"tools": [{"name": "weigh"}]}
+CONTEXT = {"tools": [{"name": "weigh"}]}
 
 
-def said(text: str, *, seconds: float = 10.0) -> Activation:
-    """What a function with this body says."""
+def call_function(text: str, *, timeout_s: float = 10.0) -> Activation:
+    """Call an activation function with this body and return its result."""
     source = CodeFile(
         path=Path("/box/begin.py"), display_path="begin.py", content=f"def go(context):\n    {text}\n".encode()
     )
     code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), is_own=True, entry="begin:go")
     worker = worker_from_fields({"name": "box", "instructions": "x"})
-    return asyncio.run(call_activation(worker, code, TOLD, timeout_s=seconds))
+    return asyncio.run(call_activation(worker, code, CONTEXT, timeout_s=timeout_s))
 
 
 @pytest.mark.parametrize(
-    ("nonsense", "message"),
+    ("result", "message"),
     [
         (5, "returned 5"),
         (["weigh"], "returned a list"),
@@ -59,14 +59,14 @@ def said(text: str, *, seconds: float = 10.0) -> Activation:
         ({"limits": {"max_budget_usd": "5"}}, "max_budget_usd = '5'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(nonsense: Any, message: str) -> None:
+def test_an_invalid_result_is_rejected(result: Any, message: str) -> None:
     with pytest.raises(InvalidFile) as caught:
-        parse_activation(nonsense, "begin:go", "box/pyproject.toml", ["weigh"])
+        parse_activation(result, "begin:go", "box/pyproject.toml", ["weigh"])
     assert f"activate: begin:go {'' if message.startswith('returned') else 'returned '}{message}" in str(caught.value)
     assert caught.value.where == "box/pyproject.toml"
 
 
-def test_what_it_does_not_say_is_as_without_it() -> None:
+def test_missing_fields_keep_the_defaults() -> None:
     assert parse_activation(None, "begin:go", "box", []) == parse_activation({}, "begin:go", "box", []) == DEFAULT
     some = parse_activation({"tools": ["weigh", "weigh"], "limits": {"max_turns": 5}}, "begin:go", "box", ["weigh"])
     assert some == Activation.from_dict(asdict(some))
@@ -75,7 +75,7 @@ def test_what_it_does_not_say_is_as_without_it() -> None:
     assert some.tighten(Bounds(max_turns=None, budget=2)) == Bounds(max_turns=5, budget=2)
 
 
-def test_what_a_run_is_for() -> None:
+def test_the_context_names_project_input_and_purpose() -> None:
     plain = RunRequest(worker="writer", input="Write")
     assert activation_context(plain, None) == {"project": None, "context": "run", "input": "Write"}
     job = JobPurpose(id="j-1", description="A letter", remembers=True, contract=Contract(artifacts=("a.md",)))
@@ -91,8 +91,8 @@ def test_what_a_run_is_for() -> None:
     assert context["commission"] == {"id": "c-1", "attempt": 1, "title": "A letter", "review": True}
 
 
-def test_a_function_is_called_with_what_it_is_told() -> None:
-    assert said("return {'tools': [tool['name'] for tool in context['tools']]}").tools == ("weigh",)
+def test_the_function_receives_the_context() -> None:
+    assert call_function("return {'tools': [tool['name'] for tool in context['tools']]}").tools == ("weigh",)
 
 
 @pytest.mark.req("WKR-4a")
@@ -108,21 +108,21 @@ def test_a_function_is_called_with_what_it_is_told() -> None:
         ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
     ],
 )
-def test_a_function_that_fails_says_so(body: str, message: str) -> None:
+def test_an_error_of_the_function_is_reported(body: str, message: str) -> None:
     with pytest.raises(ToolUnavailable, match="activate: ") as caught:
-        said(body)
+        call_function(body)
     assert message in str(caught.value)
 
 
-def test_a_function_that_never_ends_is_ended() -> None:
+def test_a_function_that_does_not_return_is_stopped_at_the_timeout() -> None:
     with pytest.raises(ToolUnavailable, match="timed out after 2 s"):
-        said("while True: pass", seconds=2)
+        call_function("while True: pass", timeout_s=2)
 
 
 def test_a_function_reaches_neither_files_nor_network(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("42")
     with pytest.raises(GuildError, match=r"No such file|Permission denied"):
-        said(f"open({str(secret)!r}).read()")
+        call_function(f"open({str(secret)!r}).read()")
     with pytest.raises(GuildError, match=r"failed: (OSError|PermissionError|ConnectionRefusedError)"):
-        said("import socket; socket.create_connection(('127.0.0.1', 9), 1)")
+        call_function("import socket; socket.create_connection(('127.0.0.1', 9), 1)")

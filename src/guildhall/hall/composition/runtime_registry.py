@@ -14,7 +14,7 @@ from guildhall.hall.composition.environment import Environment, peek
 from guildhall.models.credentials import merge_environ
 
 if TYPE_CHECKING:
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
     from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry

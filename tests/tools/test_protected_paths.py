@@ -1,4 +1,4 @@
-"""What is kept is read and never changed through a folder above it, by no tool and by no name, nor made there."""
+"""Protected paths: readable, but not changed or created by any tool, program or spelling of their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REFUSED = "is protected: it defines what runs may do"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A project with workers and an unlocked door to everything else in it."""
+    """Project with workers and other files."""
     root = tmp_path / "project"
     for name in ("workers/generated", "src"):
         (root / name).mkdir(parents=True)
@@ -51,15 +51,15 @@ def view(root: Path) -> View:
     )
 
 
-def called(tools: tuple[Tool, ...], name: str, **arguments: Any) -> ToolResult:
+def call_tool(tools: tuple[Tool, ...], name: str, **arguments: Any) -> ToolResult:
     return asyncio.run(invoke({tool.name: tool for tool in tools}[name], arguments))
 
 
-def everything(root: Path) -> dict[str, str]:
+def read_files(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() if path.is_file() else "" for path in root.rglob("*")}
 
 
-WAYS = (
+SPELLINGS = (
     "workers/clerk.yaml",
     "workers/evil.yaml",
     "workers/deep/er/evil.yaml",
@@ -83,35 +83,42 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_tool_writes_it_whatever_it_is_called(root: Path, view: View, way: str) -> None:
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_no_tool_writes_a_protected_path_in_any_spelling(root: Path, view: View, spelling: str) -> None:
     (root / "link").symlink_to("workers")
     (root / "src" / "up").symlink_to("..")
-    if way == "same.yaml":  # another name of the very file
+    if spelling == "same.yaml":  # a hard link to the file
         (root / "guildhall.yaml").write_text("model: x")
         os.link(root / "guildhall.yaml", root / "same.yaml")
-    before = everything(root)
+    before = read_files(root)
     for result in (
-        called(file_tools(view), "Write", file_path=way, content="evil"),
-        called(file_tools(view), "Write", file_path=str(root / way), content="evil"),
-        called(sandbox_tools(view), "sandbox_write_text", sandbox="project", path=way, content="evil"),
+        call_tool(file_tools(view), "Write", file_path=spelling, content="evil"),
+        call_tool(file_tools(view), "Write", file_path=str(root / spelling), content="evil"),
+        call_tool(sandbox_tools(view), "sandbox_write_text", sandbox="project", path=spelling, content="evil"),
     ):
         assert result.is_error
         assert REFUSED in result.text or "is a folder" in result.text
-    assert everything(root) == before
+    assert read_files(root) == before
 
 
-def test_it_is_read_and_all_else_is_written(root: Path, view: View) -> None:
+def test_protected_files_are_readable_and_other_files_writable(root: Path, view: View) -> None:
     tools = (*file_tools(view), *sandbox_tools(view))
-    assert "clerk" in called(tools, "Read", file_path="workers/clerk.yaml").text
-    assert "workers/clerk.yaml" in called(tools, "sandbox_list", sandbox="project").text
-    edited = called(tools, "Edit", file_path="workers/clerk.yaml", old_string="clerk", new_string="evil")
+    assert "clerk" in call_tool(tools, "Read", file_path="workers/clerk.yaml").text
+    assert "workers/clerk.yaml" in call_tool(tools, "sandbox_list", sandbox="project").text
+    edited = call_tool(tools, "Edit", file_path="workers/clerk.yaml", old_string="clerk", new_string="evil")
     assert (edited.is_error, REFUSED in edited.text) == (True, True)
-    for way in ("new.txt", "new/folder/a.txt", "src/workers/a.yaml", "src/guildhall.yaml", "workers2/a", "src/a.py"):
-        assert not called(tools, "Write", file_path=way, content="x").is_error, way
+    for spelling in (
+        "new.txt",
+        "new/folder/a.txt",
+        "src/workers/a.yaml",
+        "src/guildhall.yaml",
+        "workers2/a",
+        "src/a.py",
+    ):
+        assert not call_tool(tools, "Write", file_path=spelling, content="x").is_error, spelling
 
 
-def test_a_folder_that_is_named_itself_has_its_own_rules(root: Path, view: View) -> None:
+def test_a_declared_folder_inside_a_protected_path_is_writable(root: Path, view: View) -> None:
     named = (
         Folder(path=root / "prompts", name="prompts", is_writable=True),
         Folder(path=root / "workers" / "generated", name="generated", is_writable=True),
@@ -120,24 +127,24 @@ def test_a_folder_that_is_named_itself_has_its_own_rules(root: Path, view: View)
     locked.write_text("locked")
     (root / "prompts").mkdir()
     rooted = SandboxFiles(replace(view, folders=(*view.folders, *named), protected=(*view.protected, locked)))
-    for way in ("prompts/a.md", "workers/generated/a.yaml"):
-        assert rooted.write(rooted.locate(way), b"x")
+    for spelling in ("prompts/a.md", "workers/generated/a.yaml"):
+        assert rooted.write(rooted.locate(spelling), b"x")
     assert rooted.write(rooted.locate_in(rooted.find_sandbox("project"), "prompts/b.md"), b"x")
-    for way in ("workers/a.yaml", "workers/generated/locked.yaml", "workers/generated/LOCKED.yaml"):
+    for spelling in ("workers/a.yaml", "workers/generated/locked.yaml", "workers/generated/LOCKED.yaml"):
         with pytest.raises(Refused, match=REFUSED):
-            rooted.write(rooted.locate(way), b"x")
+            rooted.write(rooted.locate(spelling), b"x")
     with pytest.raises(Refused, match=REFUSED):
         rooted.write(rooted.locate_in(rooted.find_sandbox("generated"), "locked.yaml"), b"x")
     assert locked.read_text() == "locked"
 
 
-def test_of_a_link_both_the_name_and_what_it_leads_to_are_kept(root: Path, view: View) -> None:
+def test_a_protected_link_and_its_target_are_both_protected(root: Path, view: View) -> None:
     (root / "team").mkdir()
     (root / "prompts").symlink_to("team")
     rooted = SandboxFiles(resolve_view(view))
-    for way in ("prompts", "prompts/a.md", "team/a.md"):
+    for spelling in ("prompts", "prompts/a.md", "team/a.md"):
         with pytest.raises(Refused):
-            rooted.write(rooted.locate(way), b"x")
+            rooted.write(rooted.locate(spelling), b"x")
     assert (root / "prompts").is_symlink()
     (bash,) = shell_tools(resolve_view(view), {})
     with pytest.raises(ToolUnavailable, match="it is a link, which a program could replace"):
@@ -165,39 +172,37 @@ ATTACKS = (
 )
 
 
-def swept(root: Path) -> dict[str, str]:
-    """What decides, as it is on the disk."""
-    found = everything(root)
+def protected_files(root: Path) -> dict[str, str]:
+    """Return the protected files with their contents."""
+    found = read_files(root)
     return {path: text for path, text in found.items() if path.split("/")[0] in NAMES}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_program_changes_it_or_makes_it(root: Path, view: View, kind: Kind) -> None:
-    before = swept(root)
+def test_no_program_changes_or_creates_a_protected_path(root: Path, view: View, kind: Kind) -> None:
+    before = protected_files(root)
     (bash,) = shell_tools(view, {}, kind=kind)
     for attack in ATTACKS:
         result = asyncio.run(invoke(bash, {"command": f"({attack}) 2>&1; true"}))
-        assert swept(root) == before, (attack, result.text)
+        assert protected_files(root) == before, (attack, result.text)
     assert "clerk" in asyncio.run(invoke(bash, {"command": "cat workers/clerk.yaml; echo b > src/b"})).text
     assert (root / "src" / "b").read_text() == "b\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_program_writes_what_is_beside_it(root: Path, view: View, kind: Kind) -> None:
-    """Without namespaces the folder around it takes no new names; what is in the folder is written there, too."""
+def test_a_program_writes_unprotected_files(root: Path, view: View, kind: Kind) -> None:
+    """With Landlock alone, a program cannot create new names beside a protected path."""
     (root / "top.txt").write_text("x")
     (bash,) = shell_tools(view, {}, kind=kind)
     done = asyncio.run(invoke(bash, {"command": "echo y > top.txt && echo z > src/new && (mkdir build; true)"}))
     assert not done.is_error, done.text
     assert ((root / "top.txt").read_text(), (root / "src" / "new").read_text()) == ("y\n", "z\n")
     assert (root / "build").exists() == (kind != "landlock")
-    assert {path.name for path in root.iterdir()} - {"build"} == {"src", "top.txt", "workers"}, "nothing is left there"
+    assert {path.name for path in root.iterdir()} - {"build"} == {"src", "top.txt", "workers"}, "no placeholder remains"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_program_writes_a_kept_folder_that_is_named_but_not_what_is_locked_in_it(
-    root: Path, view: View, kind: Kind
-) -> None:
+def test_a_program_writes_a_declared_folder_but_not_its_locked_files(root: Path, view: View, kind: Kind) -> None:
     locked = root / "workers" / "clerk.yaml"
     named = Folder(path=root / "workers", name="workers", is_writable=True)
     both = replace(view, folders=(*view.folders, named), protected=(*view.protected, locked))
@@ -223,24 +228,24 @@ def save(path: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_code_of_a_toolbox_does_not_either(root: Path, view: View, tmp_path: Path, kind: Kind) -> None:
+def test_toolbox_code_does_not_change_protected_paths(root: Path, view: View, tmp_path: Path, kind: Kind) -> None:
     file = tmp_path / "box.py"
     file.write_text(TOOLBOX)
     spec = HostSpec(view=view, builtin=("Write",), toolboxes=(("box", file),), capabilities=frozenset({"fs.write"}))
-    before = swept(root)
+    before = protected_files(root)
 
-    async def tried() -> list[ToolResult]:
+    async def call_tools() -> list[ToolResult]:
         host = ToolHost(spec, kind=kind)
         try:
-            ways = ("workers/clerk.yaml", "workers/evil.yaml", "prompts/a.md", "guildhall.yaml")
-            saved = [await host.call("save", {"path": str(root / way), "text": "evil"}) for way in ways]
-            written = [await host.call("Write", {"file_path": way, "content": "evil"}) for way in ways]
+            paths = ("workers/clerk.yaml", "workers/evil.yaml", "prompts/a.md", "guildhall.yaml")
+            saved = [await host.call("save", {"path": str(root / spelling), "text": "evil"}) for spelling in paths]
+            written = [await host.call("Write", {"file_path": spelling, "content": "evil"}) for spelling in paths]
             fine = await host.call("save", {"path": str(root / "src" / "new"), "text": "fine"})
             return [*saved, *written, fine]
         finally:
             await host.close()
 
-    *bad, fine = asyncio.run(tried())
+    *bad, fine = asyncio.run(call_tools())
     assert all(result.is_error for result in bad), bad
     assert fine.text == "saved"
-    assert swept(root) == before
+    assert protected_files(root) == before

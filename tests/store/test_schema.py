@@ -1,4 +1,4 @@
-"""The database is created private and complete. A file that cannot be used is refused and not changed."""
+"""Database creation: the file is private and complete, and an unusable file is refused and not changed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def schema(engine: Engine) -> dict[str, Any]:
 
 
 def _index(index: Any) -> dict[str, Any]:
-    """An index with its conditions as text."""
+    """Return an index with its conditions as text."""
     options = index.get("dialect_options", {})
     return {**index, "dialect_options": {name: str(value) for name, value in options.items()}}
 
@@ -92,13 +92,13 @@ def test_a_new_home_is_private_and_in_wal_mode(home: Home):
         assert {mode(path) for path in home.path.iterdir()} == {0o600}
 
 
-def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path):
+def test_an_existing_folder_keeps_its_mode(tmp_path: Path):
     tmp_path.chmod(0o755)
     prepare(tmp_path / "hall.db")
     assert mode(tmp_path) == 0o755
 
 
-def test_what_others_could_read_is_closed_to_them(home: Home):
+def test_a_readable_database_becomes_private(home: Home):
     prepare(home.database)
     home.database.chmod(0o644)
     prepare(home.database)
@@ -123,7 +123,7 @@ def test_a_database_is_checked_without_sqlalchemy(home: Home):
     assert done.stdout == "False\n"
 
 
-def test_an_empty_file_is_filled(home: Home):
+def test_an_empty_file_becomes_a_database(home: Home):
     home.path.mkdir()
     home.database.touch()
     assert not is_created(home.database)
@@ -131,7 +131,7 @@ def test_an_empty_file_is_filled(home: Home):
     assert is_created(home.database)
 
 
-def test_a_cut_off_creation_beside_nothing_is_begun_again(home: Home):
+def test_an_interrupted_creation_is_started_over(home: Home):
     home.path.mkdir()
     (home.path / ".hall.db.new").write_bytes(b"half")
     prepare(home.database)
@@ -140,7 +140,7 @@ def test_a_cut_off_creation_beside_nothing_is_begun_again(home: Home):
 
 
 @pytest.mark.parametrize("revision", ["0000", "0002", "0007", "0999", "", "a\n\x1b[31m", "x" * 5000])
-def test_another_revision_is_refused_with_the_file_the_revision_and_what_to_do(home: Home, revision: str):
+def test_another_revision_is_refused_with_file_revision_and_hint(home: Home, revision: str):
     prepare(home.database)
     with closing(sqlite3.connect(home.database, isolation_level=None)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
@@ -186,7 +186,7 @@ def test_the_command_reports_another_revision(home: Home, guild: Guild):
         b"SQLite format 4\x00" + b"\x00" * 4080,
     ],
 )
-def test_a_file_that_is_no_database_is_left_alone(home: Home, content: bytes):
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(home: Home, content: bytes):
     home.path.mkdir()
     home.database.write_bytes(content)
     home.database.chmod(0o644)
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_database_is_left_alone(home: Home, content: bytes):
 
 
 @pytest.mark.parametrize("journal", ["WAL", "DELETE"])
-def test_the_database_of_another_program_is_left_alone(home: Home, journal: str):
+def test_the_database_of_another_program_is_refused_and_not_changed(home: Home, journal: str):
     home.path.mkdir()
     execute(
         home.database,
@@ -211,7 +211,7 @@ def test_the_database_of_another_program_is_left_alone(home: Home, journal: str)
     assert contents(home.path) == before
 
 
-def test_a_damaged_database_is_told_as_such(home: Home):
+def test_a_damaged_database_is_reported(home: Home):
     prepare(home.database)
     whole = home.database.read_bytes()
     home.database.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
@@ -219,7 +219,7 @@ def test_a_damaged_database_is_told_as_such(home: Home):
         prepare(home.database)
 
 
-def test_something_else_in_the_place_of_the_file_is_refused_without_waiting(home: Home):
+def test_a_special_file_is_refused_without_blocking(home: Home):
     home.path.mkdir()
     os.mkfifo(home.database)
     with pytest.raises(HallUnavailable, match="not a regular file"):
@@ -230,7 +230,7 @@ def test_something_else_in_the_place_of_the_file_is_refused_without_waiting(home
         prepare(home.database)
 
 
-def test_a_home_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path):
+def test_a_home_that_cannot_be_created_is_reported_with_the_reason(tmp_path: Path):
     (tmp_path / "letter").write_text("x")
     with pytest.raises(HallUnavailable, match="Not a directory") as caught:
         prepare(tmp_path / "letter" / "hall.db")
@@ -242,7 +242,7 @@ def test_a_home_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "q?mode=memory", "x#y", "ü", "%2e%2e", "'"])
-def test_any_folder_name_will_do(tmp_path: Path, name: str):
+def test_unusual_folder_names_work(tmp_path: Path, name: str):
     database = tmp_path / name / "hall.db"
     prepare(database)
     prepare(database)
@@ -250,8 +250,8 @@ def test_any_folder_name_will_do(tmp_path: Path, name: str):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_one_that_reads_meanwhile_does_not_disturb(home: Home):
-    """A reading command has the file open while the lock's holder looks at it again."""
+def test_concurrent_readers_do_not_disturb_the_check(home: Home):
+    """Commands that only read open the file while the hall checks it."""
     prepare(home.database)
 
     def look(_: int) -> set[bool]:

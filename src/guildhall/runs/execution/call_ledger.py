@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.policy.rules import Verdict
-    from guildhall.runs.idle import IdleTracker
+    from guildhall.runs.idle_tracker import IdleTracker
     from guildhall.runs.limits import LimitName
     from guildhall.store.engine import Store
     from guildhall.tools.gate import Approval, EffectChoice

@@ -1,4 +1,4 @@
-"""Runs with attachments: what the model gets, what the record keeps, and that it stays the same."""
+"""Runs with attachments: model input, journal, resume and replay."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ def put_evaluator(project: Path, **fields: Any) -> None:
     put_worker(project, "evaluator", **{"sandboxes": sandboxes, "tool_rules": None, **fields})
 
 
-ALL = ["--attach", "input/deck.pdf", "--attach", "input/team.png", "--attach", "input/letter.txt"]
+ATTACH_ALL = ["--attach", "input/deck.pdf", "--attach", "input/team.png", "--attach", "input/letter.txt"]
 
 
-def everything_shown(guild: Guild, run: str) -> str:
-    """All that any command prints about a run."""
+def show_everything(guild: Guild, run: str) -> str:
+    """Return the output of every command that prints a run."""
     ways = (["show", run], ["show", run, "--json"], ["log", run], ["log", run, "--json"])
     return "".join(ran.out + ran.err for ran in (guild(*way) for way in ways))
 
 
 @pytest.mark.req("DO-5")
-def test_a_person_attaches_files_and_the_model_is_told_of_each(guild: Guild, project: Path) -> None:
+def test_attached_files_are_listed_in_the_prompt(guild: Guild, project: Path) -> None:
     put_files(project)
     put_evaluator(project)
     put_script(
         project, {"say": "good", "expect": r'(?s)Judge.*"input/deck.pdf" \(application/pdf.*Buy now\.\n----- end'}
     )
-    ran = guild("run", "evaluator", "Judge", *ALL)
+    ran = guild("run", "evaluator", "Judge", *ATTACH_ALL)
     assert (ran.code, ran.out) == (0, "good\n"), ran.err
     assert "attached: input/deck.pdf (53 bytes), input/team.png (38 bytes), input/letter.txt (50 bytes)" in ran.err
 
 
 @pytest.mark.req("DO-5")
 @pytest.mark.parametrize(
-    ("policy", "words", "code", "said"),
+    ("policy", "words", "code", "message"),
     [
-        ({"max_attachments": 2}, ALL, 4, "too many attachments: 3 (the worker accepts 2)"),
-        ({"max_attachments": 0}, ALL[:2], 4, "too many attachments: 1 (the worker accepts 0)"),
-        ({"max_total_bytes": 90}, ALL[:4], 4, "more than the 90 bytes"),
-        ({"allowed_suffixes": [".png"]}, ALL[:2], 4, "input/deck.pdf: the worker accepts only .png"),
-        ({"denied_suffixes": [".PDF"]}, ALL[:2], 4, "input/deck.pdf: the worker does not accept .pdf"),
+        ({"max_attachments": 2}, ATTACH_ALL, 4, "too many attachments: 3 (the worker accepts 2)"),
+        ({"max_attachments": 0}, ATTACH_ALL[:2], 4, "too many attachments: 1 (the worker accepts 0)"),
+        ({"max_total_bytes": 90}, ATTACH_ALL[:4], 4, "more than the 90 bytes"),
+        ({"allowed_suffixes": [".png"]}, ATTACH_ALL[:2], 4, "input/deck.pdf: the worker accepts only .png"),
+        ({"denied_suffixes": [".PDF"]}, ATTACH_ALL[:2], 4, "input/deck.pdf: the worker does not accept .pdf"),
         ({}, ["--attach", "input/odd.bin"], 4, "input/odd.bin: the sandbox 'input' permits only .pdf, .png, .txt"),
         ({}, ["--attach", "input/false.pdf"], 2, "the suffix means application/pdf"),
         ({}, ["--attach", "input/none.pdf"], 3, "none.pdf"),
@@ -73,8 +73,8 @@ def test_a_person_attaches_files_and_the_model_is_told_of_each(guild: Guild, pro
         ({}, ["--attach"], 2, "--attach"),
     ],
 )
-def test_what_the_policy_does_not_permit_starts_nothing(
-    guild: Guild, project: Path, policy: Mapping[str, Any], words: list[str], code: int, said: str
+def test_a_file_that_violates_the_policy_prevents_the_run(
+    guild: Guild, project: Path, policy: Mapping[str, Any], words: list[str], code: int, message: str
 ) -> None:
     put_files(project)
     (project / "input" / "odd.bin").write_bytes(b"\xff")
@@ -83,7 +83,7 @@ def test_what_the_policy_does_not_permit_starts_nothing(
     put_script(project, DONE)
     ran = guild("run", "evaluator", "Judge", *words)
     assert (ran.code, ran.out) == (code, "")
-    assert said in ran.err
+    assert message in ran.err
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
@@ -91,14 +91,14 @@ def test_what_the_policy_does_not_permit_starts_nothing(
     ("accepts", "refused"),
     [([], "input/deck.pdf"), (["image"], "input/deck.pdf"), (["pdf"], "input/team.png"), (["pdf", "image"], None)],
 )
-def test_a_model_that_cannot_look_at_a_file_is_not_asked(
+def test_a_model_without_support_for_a_file_type_is_not_called(
     guild: Guild, project: Path, accepts: list[str], refused: str | None
 ) -> None:
     put_files(project)
     put_evaluator(project)
     script = {"accepts": accepts, "workers": {"*": [[DONE]]}}
     (project / "answers.yaml").write_text(json.dumps(script))
-    ran = guild("run", "evaluator", "Judge", *ALL, "--model", "script:answers.yaml", "--output", "json")
+    ran = guild("run", "evaluator", "Judge", *ATTACH_ALL, "--model", "script:answers.yaml", "--output", "json")
     if refused is None:
         assert ran.code == 0
         return
@@ -106,33 +106,34 @@ def test_a_model_that_cannot_look_at_a_file_is_not_asked(
     assert f"script:answers.yaml does not accept {'PDFs' if 'pdf' in refused else 'images'}: {refused}" in ran.err
     assert "--override-model" in ran.err
     assert ran.json["run"] is None
-    assert guild("run", "evaluator", "Judge", *ALL[4:], "--model", "script:answers.yaml").code == 0  # text always can
+    # Every model accepts text.
+    assert guild("run", "evaluator", "Judge", *ATTACH_ALL[4:], "--model", "script:answers.yaml").code == 0
 
 
 # Over the wire
 
 
-def sent(exchange: Mapping[str, Any]) -> list[bytes]:
-    """The files in a request, in whichever of the three forms."""
+def extract_files(exchange: Mapping[str, Any]) -> list[bytes]:
+    """Return the files in a request, in any of the three wire formats."""
     found: list[bytes] = []
 
-    def look(value: Any) -> None:
+    def visit(value: Any) -> None:
         if isinstance(value, dict):
             if value.get("type") == "base64":
                 found.append(base64.b64decode(value["data"]))
             for inner in value.values():
-                look(inner)
+                visit(inner)
         elif isinstance(value, list):
             for inner in value:
-                look(inner)
+                visit(inner)
         elif isinstance(value, str) and value.startswith("data:"):
             found.append(base64.b64decode(value.partition(",")[2]))
 
-    look(exchange)
+    visit(exchange)
     return found
 
 
-def provider(server: ScriptedServer) -> dict[str, str]:
+def provider_environment(server: ScriptedServer) -> dict[str, str]:
     return {
         "ANTHROPIC_API_KEY": "script-evaluator",
         "OPENAI_API_KEY": "script-evaluator",
@@ -146,39 +147,39 @@ MODELS = ["anthropic:claude-sonnet-5", "openai:gpt-5", "openai-chat:gpt-5"]
 
 @pytest.mark.req("DO-5")
 @pytest.mark.parametrize("model", MODELS)
-def test_the_bytes_arrive_at_the_provider(guild: Guild, project: Path, model: str) -> None:
+def test_the_provider_receives_the_bytes(guild: Guild, project: Path, model: str) -> None:
     put_files(project)
     put_evaluator(project, model=model)
     put_script(project, {"call": "sandbox_list", "with": {"sandbox": "input"}}, {"say": "seen", "expect": "team.png"})
     with ScriptedServer(project / "answers.yaml") as server:
-        ran = guild("run", "evaluator", "Judge", *ALL, env=provider(server))
+        ran = guild("run", "evaluator", "Judge", *ATTACH_ALL, env=provider_environment(server))
         assert (ran.code, ran.out) == (0, "seen\n"), ran.err
         bodies = [exchange.body for exchange in server.requests]
-    assert [sent(body or {}) for body in bodies] == [[PDF, PNG], [PDF, PNG]]
+    assert [extract_files(body or {}) for body in bodies] == [[PDF, PNG], [PDF, PNG]]
     assert "Buy now." in json.dumps(bodies[0])
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_provider_that_refuses_a_file_after_all_ends_the_run(guild: Guild, project: Path, model: str) -> None:
+def test_a_file_that_the_provider_rejects_fails_the_run(guild: Guild, project: Path, model: str) -> None:
     put_files(project)
     put_evaluator(project, model=model)
     (project / "answers.yaml").write_text(json.dumps({"accepts": ["pdf"], "workers": {"*": [[DONE]]}}))
     with ScriptedServer(project / "answers.yaml") as server:
-        ran = guild("run", "evaluator", "Judge", *ALL, env=provider(server))
+        ran = guild("run", "evaluator", "Judge", *ATTACH_ALL, env=provider_environment(server))
         assert [exchange.status for exchange in server.requests] == [400]
     assert ran.code == 1
     assert "does not accept image/png" in ran.err
 
 
-# The record
+# Journal and output
 
 
-def test_what_is_shown_names_the_files_and_holds_none_of_their_bytes(guild: Guild, project: Path) -> None:
+def test_output_names_the_files_without_their_content(guild: Guild, project: Path) -> None:
     put_files(project)
     put_evaluator(project)
     put_script(project, {"fail": 529}, {"call": "sandbox_list", "with": {"sandbox": "input"}}, DONE)
-    run = guild("run", "evaluator", "Judge", *ALL, "--output", "json").json["run"]
-    shown = everything_shown(guild, run)
+    run = guild("run", "evaluator", "Judge", *ATTACH_ALL, "--output", "json").json["run"]
+    shown = show_everything(guild, run)
     assert "[application/pdf, 53 bytes] input/deck.pdf" in shown
     for secret in ("very bytes", "Buy now", base64.b64encode(PDF).decode()[:40], base64.b64encode(PNG).decode()[:30]):
         assert secret not in shown
@@ -196,14 +197,14 @@ def test_the_events_name_the_files(guild: Guild, project: Path) -> None:
     put_files(project)
     put_evaluator(project)
     put_script(project, DONE)
-    ran = guild("run", "evaluator", "Judge", *ALL[:2], "--output", "stream-json")
+    ran = guild("run", "evaluator", "Judge", *ATTACH_ALL[:2], "--output", "stream-json")
     started = json.loads(ran.out.splitlines()[0])
     assert [file["name"] for file in started["attachments"]] == ["input/deck.pdf"]
     assert "very bytes" not in ran.out
 
 
 @pytest.mark.req("DO-5")
-def test_a_run_goes_on_with_the_files_as_they_were(guild: Guild, project: Path) -> None:
+def test_a_resumed_run_uses_the_files_as_they_were_attached(guild: Guild, project: Path) -> None:
     (project / "notes").mkdir()
     (project / "notes" / "deck.pdf").write_bytes(PDF)
     put_worker(project, model="anthropic:claude-sonnet-5")
@@ -213,12 +214,12 @@ def test_a_run_goes_on_with_the_files_as_they_were(guild: Guild, project: Path) 
         ran = guild("run", "scribe", "go", "--attach", "notes/deck.pdf", "--output", "json", env=env)
         (project / "notes" / "deck.pdf").unlink()
         assert guild("approve", ran.json["asks"][0]["ask"], env=env).code == 0
-        assert [sent(exchange.body or {}) for exchange in server.requests] == [[PDF], [PDF]]
+        assert [extract_files(exchange.body or {}) for exchange in server.requests] == [[PDF], [PDF]]
     replayed = guild("replay", ran.json["run"])
     assert replayed.code == 0, replayed.out
 
 
-def test_a_run_does_not_go_on_with_a_model_that_takes_no_such_file_any_more(guild: Guild, project: Path) -> None:
+def test_a_run_is_not_resumed_with_a_model_that_no_longer_accepts_its_files(guild: Guild, project: Path) -> None:
     (project / "notes").mkdir()
     (project / "notes" / "deck.pdf").write_bytes(PDF)
     put_worker(project)
@@ -231,11 +232,11 @@ def test_a_run_does_not_go_on_with_a_model_that_takes_no_such_file_any_more(guil
     assert guild("resume", run).code == 0
 
 
-def test_a_replay_tells_of_another_policy(guild: Guild, project: Path) -> None:
+def test_replay_reports_a_changed_attachment_policy(guild: Guild, project: Path) -> None:
     put_files(project)
     put_evaluator(project)
     put_script(project, DONE)
-    with_file = guild("run", "evaluator", "Judge", *ALL[:2], "--output", "json").json["run"]
+    with_file = guild("run", "evaluator", "Judge", *ATTACH_ALL[:2], "--output", "json").json["run"]
     without = guild("run", "evaluator", "Judge", "--output", "json").json["run"]
     put_evaluator(project, attachment_policy={"max_attachments": 1})
     ran = guild("replay", with_file)
@@ -244,10 +245,10 @@ def test_a_replay_tells_of_another_policy(guild: Guild, project: Path) -> None:
     assert guild("replay", without).code == 0
 
 
-# Other ways in
+# Library and worker output
 
 
-def test_the_library_attaches_too(project: Path) -> None:
+def test_the_library_attaches_files(project: Path) -> None:
     put_files(project)
     put_evaluator(project)
     put_script(project, {"say": "good", "expect": "input/deck.pdf"})
@@ -259,7 +260,7 @@ def test_the_library_attaches_too(project: Path) -> None:
         worker.run("Judge", attachments="input/deck.pdf")
 
 
-def test_the_policy_is_shown_with_the_worker(guild: Guild, project: Path) -> None:
+def test_worker_show_prints_the_attachment_policy(guild: Guild, project: Path) -> None:
     put_worker(project, "open", sandboxes=NOTES)
     put_worker(project, "shut", attachment_policy={"max_attachments": 0})
     put_worker(project, "some", attachment_policy={"allowed_suffixes": ["pdf"], "denied_suffixes": [".exe"]})

@@ -20,7 +20,7 @@ from guildhall.core.paths import Home, is_placeholder
 from guildhall.core.text import did_you_mean
 from guildhall.members.manifest import Manifest
 from guildhall.members.model import FOLDER, MANIFEST, Member, Scope
-from guildhall.workers.code import MAX_BYTES, MAX_FILES, Code, CodeFile, Trust, code_file, raise_unreadable
+from guildhall.workers.code_trust import MAX_BYTES, MAX_FILES, Code, CodeFile, Trust, code_file, raise_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,8 +30,8 @@ from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_packag
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
 
 TOOLBOXES = "toolboxes"
 SERVERS = "mcp_servers"

@@ -1,4 +1,4 @@
-"""A run does not widen what runs may do: not its own rights, not those of others, not by the back door of a folder."""
+"""Protected files: a run can neither change the files that define permissions nor create workers through them."""
 
 from __future__ import annotations
 
@@ -18,63 +18,63 @@ if TYPE_CHECKING:
 
 PROJECT = {"project": {"path": ".", "mode": "rw"}}
 EVIL = json.dumps({"name": "evil", "instructions": "Do all.", "tools": ["Bash"], "sandboxes": PROJECT})
-KEPT = "workers/, prompts/, toolboxes/, guild-members/, guildhall.yaml"
+PROTECTED = "workers/, prompts/, toolboxes/, guild-members/, guildhall.yaml"
 REFUSED = "is protected: it defines what runs may do"
 
 
-def writes(path: str, content: str = "x", sandbox: str = "project") -> dict[str, Any]:
+def write_call(path: str, content: str = "x", sandbox: str = "project") -> dict[str, Any]:
     return {"call": "sandbox_write_text", "with": {"sandbox": sandbox, "path": path, "content": content}}
 
 
-def shell(command: str) -> dict[str, Any]:
+def shell_call(command: str) -> dict[str, Any]:
     return {"call": "Bash", "with": {"command": command}}
 
 
 @pytest.mark.req("DO-8")
-def test_no_worker_is_made_by_writing_its_file(guild: Guild, project: Path) -> None:
-    """Whoever writes everywhere in the project and calls everyone would otherwise have every right."""
+def test_a_run_cannot_create_a_worker_by_writing_its_file(guild: Guild, project: Path) -> None:
+    """Otherwise a worker that may write in the project and call all workers would have every permission."""
     boss = put_worker(project, "boss", sandboxes=PROJECT, tool_rules=None, tools=["Write", "Bash"], allow_workers="*")
     script = {"say": "done"}
     put_script(
         project,
-        writes("workers/evil.yaml", EVIL),
+        write_call("workers/evil.yaml", EVIL),
         {"call": "Write", "with": {"file_path": "workers/evil.yaml", "content": EVIL}},
-        shell(f"echo '{EVIL}' > workers/evil.yaml; mv workers old; echo x > guildhall.yaml; mkdir prompts"),
-        writes("prompts/boss.md"),
-        writes("workers/boss.yaml", EVIL),
+        shell_call(f"echo '{EVIL}' > workers/evil.yaml; mv workers old; echo x > guildhall.yaml; mkdir prompts"),
+        write_call("prompts/boss.md"),
+        write_call("workers/boss.yaml", EVIL),
         call("evil"),
         script,
     )
     before = (boss.read_text(), (project / "guildhall.yaml").read_text())
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
     assert (ran.code, ran.json["runs"]) == (0, [])
-    said = model_input(journal(guild, ran.json["run"]))
-    assert said.count(REFUSED) == 4
-    assert "unknown worker 'evil'" in said
+    messages = model_input(journal(guild, ran.json["run"]))
+    assert messages.count(REFUSED) == 4
+    assert "unknown worker 'evil'" in messages
     assert (boss.read_text(), (project / "guildhall.yaml").read_text()) == before
     assert sorted(path.name for path in project.iterdir()) == ["answers.yaml", "guildhall.yaml", "workers"]
     assert guild("replay", ran.json["run"]).code == 0
 
 
-def test_nor_where_there_were_no_workers_and_while_a_program_runs(guild: Guild, project: Path, home: Home) -> None:
-    """A worker of the home in a bare folder: what is not there yet is not made either, not even for a moment."""
+def test_a_program_cannot_create_a_missing_workers_folder(guild: Guild, project: Path, home: Home) -> None:
+    """Even a file that exists only for a moment could be called, because calls run beside the program."""
     home.workers.mkdir(parents=True)
     boss = {"name": "boss", "instructions": "x", "tools": ["Bash"], "sandboxes": PROJECT, "allow_workers": "*"}
     (home.workers / "boss.yaml").write_text(json.dumps(boss))
-    slow = shell(f"mkdir -p workers; echo '{EVIL}' > workers/evil.yaml; sleep 0.2; cp -r workers w; ls")
+    slow = shell_call(f"mkdir -p workers; echo '{EVIL}' > workers/evil.yaml; sleep 0.2; cp -r workers w; ls")
     scripted = {"workers": {"*": [[calls(slow, call("evil")), call("evil"), DONE]]}, "repeat": True}
     script = home.path / "answers.yaml"
     script.write_text(json.dumps(scripted))
     ran = guild("run", "boss", "go", "--approve-all", "--model", f"script:{script}", "--output", "json")
     assert (ran.code, ran.json["runs"]) == (0, []), ran
-    said = model_input(journal(guild, ran.json["run"]))
-    assert "Read-only file system" in said or "Permission denied" in said
-    assert said.count("unknown worker 'evil'") == 2
+    messages = model_input(journal(guild, ran.json["run"]))
+    assert "Read-only file system" in messages or "Permission denied" in messages
+    assert messages.count("unknown worker 'evil'") == 2
     assert {path.name for path in project.iterdir()} <= {"w"}
     assert not list(project.rglob("evil.yaml"))
 
 
-def test_a_folder_that_is_named_is_written_but_not_a_locked_worker_in_it(guild: Guild, project: Path) -> None:
+def test_a_declared_folder_is_writable_except_for_its_locked_workers(guild: Guild, project: Path) -> None:
     named = {name: {"path": f"./{name}", "mode": "rw"} for name in ("workers", "prompts")}
     put_worker(project, "boss", sandboxes=named, tool_rules=None, tools=["Bash"])
     clerk = put_worker(project, "clerk")
@@ -82,10 +82,10 @@ def test_a_folder_that_is_named_is_written_but_not_a_locked_worker_in_it(guild: 
     assert guild("worker", "lock", "clerk").code == 0
     put_script(
         project,
-        writes("a.md", sandbox="prompts"),
-        writes("other.yaml", EVIL, sandbox="workers"),
-        writes("clerk.yaml", EVIL, sandbox="workers"),
-        shell("cd workers; echo evil > clerk.yaml; rm -f clerk.yaml; mv clerk.yaml gone; true"),
+        write_call("a.md", sandbox="prompts"),
+        write_call("other.yaml", EVIL, sandbox="workers"),
+        write_call("clerk.yaml", EVIL, sandbox="workers"),
+        shell_call("cd workers; echo evil > clerk.yaml; rm -f clerk.yaml; mv clerk.yaml gone; true"),
         DONE,
     )
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
@@ -97,21 +97,21 @@ def test_a_folder_that_is_named_is_written_but_not_a_locked_worker_in_it(guild: 
     assert "writes        ./workers (not clerk.yaml), ./prompts\n" in guild("plan", "boss").out
 
 
-def test_a_file_that_lies_beside_no_workers_does_not_change_itself(guild: Guild, project: Path) -> None:
+def test_a_worker_file_in_another_folder_is_protected_from_its_own_run(guild: Guild, project: Path) -> None:
     loose = project / "loose.yaml"
     definition = {"name": "loose", "instructions": "x", "sandboxes": PROJECT}
     loose.write_text(json.dumps(definition))
-    put_script(project, writes("loose.yaml", EVIL), writes("other.yaml"), DONE)
+    put_script(project, write_call("loose.yaml", EVIL), write_call("other.yaml"), DONE)
     ran = guild("run", "./loose.yaml", "go", "--approve-all", "--output", "json")
     assert model_input(journal(guild, ran.json["run"])).count(REFUSED) == 1
     assert json.loads(loose.read_text()) == definition
     assert (project / "other.yaml").exists()
 
 
-def test_it_holds_for_a_run_that_goes_on(guild: Guild, project: Path) -> None:
+def test_files_stay_protected_after_a_resume(guild: Guild, project: Path) -> None:
     rules = {"fs.write": {"approval_required": True}}
     put_worker(project, sandboxes=PROJECT, tool_rules=rules)
-    put_script(project, writes("workers/evil.yaml", EVIL), DONE)
+    put_script(project, write_call("workers/evil.yaml", EVIL), DONE)
     waiting = guild("run", "scribe", "go", "--output", "json")
     assert waiting.code == 4
     ran = guild("answer", waiting.json["asks"][0]["ask"], "yes", "--output", "json")
@@ -121,10 +121,10 @@ def test_it_holds_for_a_run_that_goes_on(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.req("X-16")
-def test_the_plan_says_it(guild: Guild, project: Path) -> None:
+def test_the_plan_names_the_protected_files(guild: Guild, project: Path) -> None:
     put_worker(project, sandboxes=PROJECT, tool_rules=None)
     put_script(project, DONE)
-    assert f"writes        . (not {KEPT})\n" in guild("plan", "scribe").out
+    assert f"writes        . (not {PROTECTED})\n" in guild("plan", "scribe").out
     found = guild("plan", "scribe", "--json").json
     assert found["writes"] == [str(project)]
     assert str(project / "workers") in found["does_not_write"]
@@ -132,7 +132,7 @@ def test_the_plan_says_it(guild: Guild, project: Path) -> None:
     assert "writes .;" in line
 
 
-def test_a_worker_that_is_made_is_not_given_what_its_creator_may_not_write(
+def test_a_created_worker_gets_no_sandbox_that_its_creator_may_not_write(
     guild: Guild, project: Path, home: Home
 ) -> None:
     home.path.mkdir(exist_ok=True)

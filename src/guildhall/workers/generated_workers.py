@@ -24,7 +24,7 @@ from guildhall.core.ids import digest, is_name
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
 from guildhall.tools.executor import BUILT_IN
-from guildhall.workers.code import check_output_schema
+from guildhall.workers.code_trust import check_output_schema
 from guildhall.workers.definition import Definition, Line
 from guildhall.workers.loader import WORKER_SUFFIXES, read_definition
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
+    from guildhall.core.request_frame import Frame
 
 SCHEMAS = "schemas"
 _MAX_INSTRUCTION_CHARS = 100_000

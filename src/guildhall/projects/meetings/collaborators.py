@@ -1,7 +1,7 @@
 """The meeting context: gives the meeting operations their collaborators, and answers queries about a meeting.
 
 Also builds exchanges from the journals of its runs, renders and summarises them.
-Does not decide anything: the operations are in `service.py`, `sessions.py` and `requests.py`.
+Does not decide anything: the operations are in `service.py`, `sessions.py` and `meeting_requests.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
-from guildhall.projects.records import list_decisions
+from guildhall.projects.timeline_records import list_decisions
 from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import EventBus
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.core.request_frame import Frame
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Scope
 

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, is_token, read_body, send_json
+from guildhall.rpc.asgi_requests import Headers, HttpError, check_json_post, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
 from guildhall.tools.definition import invoke
@@ -20,7 +20,7 @@ from guildhall.tools.definition import invoke
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from guildhall.rpc.http import Message, Receive, Send
+    from guildhall.rpc.asgi_requests import Message, Receive, Send
     from guildhall.tools.model import Tool, ToolResult
 
     Operate = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]

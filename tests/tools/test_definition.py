@@ -1,4 +1,4 @@
-"""Tools from typed functions: what the model is shown, what the handler gets, what comes back."""
+"""Tools from typed functions: schemas, arguments, results and errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_tool_has_name_description_typed_schema_and_handler_and_a_toolbox_grou
     assert [each.name for each in box.tools] == ["move"]
 
 
-def test_annotated_descriptions_win_and_awkward_names_are_fine() -> None:
+def test_annotated_descriptions_take_precedence_and_unusual_names_work() -> None:
     @tool(name="odd-names", runs_in="hall")
     def f(
         copy: Annotated[str, Field(description="the real one")], json: int, model_x: bool = True, _low: None = None
@@ -102,7 +102,7 @@ def test_annotated_descriptions_win_and_awkward_names_are_fine() -> None:
     assert f.handler(copy="b", json=2) == "b2True"
 
 
-def test_no_parameters_and_async_functions() -> None:
+def test_an_async_function_without_parameters_is_a_tool() -> None:
     @tool
     async def ping() -> dict[str, int]:
         """Pings."""
@@ -138,11 +138,11 @@ def positional(name: str, /) -> None:
     """Doc."""
 
 
-def untyped(name) -> None:  # type: ignore[no-untyped-def]
+def without_type(name) -> None:  # type: ignore[no-untyped-def]
     """Doc."""
 
 
-def undocumented(name: str) -> None: ...
+def without_docstring(name: str) -> None: ...
 
 
 def only_args(name: str) -> None:
@@ -151,7 +151,7 @@ def only_args(name: str) -> None:
     """
 
 
-def unfound(amount: Decimal) -> None:
+def unresolved_type(amount: Decimal) -> None:
     """Doc."""
 
 
@@ -164,29 +164,29 @@ def opaque(thing: asyncio.Task[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "message"),
     [
         (varargs, "*names"),
         (keywords, "**names"),
         (positional, "positional-only"),
-        (untyped, "'name' has no type"),
-        (undocumented, "no docstring"),
+        (without_type, "'name' has no type"),
+        (without_docstring, "no docstring"),
         (only_args, "no docstring"),
-        (unfound, "Decimal"),
+        (unresolved_type, "Decimal"),
         (field_default, "Annotated"),
         (opaque, "JSON"),
         (lambda: None, "is not a valid name of a tool"),
         (functools.partial(varargs), "is not a valid name of a tool"),
     ],
 )
-def test_a_function_that_cannot_be_a_tool_says_why(function: Any, says: str) -> None:
+def test_a_function_that_cannot_be_a_tool_is_rejected_with_the_reason(function: Any, message: str) -> None:
     with pytest.raises(ToolUnavailable, match="tool") as caught:
         tool(function)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"capabilities": {"netz"}}, "Did you mean 'net'?"),
         ({"capabilities": "net"}, 'capabilities={"net"}'),
@@ -194,17 +194,17 @@ def test_a_function_that_cannot_be_a_tool_says_why(function: Any, says: str) -> 
         ({"name": "x" * 65}, "at most 64"),
     ],
 )
-def test_wrong_options_say_why(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_rejected_with_the_reason(options: dict[str, Any], message: str) -> None:
     def fine() -> None:
         """Fine."""
 
     with pytest.raises(ToolUnavailable) as caught:
         tool(**options)(fine)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({}, "move: point: this argument is required"),
         ({"point": {"x": "far"}}, "move: point.x: Input should be a valid integer"),
@@ -217,16 +217,16 @@ def test_wrong_options_say_why(options: dict[str, Any], says: str) -> None:
         (None, "not an object"),
     ],
 )
-def test_a_wrong_argument_is_a_result_that_names_it(arguments: Any, says: str) -> None:
+def test_an_invalid_argument_gives_an_error_result_that_names_it(arguments: Any, message: str) -> None:
     result = asyncio.run(invoke(move, arguments))
     assert result.is_error
-    assert says in result.text
+    assert message in result.text
     assert result.text == argument_problem(move, arguments)
     assert len(result.text) < 1500
     result.text.encode()
 
 
-def test_a_validator_that_breaks_is_a_result() -> None:
+def test_a_failing_validator_gives_an_error_result() -> None:
     @tool
     def picky(picky: Picky) -> None:
         """Picky."""
@@ -240,7 +240,7 @@ class Unprintable(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "message"),
     [
         (ValueError("wrong"), "ValueError: wrong"),
         (KeyError(), "KeyError"),
@@ -253,7 +253,7 @@ class Unprintable(Exception):
         (RecursionError(), "RecursionError"),
     ],
 )
-def test_what_a_handler_raises_is_a_result(error: BaseException, says: str) -> None:
+def test_an_exception_of_a_handler_gives_an_error_result(error: BaseException, message: str) -> None:
     @tool
     def plain() -> None:
         """Plain."""
@@ -264,30 +264,30 @@ def test_what_a_handler_raises_is_a_result(error: BaseException, says: str) -> N
         """Later."""
         raise error
 
-    assert call(plain) == ToolResult.error(says)
-    if not isinstance(error, StopIteration):  # the language itself turns it into a RuntimeError
-        assert call(later) == ToolResult.error(says)
+    assert call(plain) == ToolResult.error(message)
+    if not isinstance(error, StopIteration):  # Python turns it into a RuntimeError
+        assert call(later) == ToolResult.error(message)
 
 
-def test_interrupting_and_cancelling_go_through() -> None:
+def test_interrupts_and_cancellation_are_not_caught() -> None:
     @tool
-    async def interrupted() -> None:
+    async def interrupt() -> None:
         """Interrupted."""
         raise KeyboardInterrupt
 
     @tool
-    async def waits() -> None:
+    async def wait() -> None:
         """Waits."""
         await asyncio.Event().wait()
 
     async def cancel() -> None:
-        task = asyncio.create_task(invoke(waits, {}))
+        task = asyncio.create_task(invoke(wait, {}))
         await asyncio.sleep(0)
         task.cancel()
         await task
 
     with pytest.raises(KeyboardInterrupt):
-        call(interrupted)
+        call(interrupt)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancel())
 
@@ -321,12 +321,12 @@ LOOP.append(LOOP)
         ({"k": "\ud800"}, ToolResult.of('{"k": "\\ud800"}')),
     ],
 )
-def test_what_a_handler_returns_becomes_a_result(value: Any, expected: ToolResult) -> None:
+def test_a_return_value_becomes_a_result(value: Any, expected: ToolResult) -> None:
     assert result_of(value) == expected
 
 
 @pytest.mark.parametrize("value", [object(), b"\xff", LOOP, {"x": object()}])
-def test_what_json_cannot_say_is_an_error(value: Any) -> None:
+def test_a_value_without_json_form_gives_an_error_result(value: Any) -> None:
     result = result_of(value)
     assert result.is_error
     assert "cannot be turned into JSON" in result.text
@@ -338,7 +338,7 @@ def test_clean_text_can_be_encoded(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 
-def by_hand(schema: dict[str, Any], handler: Any = None) -> Tool:
+def make_tool(schema: dict[str, Any], handler: Any = None) -> Tool:
     return Tool(name="hand", description="By hand.", input_schema=schema, handler=handler or (lambda **kw: kw))
 
 
@@ -350,8 +350,8 @@ SCHEMA = {
 }
 
 
-def test_a_tool_made_by_hand_is_checked_by_its_schema() -> None:
-    made = by_hand(SCHEMA)
+def test_arguments_of_a_tool_with_a_schema_are_validated() -> None:
+    made = make_tool(SCHEMA)
     assert call(made, n=1).text == '{"n":1}'
     assert "n: 'x' is not of type 'integer'" in call(made, n="x").text
     assert "'n' is a required property" in call(made).text
@@ -363,7 +363,7 @@ def test_a_tool_made_by_hand_is_checked_by_its_schema() -> None:
         async def __call__(self, n: int) -> int:
             return n + 1
 
-    assert call(by_hand(SCHEMA, Later()), n=1).text == "2"
+    assert call(make_tool(SCHEMA, Later()), n=1).text == "2"
 
 
 @pytest.mark.parametrize(
@@ -376,14 +376,14 @@ def test_a_tool_made_by_hand_is_checked_by_its_schema() -> None:
         {"properties": {"n": object()}},
     ],
 )
-def test_a_hand_made_schema_that_is_wrong_is_a_result(schema: dict[str, Any]) -> None:
-    result = call(by_hand(schema), n="x")
+def test_an_invalid_schema_gives_an_error_result(schema: dict[str, Any]) -> None:
+    result = call(make_tool(schema), n="x")
     assert result.is_error
     assert result.text.startswith("hand: ")
 
 
-def test_a_handler_that_takes_other_arguments_is_a_result() -> None:
-    assert "TypeError" in call(by_hand({"type": "object"}, lambda n: n), m=1).text
+def test_a_handler_with_other_parameters_gives_an_error_result() -> None:
+    assert "TypeError" in call(make_tool({"type": "object"}, lambda n: n), m=1).text
 
 
 JSON = st.recursive(
@@ -395,6 +395,6 @@ JSON = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(["point", "how", "times", "n", "deep", "\ud800", "x\0"]), JSON, max_size=4))
-def test_no_arguments_break_anything(arguments: dict[str, Any]) -> None:
-    for made in (move, by_hand(SCHEMA)):
+def test_arbitrary_arguments_always_give_a_result(arguments: dict[str, Any]) -> None:
+    for made in (move, make_tool(SCHEMA)):
         asyncio.run(invoke(made, arguments)).text.encode()

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame, RecordedFrame
+    from guildhall.core.request_frame import Frame, RecordedFrame
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.hooks import RunHooks
     from guildhall.runs.purpose import Purpose
-    from guildhall.runs.record.history import History
+    from guildhall.runs.record.queries import History
     from guildhall.runtimes.model import Attachment
     from guildhall.store.engine import Store
     from guildhall.tools.model import Toolbox
