@@ -56,7 +56,7 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> 
         workers, projects, made, dispatched, outcome, listed, review = said
         assert workers.splitlines() == [
             "- smith: Forges keys. (uses Bash)",
-            "- guide: Answers questions about the files of the folder that you are in (uses Read, Grep, Glob)",
+            "- guide: Answers questions about the files of the current folder (uses Read, Grep, Glob)",
         ]
         assert projects == "- shop (your current project): user's branch main; no commissions"
         (one,) = await shop.commissions.all("shop")
