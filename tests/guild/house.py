@@ -54,7 +54,7 @@ _CALLS = [{"call": "worker_call", "with": {"worker_name": "smith", "input_data":
 
 
 class House(Workshop):
-    """A registered repository and a folder beside it that is none, with the same worker in both."""
+    """Create a registered repository and a plain folder, with the same worker in both."""
 
     elsewhere: Path
 
@@ -74,7 +74,7 @@ class House(Workshop):
         return house
 
     def furnish(self, name: str = "smith", **fields: Any) -> None:
-        """The worker, in both places; its model says one word, and the one that calls it calls it first."""
+        """Write the worker in both places. Its model says one word; its caller calls it first."""
         usual = {"name": name, "instructions": "You forge.", "model": "script:script.yaml", "checkout": "full"}
         caller = {"name": "caller", "instructions": "You call.", "model": "script:script.yaml", "allow_workers": [name]}
         script = {"workers": {"caller": [_CALLS], "*": [[{"say": "done"}]]}, "repeat": True}
@@ -85,7 +85,7 @@ class House(Workshop):
             (place / "script.yaml").write_text(json.dumps(script))
 
     def shown(self, context: str, *, registered: bool = True, worker: str = "smith") -> list[str]:
-        """The tools that the model of the worker is shown in a context, in their order."""
+        """Return the tools that the worker's model sees in a context, in order."""
         return self.inside(lambda house: house.put_to_work(context, registered=registered, worker=worker))
 
     async def put_to_work(self, context: str, *, registered: bool, worker: str) -> list[str]:
@@ -94,7 +94,7 @@ class House(Workshop):
         return self.tools_of(await getattr(self, f"_{context}")(worker, frame))
 
     def tools_of(self, run: str) -> list[str]:
-        """What is on record of what the model of a run was shown."""
+        """Return the recorded input of a run's model."""
         entries = self.hall.history.entries(run)
         tools = entries[0].data.tools
         asked = [entry.data.tools for entry in entries if entry.kind == "model_asked"]
@@ -111,7 +111,7 @@ class House(Workshop):
         return self.hall.history.descendants(root)[0].id
 
     async def told_of_call(self, worker: str) -> str:
-        """What a worker is told that has called another one which did not even begin."""
+        """Return the error that a worker receives if its callee did not start."""
         root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), self.frame))
         assert self.hall.history.descendants(root) == []
         ended = next(entry for entry in self.hall.history.entries(root) if entry.kind == "tool_ended")

@@ -26,7 +26,7 @@ def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 
 async def commissioned(shop: Workshop) -> str:
-    """What the manager's tools do."""
+    """Return the effects of the manager's tools."""
     draft = Draft(title="A key", worker="smith", prompt="Forge a key.")
     project = shop.hall.projects.get("shop")
     made = await shop.commissions.create(project, draft, shop.frame, by="manager", made_by=MANAGER)

@@ -26,7 +26,7 @@ KEY = [write("src/key.py", "key = 1\n"), submit("Forged."), {"say": "done"}]
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """A repository, and in it a worker whose model is a script."""
+    """Create a repository with a worker that has a scripted model."""
     repo = repository(tmp_path / "shop", {"README.md": "The shop\n"})
     (repo.path / "workers").mkdir()
     smith = {"name": "smith", "instructions": "You forge.", "model": "script:answers.yaml", "checkout": "full"}
@@ -137,7 +137,7 @@ def test_it_asks_for_a_meeting_and_works_in_it(guild: Guild, shop: Repository) -
 @pytest.mark.req("WKR-28", "MTG-4")
 @pytest.mark.parametrize("how", ["run", "meeting"])
 def test_it_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository, how: str) -> None:
-    """It tries all that it could think of; what is done is done by the hall, which asks the user."""
+    """Let the manager try every way to dispatch. The hall asks the user before each effect."""
     assert guild("project", "add", ".").code == 0
     shop.git("switch", "-q", "-c", "claude/main")
     shop.commit({"src/key.py": "key = 1\n"}, "A key")

@@ -37,7 +37,7 @@ def run(guild: Guild, script: str, *more: str, worker: str = "writer") -> Ran:
 
 
 def begun(guild: Guild, ran: Ran) -> dict[str, Any]:
-    """What a run began with, as it is on record."""
+    """Return the first journal entry of a run."""
     assert ran.code == 0, ran.err
     return json.loads(guild("log", ran.json["run"], "--json").out.splitlines()[0])["data"]
 

@@ -56,7 +56,7 @@ CLERK = {
 
 
 def problem(home: Home, name: str, text: str, **files: str) -> str:
-    """What is wrong with a package, in one text."""
+    """Return the problems of a package as one text."""
     put_package(home, name, text, files)
     (found,) = [one for one in Packages(home).listings() if one.name == name]
     assert found.error is not None, "it is taken as right"

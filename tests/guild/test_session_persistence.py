@@ -1,4 +1,4 @@
-"""Session persistence: a meeting goes on with all that was said before, over processes, restarts and crashes."""
+"""Session persistence: a meeting continues with the whole conversation after restarts and crashes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer
 
 @pytest.fixture
 def parlour(home: Home, project: Path) -> Parlour:
-    """A project of a person's, which is the current folder; its worker asks a model over the wire."""
+    """Create a project in the current folder whose worker calls a model over HTTP."""
     parlour = Parlour.at(home, project)
     parlour.worker(model="anthropic:claude-sonnet-4-5")
     return parlour
@@ -58,7 +58,7 @@ def environment(server: ScriptedServer, worker: str = "architect") -> dict[str, 
 
 
 def spoken(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was said, as the model was shown it: who, and the text."""
+    """Return the conversation that the model saw, as pairs of role and text."""
     found: list[tuple[str, str]] = []
     for message in body["messages"]:
         parts = message["content"]
@@ -71,7 +71,7 @@ def spoken(body: dict[str, Any]) -> list[tuple[str, str]]:
 def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
     guild_hall: GuildWithHall, parlour: Parlour, server: ScriptedServer
 ) -> None:
-    """Each command finds another hall: the first one was stopped, the second one killed."""
+    """Run each command in a new hall: the first was stopped, the second killed."""
     env = environment(server)
     before = len(server.requests)
     opened = guild_hall("meet", "architect", "How do we store exports?", "--output", "json", env=env)
@@ -107,7 +107,7 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
 
 @pytest.mark.req("WKR-20", "WKR-14")
 def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlour) -> None:
-    """Each session is another process of the program, in another hall, and receives the conversation so far."""
+    """Check that each session, a new process in a new hall, receives the conversation so far."""
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
     parlour.worker(runtime="claude")
     expected = [{"expect": "How do we store exports?"}, {"expect": "They must be small"}]
@@ -139,7 +139,7 @@ def test_a_commission_that_is_dispatched_again_knows_nothing_of_before(
     guild("retry", id, "--wait", "--json", env=env)
     asked = [spoken(exchange.body or {}) for exchange in server.requests[before:]]
     first = [one for one in asked if not any(role == "assistant" for role, _ in one)]
-    assert len(first) == 2, "each attempt begins anew"
+    assert len(first) == 2, "each attempt starts with an empty conversation"
     assert "I give up on the draft." not in json.dumps(first)
     assert any(("assistant", "I give up on the draft.") in one for one in asked[: len(asked) // 2])
 

@@ -31,7 +31,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 @pytest.mark.req("WKR-16", "WKR-12")
 @pytest.mark.parametrize("context", [*PLAIN, *IN_PROJECTS])
 def test_what_it_was_not_given_it_cannot_call(house: House, context: str) -> None:
-    """Its model calls every tool that there is: those that it was not shown are refused, each by its name."""
+    """Call every known tool. The gate refuses each tool that the model was not shown, by name."""
     house.furnish(base=False)
     calls = [{"call": name, "with": {"unknown": 1}} for name in [*EVERY, *BUILT_IN, "roll", "weigh", "worker_call"]]
     script = json.loads((house.repo.path / "script.yaml").read_text())
@@ -57,7 +57,7 @@ def served(body: Any) -> list[str]:
 
 @pytest.mark.req("WKR-16", "WKR-8", "WKR-10")
 def test_at_the_model_s_end_it_is_the_same(guild: Guild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The requests that a provider gets over HTTP, of a run, of a commission and of a meeting."""
+    """Return the HTTP requests that a provider receives from a run, a commission and a meeting."""
     repo = repository(tmp_path / "shop", {"README.md": "The shop\n"})
     (repo.path / "workers").mkdir()
     scribe = {"name": "scribe", "instructions": "You write.", "model": "anthropic:claude-sonnet-4-5", "tools": ["Bash"]}

@@ -46,7 +46,7 @@ MANAGER = [
 
 
 def expected(context: str, fields: dict[str, Any], *, registered: bool) -> list[str]:
-    """All tools of a worker with these fields, in the order that its model sees."""
+    """Return the tools of a worker with these fields, in the order that its model sees."""
     seat = [name for name in CONTEXT[context] if fields["base"] or name != "store_memory"]
     base = [*BASE, *(ARTIFACTS if registered else [])] if fields["base"] else []
     calling = ["worker_call"] if fields["allow_workers"] else []
@@ -109,7 +109,7 @@ def test_what_is_missing_stops_it_and_is_named(house: House, context: str) -> No
     if context == "commission":  # it is created, and fails when its turn has come
         assert "unknown toolbox 'cards'" in str(house.inside(lambda shop: shop.done()).reason)
         return
-    if context == "called":  # whoever called it is told
+    if context == "called":  # the caller receives the error
         assert "unknown toolbox 'cards'" in house.inside(lambda house: house.told_of_call("smith"))
         return
     with pytest.raises(ToolUnavailable, match="unknown toolbox 'cards'"):

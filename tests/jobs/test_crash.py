@@ -23,7 +23,7 @@ FILES = {
 
 
 def lives(warm: Warm, folder: Path, scene: str) -> list[dict[str, Any]]:
-    """What came of each of them; the last is one that nobody has disturbed."""
+    """Return the outcome of each job. The last job is undisturbed."""
     printed = warm.perform("tests.jobs.crash", folder, STRIDE, scene)
     found = [json.loads(line) for line in printed.splitlines()]
     assert [life["code"] for life in found] == [1 if scene == "full" else -9] * (len(found) - 1) + [0]

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.hall.test_member import free_port, wait_until_up
-from tests.members.dying import Dying
+from tests.members.killed_member import Dying
 from tests.members.small import SECRET, make_member, serving, speaking
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def names(folder: Path) -> list[str]:
 
 
 def outside(home: Home, tmp_path: Path) -> Path:
-    """A package that is not in the home."""
+    """Create a package outside of the home."""
     folder = put_mail(home)
     shutil.move(folder, tmp_path / "letters")
     return tmp_path / "letters"

@@ -71,7 +71,7 @@ ANY_ID = argument(
     "id",
     metavar="ID|TARGET",
     type=read_id,
-    help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+    help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
 )
 
 

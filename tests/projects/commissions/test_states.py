@@ -186,7 +186,7 @@ def test_the_next_step_of_one_in_progress(recorded: Run | None, alive: bool, hol
 
 
 def test_no_status_in_progress_stays_without_a_run_or_a_reason() -> None:
-    """Whatever the run says, somebody executes it, the user is needed, a hold says why, or something happens now."""
+    """For every run status, the commission is executed, needs the user, has a hold, or takes a step."""
     held = commission(status="in_progress", run="r-1", hold=HOLD)
     for status, alive in product(get_args(RunStatus), (False, True)):
         found = run(status)

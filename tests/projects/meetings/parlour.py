@@ -117,7 +117,7 @@ class Parlour:
         return asyncio.run(go())
 
     async def opened(self, words: str = "How do we store exports?", worker: str = "architect") -> Meeting:
-        """A new meeting, in which the first words are answered."""
+        """Open a meeting and wait for the answer to the first message."""
         meeting = await self.client.meetings.open(worker, words, self.frame)
         await self.seen(self.client.meetings.join(meeting.id, self.frame))
         return self.meetings.get(meeting.id)
@@ -146,11 +146,11 @@ class Parlour:
         return found
 
     async def a_run(self) -> str:
-        """A run that has ended, on whose behalf something may be asked."""
+        """Return an ended run that can request a meeting."""
         stream = self.client.runs.run(RunRequest(worker="architect", input="go"), self.frame)
         return (await self.seen(stream))[0].run
 
     def told(self, run: str) -> str:
-        """All that the model was shown, as the record has it."""
+        """Return the recorded input of the model."""
         asked = self.hall.history.journal(run).all(ModelAsked)
         return "\n".join(str(entry.data.message) for entry in asked)
