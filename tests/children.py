@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.fork_server_client import ForkServer
 from guildhall.runtimes.forked.runtime import ForkedRuntime
 
 if TYPE_CHECKING:

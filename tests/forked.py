@@ -65,10 +65,10 @@ def _ours(command: Any) -> Callable[[], object] | None:
         from guildhall.hall.server import process as serve
 
         return lambda: serve.main(Home.at(Path(command[4])), int(command[5]), dict(os.environ))
-    if "guildhall.runtimes.forked.server" in str(command[-3]):
-        from guildhall.runtimes.forked import server
+    if "guildhall.runtimes.forked.fork_server" in str(command[-3]):
+        from guildhall.runtimes.forked import fork_server
 
-        return lambda: server.main(int(command[-1]))
+        return lambda: fork_server.main(int(command[-1]))
     return None
 
 

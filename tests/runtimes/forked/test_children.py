@@ -17,7 +17,7 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import LimitReached, RuntimeCrashed, RuntimeFailed
-from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.fork_server_client import ForkServer
 from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
@@ -508,7 +508,7 @@ import asyncio, sys
 sys.path[:0] = {path!r}
 from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.model import Assignment
-from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.fork_server_client import ForkServer
 
 async def main():
     nursery = ForkServer({command!r})

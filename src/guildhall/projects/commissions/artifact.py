@@ -22,7 +22,7 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, parse_status
 from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
-from guildhall.projects.timeline_records import list_decisions, list_known_ids
+from guildhall.projects.shared_records import list_decisions, list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """The SQL of commissions: stores rows and applies the events of the state machine.
 
-Does not decide which events are allowed (`states.py`). The SQL of timelines is in `projects/timeline_records.py`.
+Does not decide which events are allowed (`states.py`). The SQL of timelines is in `projects/shared_records.py`.
 
 Invariant: an event is one transaction, which changes both the row and the timeline, or neither.
 """
@@ -17,7 +17,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, transit
 from guildhall.projects.model import TimelineEntry
-from guildhall.projects.timeline_records import add_entry, delete_timeline
+from guildhall.projects.shared_records import add_entry, delete_timeline
 from guildhall.store.tables import commissions
 
 if TYPE_CHECKING:

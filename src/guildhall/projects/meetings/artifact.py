@@ -27,7 +27,7 @@ from guildhall.projects.meetings.model import (
 )
 from guildhall.projects.meetings.states import STATUSES
 from guildhall.projects.model import INTEGRATION, Artifact, Project
-from guildhall.projects.timeline_records import list_known_ids
+from guildhall.projects.shared_records import list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable

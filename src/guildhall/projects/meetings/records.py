@@ -1,6 +1,6 @@
 """The SQL of meetings, sessions and messages: stores rows and applies the events of the state machine.
 
-Does not decide which events are allowed (`states.py`). The SQL of timelines is in `projects/timeline_records.py`.
+Does not decide which events are allowed (`states.py`). The SQL of timelines is in `projects/shared_records.py`.
 
 Invariant: an event is one transaction, which changes both the row and the timeline, or neither.
 """
@@ -17,7 +17,7 @@ from guildhall.core.text import suggest_or
 from guildhall.projects.meetings.model import Meeting, Session, UserMessage
 from guildhall.projects.meetings.states import SESSION_NOTES, Closing, Creation, Event, MeetingStatus, Note, transit
 from guildhall.projects.model import TimelineEntry
-from guildhall.projects.timeline_records import add_entry, delete_timeline, list_timeline
+from guildhall.projects.shared_records import add_entry, delete_timeline, list_timeline
 from guildhall.store.tables import meeting_words, meetings
 
 _INSERTION_ORDER = literal_column("meetings.rowid", Integer)  # of meetings that were created at the same time
