@@ -32,7 +32,7 @@ _POLL_S = 0.2  # if the run is not alive in the hall that is asked
         "id",
         metavar="ID|TARGET",
         type=read_id,
-        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+        help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
     ),
     argument("-f", "--follow", action="store_true", help="print new entries until the run stops"),
     argument("--json", action="store_true", help="print each entry as an object with all its data"),

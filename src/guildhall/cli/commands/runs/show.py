@@ -32,7 +32,7 @@ _ERROR_FIELDS = ("code", "message", "where", "hint")
         "id",
         metavar="ID|TARGET",
         type=read_id,
-        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+        help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
     ),
     argument("--json", action="store_true", help="print an object, with the whole conversation of a run"),
     event_loop=False,

@@ -40,7 +40,7 @@ _TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow
         "id",
         metavar="ID|TARGET",
         type=read_id,
-        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+        help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
     ),
     argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)"),
     argument("--json", action="store_true", help="print an object, as `guild run --output json` does"),
