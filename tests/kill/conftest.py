@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 
 @pytest.fixture(scope="session")
-def driver(warm: Warm) -> Generator[Driver]:
+def driver(warm: WarmProcess) -> Generator[Driver]:
     driver = Driver(warm)
     yield driver
     driver.close()

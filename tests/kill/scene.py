@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.core.paths import HOME_VARIABLE
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from tests.conftest import ROOT
-from tests.warm import Started
+from tests.warm import StartedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from guildhall.testing.scripted_server import Exchange, ScriptedServer
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 When = Literal["before", "inside", "after"]
 PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
@@ -136,10 +136,10 @@ class Ended:
 class Driver:
     """The process that forks commands (driver.py), and the hand that kills them."""
 
-    def __init__(self, warm: Warm) -> None:
+    def __init__(self, warm: WarmProcess) -> None:
         environment = {name: os.environ[name] for name in ("PATH", "LANG", "TZ", "TMPDIR") if name in os.environ}
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-        self._process = Started(warm, (), program="tests.kill.driver", cwd=ROOT, env=environment, **pipes)
+        self._process = StartedCommand(warm, (), program="tests.kill.driver", cwd=ROOT, env=environment, **pipes)
         self._said = b""
         self._busy: int | None = None
         self._heard("ready")

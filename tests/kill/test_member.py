@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 ANSWERS = [
     {"call": "update_summary", "with": {"summary": "begun"}},
@@ -35,7 +35,7 @@ STEP = 5  # each fifth commit is a point; before and after it in turn
 
 
 @pytest.fixture(scope="module")
-def dying(warm: Warm) -> Generator[Dying]:
+def dying(warm: WarmProcess) -> Generator[Dying]:
     with Dying(warm) as dying:
         yield dying
 

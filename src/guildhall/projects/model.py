@@ -1,6 +1,6 @@
 """Projects as data: the project, its settings, timeline entries and artifacts, and the names of the hall's refs.
 
-Does not have I/O: `registry.py` reads projects, `records.py` stores timelines, and `artifacts.py` stores artifacts.
+Does not have I/O: `registry.py` reads projects, `shared_records.py` and `artifacts.py` store the rest.
 """
 
 from __future__ import annotations

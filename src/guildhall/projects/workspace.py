@@ -22,7 +22,7 @@ from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.models.provider_source import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.model import INTEGRATION
-from guildhall.projects.timeline_records import count_transitions, list_known_ids, list_timeline
+from guildhall.projects.shared_records import count_transitions, list_known_ids, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import no_price_error
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model

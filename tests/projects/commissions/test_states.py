@@ -24,7 +24,7 @@ from guildhall.projects.commissions.states import (
     parse_status,
     transit,
 )
-from guildhall.projects.timeline_records import list_timeline
+from guildhall.projects.shared_records import list_timeline
 from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare

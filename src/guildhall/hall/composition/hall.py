@@ -24,7 +24,7 @@ from guildhall.store.schema import SET_HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from guildhall.activities.owner import RunOwner
+    from guildhall.activities.run_owner import RunOwner
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
     from guildhall.jobs.service import Jobs

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.activities.owner import RunOwner
+    from guildhall.activities.run_owner import RunOwner
     from guildhall.core.events import Event, EventBus
     from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.runtime_registry import RuntimeRegistry

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.discovery import Programs
-    from guildhall.runtimes.forked.client import ForkServer
+    from guildhall.runtimes.forked.fork_server_client import ForkServer
     from guildhall.runtimes.model import Runtime
     from guildhall.workers.definition import RuntimeName
 
@@ -29,7 +29,7 @@ class RuntimeRegistry:
     """Selects the runtime of a run: a forked process, a program of another vendor, or this process."""
 
     def __init__(self, environment: Environment, *, forks_runs: bool) -> None:
-        """`children`: execute each run in a process of its own; else in this process."""
+        """`forks_runs`: execute each run in its own process, not in this one."""
         self._environment = environment
         self._children = forks_runs
 
@@ -62,7 +62,7 @@ class RuntimeRegistry:
         """Return the server that forks the processes of runs, or None if this process executes them."""
         if not self._children:
             return None
-        from guildhall.runtimes.forked.client import ForkServer, is_available
+        from guildhall.runtimes.forked.fork_server_client import ForkServer, is_available
 
         return ForkServer() if is_available() else None
 

@@ -29,7 +29,7 @@ from guildhall.core.request_frame import Frame
 from guildhall.hall.client.model import Deviation, TestResult
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.workflow_files import load_workflow, prepare_workflow
+from guildhall.hall.composition.workflows import load_workflow, prepare_workflow
 from guildhall.hall.testrun import files
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
 from guildhall.models.scripted.source import Script, ScriptSource

@@ -23,7 +23,7 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, parse_status
 from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
-from guildhall.projects.timeline_records import list_decisions
+from guildhall.projects.shared_records import list_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

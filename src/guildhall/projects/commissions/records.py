@@ -1,6 +1,6 @@
 """The SQL of commissions: their columns and listings.
 
-Does not decide which events are allowed (`states.py`). The SQL of events is in `projects/timeline_records.py`.
+Does not decide which events are allowed (`states.py`). The SQL of events is in `projects/shared_records.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, select
 from guildhall.core.text import did_you_mean
 from guildhall.projects.commissions.model import LISTS, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, transit
-from guildhall.projects.timeline_records import ActivityRecords
+from guildhall.projects.shared_records import ActivityRecords
 from guildhall.store.tables import commissions
 
 if TYPE_CHECKING:

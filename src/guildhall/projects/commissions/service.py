@@ -21,7 +21,7 @@ from guildhall.projects.commissions.dependencies import find_missing, missing_li
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
 from guildhall.projects.commissions.worker_tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.timeline_records import list_known_ids
+from guildhall.projects.shared_records import list_known_ids
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run, SegmentEnd

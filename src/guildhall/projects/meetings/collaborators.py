@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
-from guildhall.projects.timeline_records import list_decisions
+from guildhall.projects.shared_records import list_decisions
 from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said

@@ -1,6 +1,6 @@
 """The SQL of meetings, sessions and messages: their columns and listings.
 
-Does not decide which events are allowed (`states.py`). The SQL of events is in `projects/timeline_records.py`.
+Does not decide which events are allowed (`states.py`). The SQL of events is in `projects/shared_records.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, li
 from guildhall.core.text import suggest_or
 from guildhall.projects.meetings.model import Meeting, Session, UserMessage
 from guildhall.projects.meetings.states import SESSION_NOTES, Closing, Creation, Event, MeetingStatus, Note, transit
-from guildhall.projects.timeline_records import ActivityRecords, list_timeline
+from guildhall.projects.shared_records import ActivityRecords, list_timeline
 from guildhall.store.tables import meeting_words, meetings
 
 if TYPE_CHECKING:

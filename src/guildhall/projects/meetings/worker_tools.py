@@ -19,7 +19,7 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.collaborators import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.model import LORE
-from guildhall.projects.timeline_records import list_timeline
+from guildhall.projects.shared_records import list_timeline
 from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
