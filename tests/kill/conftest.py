@@ -41,7 +41,7 @@ def scene(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, driver: Driver, server: ScriptedServer) -> Undisturbed:
-    """What a run is that nobody kills."""
+    """Return the outcome of a run that is not killed."""
     place = tmp_path_factory.mktemp("undisturbed")
     (place / "project").mkdir()
     lay_out(place / "project", place / "home")

@@ -1,4 +1,4 @@
-"""The process of a run is killed at every message at its doors; the run goes on as if nothing had been.
+"""Kills of the process of a run at every message: the run continues as if nothing had happened.
 
 The hall lives, so nothing may be in doubt, nobody is asked, and the record is that of a run that nobody disturbed, but
 for the lines that say what happened.
@@ -93,7 +93,7 @@ class Desk:
         return Toolbox("desk", enter, send, look, picture)
 
     def lived(self, runtime: Runtime) -> dict[str, Any]:
-        """What comes of a run, with the person answering, all of it in one hall."""
+        """Return the outcome of a run in one hall, with all asks answered."""
 
         async def live() -> dict[str, Any]:
             hall = Hall(self._home, environ={})
@@ -138,7 +138,7 @@ def undisturbed(fork_loop: ForkServerLoop, tmp_path_factory: pytest.TempPathFact
 
 
 def _facts(lived: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same, whatever has happened to processes."""
+    """Return the facts that must be equal, whatever happened to processes."""
     told = lived["told"]
     return {
         "runs": [(one.worker, one.status, one.output, one.error, one.usage) for one in (told.run, *told.below)],
@@ -151,7 +151,7 @@ def _facts(lived: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(entry: Any) -> str:
-    """An entry without what is of its moment: times, names of runs and asks."""
+    """Return an entry without times and ids."""
     data = entry.data.to_record()
     for name in ("ask", "by", "owner"):
         data.pop(name, None)
@@ -181,7 +181,7 @@ def test_a_run_in_a_process_is_the_run_that_it_is_without(undisturbed: dict[str,
 def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: int) -> None:
     lived = desk.lived(KillingRuntime(desk._fork_loop.fork_server, number))
     crashes = [entry for entries in lived["record"] for entry in entries if entry.kind == "crashed"]
-    # One that dies while all that it has asked for waits for a person would have been put away anyway.
+    # A process that dies while all its calls wait for the user would have been stopped anyway.
     assert [entry.data.code for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
     assert all("SIGKILL" in entry.data.message for entry in crashes)
     facts = _facts(lived)

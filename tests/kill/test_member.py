@@ -66,7 +66,7 @@ async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[st
 
 
 async def finished(folder: Path, job: str | None) -> dict[str, Any]:
-    """What comes of the job in a member that lives; one that nobody was told of is dispatched anew."""
+    """Return the outcome of the job in a live member. A job without a confirmed dispatch is dispatched again."""
     async with serving(folder) as member:
         listed = [row["jobId"] for row in (await member.worker("list"))["jobs"]]
         assert len(listed) <= 1

@@ -1,4 +1,4 @@
-"""Killed at any instant, a conversation goes on without losing or repeating anything that was said or answered."""
+"""Kills of a conversation at any point: it continues without losing or repeating a message."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ProgramScene(Scene):
 
 
 def said(scene: Scene) -> list[tuple[str, str | None]]:
-    """What is on record of the conversation, in order."""
+    """Return the recorded conversation, in order."""
     kinds = ("said", "model_answered", "tool_ended")
     return [(kind, key) for _, kind, key, _ in scene.entries() if kind in kinds]
 
@@ -148,7 +148,7 @@ def test_its_process_is_killed_at_a_message(fork_loop: ForkServerLoop, tmp_path:
 
 
 def goes_on_whole(talk: Scene) -> None:
-    """All of it is there once, in its order."""
+    """Check that every message exists once, in order."""
     assert hold(talk).json == WHOLE
     assert talk.whole()
     looked = next(key for kind, key in said(talk) if kind == "tool_ended")
