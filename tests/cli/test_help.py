@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from guildhall.cli import command_table
+from guildhall.cli.arguments import parser_of
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
 WITH_FUNCTION = [command for command in command_table.COMMANDS if command.function]
 MAX_LINES = 30
+MAX_COLUMNS = 110
+DEFINED = {"ID", "RUN", "ASK", "COMMISSION", "MEETING", "TARGET", "WORKER"}
 GUILD = Path(sys.executable).with_name("guild")
 HEAVY = ("pydantic", "pydantic_ai", "sqlalchemy", "ruamel", "httpx2", "starlette", "asyncio", "dataclasses", "argparse")
 
 
+def placeholders(text: str) -> set[str]:
+    """Return the words in capitals, without those of options."""
+    return set(re.findall(r"(?<![-\w])[A-Z]{2,}\b", re.sub(r"--[a-z-]+ [A-Z]+", "", text)))
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["--debug", "--help"]])
-def test_the_first_page_is_short_and_says_how_to_begin(guild: Guild, words: list[str]) -> None:
+def test_the_first_page_is_short_and_names_the_demo(guild: Guild, words: list[str]) -> None:
     ran = guild(*words)
     assert ran.code == 0
     assert len(ran.out.splitlines()) <= MAX_LINES
+    assert max(map(len, ran.out.splitlines())) <= MAX_COLUMNS
     assert "guild demo" in ran.out
     assert ran.err == ""
 
 
-def test_the_first_page_names_existing_commands(guild: Guild) -> None:
-    lines = [line[2:26].split(",") for line in guild().out.splitlines() if line.startswith("  ")]
-    names = [part.split()[0] for line in lines for part in line]
-    assert len(names) > 15
-    assert set(names) <= {command.name for command in WITH_FUNCTION}
+def test_a_line_of_the_first_page_has_one_command_with_the_placeholders_of_the_table(guild: Guild) -> None:
+    lines = [line[2:28] for line in guild().out.splitlines() if line.startswith("  ")]
+    rows = {row.name: row for row in WITH_FUNCTION}
+    assert len(lines) > 15
+    for line in lines:
+        name, *usage = line.split()
+        assert placeholders(" ".join(usage)) <= placeholders(rows[name].usage), line
 
 
-def test_a_command_with_subcommands_of_its_own_lists_them(guild: Guild) -> None:
+@pytest.mark.parametrize("row", WITH_FUNCTION, ids=lambda row: row.name)
+def test_the_table_and_the_page_of_a_command_have_the_same_placeholders(row: command_table.Row) -> None:
+    parser = parser_of(row, getattr(import_module(row.module), row.function))
+    names = [str(action.metavar) for action in parser._actions if not action.option_strings]
+    assert placeholders(" ".join(names)) & DEFINED == placeholders(row.usage) & DEFINED
+
+
+def test_the_pages_define_the_placeholders(guild: Guild) -> None:
+    for words in ([], ["help", "all"]):
+        line = next(line for line in guild(*words).out.splitlines() if line.startswith("An ID "))
+        assert placeholders(line) >= DEFINED - {"WORKER"}
+
+
+def test_help_of_a_command_lists_its_subcommands(guild: Guild) -> None:
     assert "  ls jobs " in guild("ls", "--help").out
     assert guild("ls").code == 0
 
@@ -48,7 +74,7 @@ def test_help_all_shows_every_command(guild: Guild) -> None:
 
 
 @pytest.mark.parametrize("words", [["worker"], ["worker", "--help"], ["help", "worker"]])
-def test_a_family_shows_its_verbs(guild: Guild, words: list[str]) -> None:
+def test_a_command_group_lists_its_subcommands(guild: Guild, words: list[str]) -> None:
     ran = guild(*words)
     assert ran.code == 0
     assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("  worker ")] == [
@@ -127,7 +153,7 @@ def test_debug_prints_the_traceback(guild: Guild, project: Path) -> None:
     assert "unknown id or target 'nonsense'" in ran.err
 
 
-def test_the_page_of_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from guildhall.cli.main import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"], capture_output=True, text=True

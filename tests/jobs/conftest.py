@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def shop(home: Home, project: Path) -> Shop:
-    """A place where jobs are done, with a worker that has a script to be written."""
+    """Return a shop whose worker has a script that the test writes."""
     shop = Shop(home=home, project=project)
     shop.worker()
     return shop

@@ -52,7 +52,7 @@ async def whole_life(shop: Shop, hear: Hear) -> None:
 
 
 async def on_a_full_disk(shop: Shop, hear: Hear) -> None:
-    """The same, but one step fails and the rest go on."""
+    """Let one step fail and the rest continue."""
     try:
         job = await shop.dispatch()
     except GuildError:
@@ -64,7 +64,7 @@ async def on_a_full_disk(shop: Shop, hear: Hear) -> None:
 
 
 async def answered(shop: Shop, hear: Hear) -> None:
-    """A question that waits, and its answer."""
+    """Ask a question that waits, and answer it."""
     job = await shop.dispatch()
     hear(job.id)
     await shop.until(shop.hall.asks.open)
@@ -138,7 +138,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def done(shop: Shop, heard: Path, number: int, scene: str) -> None:
-    """What happens to a job, killed at the step of this number; or the step is told that the disk is full."""
+    """Return the outcome of a job that is killed at this step, or whose step finds the disk full."""
     steps = 0
 
     def step() -> None:
@@ -177,7 +177,7 @@ def done(shop: Shop, heard: Path, number: int, scene: str) -> None:
 
 
 def put_right(shop: Shop, now: Path) -> None:
-    """What a hall does that starts, and what there is then."""
+    """Start a hall and return the resulting state."""
 
     async def work(shop: Shop) -> dict[str, Any]:
         await Recovery(shop.hall).resume_runs()
@@ -210,7 +210,7 @@ def put_right(shop: Shop, now: Path) -> None:
 
 
 def _told(shop: Shop, run: str | None) -> list[str]:
-    """What the model was told by its tools."""
+    """Return the tool results that the model received."""
     ends = [entry.data.result for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
     return [end["content"][0]["text"] for end in ends]
 

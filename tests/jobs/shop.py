@@ -48,7 +48,7 @@ class Shop:
 
     @staticmethod
     def anywhere(folder: Path) -> Shop:
-        """A shop with a home and a project of its own in a folder."""
+        """Create a shop with its own home and project in a folder."""
         (folder / "project").mkdir()
         return Shop(home=Home(folder / "home"), project=folder / "project")
 
@@ -97,15 +97,15 @@ class Shop:
         return found
 
     async def ended(self, job: str) -> Job:
-        """A job, once it is running no more."""
+        """Wait until a job has ended, and return it."""
         await self.until(lambda: self.jobs.get(job).status != "running")
         return self.jobs.get(job)
 
     async def done(self, **asked: Any) -> Job:
-        """A job from its dispatch to its end."""
+        """Dispatch a job and wait for its end."""
         return await self.ended((await self.dispatch(**asked)).id)
 
     def files(self, job: str) -> dict[str, str]:
-        """All that lies in a job's directory."""
+        """Return the files in a job's directory."""
         top = self.home.jobs / job
         return {str(path.relative_to(top)): path.read_text() for path in sorted(top.rglob("*")) if path.is_file()}

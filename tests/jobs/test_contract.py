@@ -24,7 +24,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def results(shop: Shop, run: str | None) -> list[tuple[bool, str]]:
-    """What the tools gave: whether it is an error, and its text."""
+    """Return the tool results as pairs of is_error and text."""
     ends = [e.data.result for e in shop.hall.history.entries(run) if e.kind in ("tool_ended", "tool_refused")]
     return [(end["is_error"], end["content"][0]["text"]) for end in ends]
 

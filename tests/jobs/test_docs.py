@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
 
 
 def rows(heading: str) -> list[str]:
-    """What the first columns of the tables under a heading name."""
+    """Return the first columns of the tables below a heading."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| `([^`|]*)` \|", section, re.M)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where 25 jobs lie."""
+    """Create a folder with 25 jobs."""
     folder = tmp_path / "jobs"
     for number in range(25):
         put(folder, number)

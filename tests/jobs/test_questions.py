@@ -20,12 +20,12 @@ WAIT = call("log_question", question="Which door?", wait=True)
 
 
 async def asked(shop: Shop, number: int = 1) -> list[Ask]:
-    """The open asks, once there are so many."""
+    """Wait until this many asks are open, and return them."""
     return await shop.until(lambda: asks if len(asks := shop.hall.asks.open()) >= number else None)
 
 
 def told(shop: Shop, run: str | None) -> list[str]:
-    """What the model was told by the tools, one after another."""
+    """Return the tool results that the model received, in order."""
     entries = shop.hall.history.entries(run)
     return ["\n".join(block["text"] for block in e.data.result["content"]) for e in entries if e.kind == "tool_ended"]
 

@@ -1,4 +1,4 @@
-"""What a new hall does with the jobs that an earlier one has left behind."""
+"""Recovery of the jobs of an earlier hall."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def left(shop: Shop) -> str:
-    """A job that a hall has left as it went."""
+    """Return a job that a stopped hall did not finish."""
 
     async def work(shop: Shop) -> str:
         job = await shop.dispatch()

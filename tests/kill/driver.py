@@ -141,7 +141,7 @@ def _and_halt(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _halt() -> NoReturn:
-    """All threads stop, and stay so until the process is killed from outside."""
+    """Stop all threads until the process is killed from outside."""
     os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         time.sleep(60)

@@ -11,7 +11,7 @@ TOY = Path(__file__).with_name("toy_member.py")
 
 
 def put_member(top: Path, name: str, way: str = "", /, *, work: bool = True, **fields: Any) -> Path:
-    """A member in the `guild-members` of a folder; `fields` replace those of its manifest."""
+    """Write a member into `guild-members` of a folder. `fields` replace fields of its manifest."""
     folder = top / "guild-members" / name
     folder.mkdir(parents=True)
     shutil.copy(TOY, folder / "server.py")

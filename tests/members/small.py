@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 
 def make_member(folder: Path, *, worker: bool = True, answers: list[Any] | None = None, **fields: Any) -> Path:
-    """A member named like its folder. `answers`: what its model says in each job; `fields` are of its worker's file."""
+    """Write a member named like its folder. `answers`: of its model in each job. `fields`: of its worker file."""
     folder.mkdir(parents=True)
     manifest = {
         "name": folder.name,
@@ -55,7 +55,7 @@ def make_member(folder: Path, *, worker: bool = True, answers: list[Any] | None 
 
 
 def write_script(path: Path, answers: list[Any]) -> str:
-    """A script for one job, whoever does it; the name of the model that it is."""
+    """Write a script for one job and return the name of its model."""
     path.write_text(json.dumps({"workers": {"*": [answers]}, "repeat": True}))
     return f"script:{path}"
 
@@ -64,13 +64,13 @@ class Spoken(RawClient):
     """A member as a client speaks to it, by hand."""
 
     async def worker(self, method: str, **params: Any) -> Any:
-        """The result of `worker/*`."""
+        """Return the result of a `worker/*` request."""
         reply = (await self.ask(f"worker/{method}", params)).json()
         assert "result" in reply, reply
         return reply["result"]
 
     async def refused(self, method: str, params: Any) -> dict[str, Any]:
-        """The error of `worker/*`."""
+        """Return the error of a `worker/*` request."""
         reply = (await self.ask(f"worker/{method}", params)).json()
         assert "error" in reply, reply
         return reply["error"]
@@ -79,7 +79,7 @@ class Spoken(RawClient):
         return (await self.worker("dispatch", description=description, task=task, config=config))["jobId"]
 
     async def ended(self, job: str) -> dict[str, Any]:
-        """How a job stands once it has ended."""
+        """Wait until a job has ended, and return its status."""
         async with asyncio.timeout(20):
             while True:
                 shown = await self.worker("status", jobId=job)
@@ -90,7 +90,7 @@ class Spoken(RawClient):
 
 @asynccontextmanager
 async def serving(folder: Path, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Spoken]:
-    """The member in a folder, served by this process."""
+    """Serve the member of a folder in this process."""
     member = Member(folder / "server.py")
     async with member.open_server(0, SECRET, environ or {}) as url, speaking(url) as spoken:
         yield spoken

@@ -36,7 +36,7 @@ def results(entries: list[dict[str, Any]]) -> list[str]:
 
 
 def shown(entries: list[dict[str, Any]]) -> tuple[list[str], str]:
-    """The tools and the prompt that the model was shown."""
+    """Return the tools and the prompt that the model saw."""
     first = entries[0]["data"]
     return [tool["name"] for tool in first["tools"]], first["system_prompt"]
 

@@ -50,7 +50,7 @@ async def running(home: Home, way: str = "", seconds: float = 30.0) -> AsyncGene
 
 
 def jobs_of(home: Home, *clients: MemberClient) -> MemberJobs:
-    """The jobs of the running member, reached by these clients, the last of them from then on."""
+    """Return the jobs of the running member through these clients, the last of them for all later calls."""
     given = list(clients)
 
     async def reach() -> MemberClient:

@@ -1,4 +1,4 @@
-"""The members of a hall: one process each, started anew when they change, and the hall stays while they work."""
+"""Members of a hall: one process each, restarted after a change. The hall stays up while they work."""
 
 from __future__ import annotations
 

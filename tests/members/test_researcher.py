@@ -90,7 +90,7 @@ def research(*more: dict[str, Any], output: Any = None) -> list[dict[str, Any]]:
 
 
 def place(folder: Path, url: str | None, answers: list[Any]) -> Path:
-    """The shipped folder in a new place, with a person's settings for it."""
+    """Copy the shipped folder and write the user's settings for it."""
     shutil.copytree(SHIPPED / "researcher", folder)
     model = write_script(folder.parent / "answers.yaml", answers)
     settings = f"model: {model}\n" + (f"web_search: {{searxng: '{url}'}}\n" if url else "")

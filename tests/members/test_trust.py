@@ -60,7 +60,7 @@ def test_what_decides_in_the_home_of_its_own_hall_is_trusted_too(project: Path, 
 
 
 def test_a_member_of_the_home_is_the_person_s_own(project: Path, home: Home):
-    """It needs no trust, where the very same one in a project does."""
+    """Check that a member of the home needs no trust, but the same member in a project does."""
     put_member(home.path, "ant")
     put_member(project, "bee")
     roster = MemberRegistry(project, home)

@@ -67,7 +67,7 @@ class Repository:
 
 
 def repository(path: Path, files: Mapping[str, str] | None = None) -> Repository:
-    """A new one; with files, these are its first commit. What git makes of the same files is made once and copied."""
+    """Create a repository. Files become its first commit. Repositories with equal files are created once and copied."""
     made = Repository(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, text in (files or {}).items():
@@ -82,7 +82,7 @@ def repository(path: Path, files: Mapping[str, str] | None = None) -> Repository
 
 @cache
 def _begun(files: tuple[tuple[str, str], ...]) -> Mapping[str, bytes | None]:
-    """What lies in `.git` of a new repository, folders first."""
+    """Return the content of `.git` of a new repository, folders first."""
     with TemporaryDirectory() as folder:
         made = Repository(Path(folder))
         made.git("init", "-q", "-b", "main")
@@ -115,7 +115,7 @@ def branches(shop: Project, git: Git) -> Branches:
 
 
 def follow(branches: Branches) -> str:
-    """Follow the user's branch, and return what that did: made, nothing, forwarded or merged."""
+    """Follow the user's branch and return the outcome: made, nothing, forwarded or merged."""
     before = branches.git.resolve("claude/main")
     after = branches.update()
     if before is None or before == after:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def attempts(repo: Path, home: Path, bare: Path) -> list[str]:
-    """Each is to fail, or to change nothing: one of them that worked prints its own words."""
+    """Commands that must fail or change nothing. A successful one prints its own text."""
     git = repo / ".git"
     return [
         "git update-ref refs/heads/main HEAD^",
@@ -71,7 +71,7 @@ def attempts(repo: Path, home: Path, bare: Path) -> list[str]:
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
-    """All that a folder holds, byte by byte."""
+    """Return the content of a folder, byte by byte."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         mode = f"{path.lstat().st_mode:o}"
@@ -83,7 +83,7 @@ def fingerprints(folder: Path) -> dict[str, str]:
 
 
 def users(folder: Path) -> dict[str, str]:
-    """What of a repository is the user's: all but objects, and what the hall has there under its own names."""
+    """Return the user's part of a repository: everything but objects and the hall's own refs."""
     ours = ("/.git/objects", "/heads/claude", "/refs/guildhall", "/.git/worktrees/guildhall-")
     return {path: told for path, told in fingerprints(folder).items() if not any(part in path for part in ours)}
 

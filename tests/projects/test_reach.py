@@ -78,7 +78,7 @@ def test_no_worker_is_written_into_the_users_folder(repo: Repository, frame: Fra
 def test_a_server_of_the_project_is_not_started(
     repo: Repository, frame: Frame, home: Home, guild: Guild, command: list[str]
 ) -> None:
-    """The copy in the worktree is the worker's to change: it is not what was trusted."""
+    """Not trusted: the worker can change the copy in the worktree."""
     for name in ("tools/server.py", "serve"):
         repo.write(name, "#!/bin/sh\n")
         (repo.path / name).chmod(0o755)

@@ -58,7 +58,7 @@ def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
     shop.script([decided, call("log_question", question=f"Is\n{LINES}\nright?"), write("src/key.py"), say()])
     words = ("--hold", "--title", f"Use {KEY}", f"Take {LINES}\nand {KEY}", "--json")
     id = guild("dispatch", "smith", *words, env=BROUGHT).json["commission"]
-    # It ends without a result, and with a question. What it was told is what was said.
+    # It ends with a question and without a result.
     assert guild("dispatch", id, "--wait", env=BROUGHT).code == 4
     assert KEY in guild("show", id, "--json").json["prompt"]
     assert "- Is [SSH_PRIVATE_KEY] right?" in shop.repo.at("claude/main", f".lore/commissions/{id}.md")

@@ -45,7 +45,7 @@ def test_it_lands_once_however_often_it_is_tried(repo: Repository, branches: Bra
         assert place.remove(is_merged=True) is None
     assert (place.tip(), place.path.exists()) == (None, False)
     assert repo.git("rev-parse", "refs/guildhall/kept/meeting/t-one") == tip
-    place.merge("The meeting", RECORD)  # also where it was put away before it was said that it had landed
+    place.merge("The meeting", RECORD)  # also if it was removed before its merge was recorded
     assert repo.git("rev-list", "--count", "--author=coder", "claude/main") == "1"
     repo.fsck()
 

@@ -11,14 +11,14 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 9
 
 
 @pytest.mark.req("AW-12", "X-2")
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_killed_at_any_step_it_ends_as_if_nothing_had_been(warm: Warm, tmp_path: Path, kind: str) -> None:
+def test_killed_at_any_step_it_ends_as_if_nothing_had_been(warm: WarmProcess, tmp_path: Path, kind: str) -> None:
     printed = warm.perform("tests.room.crash", tmp_path, kind, 1, STRIDE)
     ends = [json.loads(line) for line in printed.splitlines()]
     undisturbed = ends[-1]

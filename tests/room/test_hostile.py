@@ -14,7 +14,7 @@ from guildhall.room.tools import TOOLS, RoomTools, room_tools
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolCall, ToolResult
 from tests.room.conftest import TEAM
-from tests.test_hostile import TEXTS, WRONG, Open
+from tests.test_hostile import TEXTS, WRONG, OpenLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def test_hostile_arguments_give_results_and_nothing_else(
             (inside / "documents").mkdir(parents=True)
             (inside / "documents" / "link").symlink_to(outside)
         tools = room_tools((name,))
-        gate = Gate(tools, (), "ask", Open(), RoomTools(room, "coder", "r-1").call)
+        gate = Gate(tools, (), "ask", OpenLedger(), RoomTools(room, "coder", "r-1").call)
         calls = [ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(attacks(tools[0], outside))]
         results = [await gate.call(call) for call in calls]
         assert shape(store, other.id) == before

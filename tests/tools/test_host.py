@@ -46,13 +46,13 @@ def add(a: int, b: int) -> int:
 
 @tool
 async def later(seconds: float) -> str:
-    """Waits and says so."""
+    """Wait, then return."""
     await asyncio.sleep(seconds)
     return "later"
 
 @tool
 def block(seconds: float, note: str = "") -> str:
-    """Blocks."""
+    """Block the thread."""
     if note:
         Path(note).touch()
     time.sleep(seconds)
@@ -60,71 +60,71 @@ def block(seconds: float, note: str = "") -> str:
 
 @tool
 async def block_badly(seconds: float) -> str:
-    """Blocks where it should await."""
+    """Block the event loop."""
     time.sleep(seconds)
     return "woke"
 
 @tool
 def leave(code: int) -> str:
-    """Ends the process."""
+    """Exit the process."""
     print("about to leave", file=sys.stderr)
     os._exit(code)
 
 @tool
 def crash() -> str:
-    """Reads where nothing is."""
+    """Read an invalid address."""
     return str(ctypes.string_at(0))
 
 @tool
 def fail() -> str:
-    """Raises."""
+    """Raise an error."""
     raise ValueError("not today")
 
 @tool
 def grow(megabytes: int) -> int:
-    """Takes memory."""
+    """Allocate memory."""
     return len(bytearray(megabytes * 1_000_000))
 
 @tool
 def picture() -> Blob:
-    """Gives bytes."""
+    """Return bytes."""
     return Blob(b"\\x89PNG", "image/png")
 
 @tool
 def huge() -> str:
-    """Gives more than fits."""
+    """Return more than a frame can hold."""
     return "x" * 70_000_000
 
 @tool
 def listing(path: str) -> list[str]:
-    """Lists a folder."""
+    """List a folder."""
     return sorted(entry.name for entry in Path(path).iterdir())
 
 @tool
 def write(path: str) -> str:
-    """Writes a file."""
+    """Write a file."""
     Path(path).write_text("written")
     return "ok"
 
 @tool
 def connect(port: int) -> str:
-    """Connects to loopback."""
+    """Connect to loopback."""
     socket.create_connection(("127.0.0.1", port), 2).close()
     return "connected"
 
 @tool
 def modules() -> list[str]:
-    """What is imported."""
+    """List the imported modules."""
     return sorted(name for name in sys.modules if "." not in name)
 
 @tool
 def environment() -> dict[str, str]:
-    """The variables."""
+    """Return the environment."""
     return dict(os.environ)
 
 @tool
 def scribble(data: str) -> str:
-    """Writes into whatever is open."""
+    """Write into every open descriptor."""
     for fd in range(3, 64):
         try:
             os.write(fd, bytes.fromhex(data))

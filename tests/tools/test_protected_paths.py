@@ -220,7 +220,7 @@ from guildhall import tool
 
 @tool(capabilities={"fs.write"})
 def save(path: str, text: str) -> str:
-    "Saves a text."
+    "Save a text."
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
     return "saved"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HEAD = "agents: {a: {system_prompt: x}}\n"
 
 
-class Ran:
+class CommandResult:
     """A setup that was run, and what was seen of it."""
 
     def __init__(self, workflow: Workflow, values: Values, frame: Frame) -> None:
@@ -50,10 +50,10 @@ class Ran:
         return asyncio.run(self.steps())
 
 
-def ran(workflow: Workflow, *, params: dict[str, str] | None = None, **environ: str) -> Ran:
+def ran(workflow: Workflow, *, params: dict[str, str] | None = None, **environ: str) -> CommandResult:
     frame = Frame.here(workflow.folder, {"PATH": os.environ["PATH"], **environ}, allowed=frozenset(environ))
     env = {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
-    return Ran(workflow, Values(workflow=workflow.name, tag="main", params=params or {}, env=env), frame)
+    return CommandResult(workflow, Values(workflow=workflow.name, tag="main", params=params or {}, env=env), frame)
 
 
 def gone(pid: int) -> bool:

@@ -14,7 +14,7 @@ from tests.workflow.test_setup import wait_until_gone
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
     from tests.workflow.conftest import Write
 
 HEAD = 'agents: {a: {system_prompt: x, model: "script:answers.yaml"}}\n'
@@ -47,7 +47,7 @@ def trusted(write: Write, guild: Guild) -> Write:
     return writes
 
 
-def events(ran: Ran) -> list[dict[str, str]]:
+def events(ran: CommandResult) -> list[dict[str, str]]:
     return [json.loads(line) for line in ran.out.splitlines()]
 
 

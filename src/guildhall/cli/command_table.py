@@ -21,9 +21,8 @@ class Row:
         self.summary = summary
         self.example = example
         self.group = group
-        module, _, self.function = function.partition(
-            ":"
-        )  # no function: the command only has subcommands, or is `help`
+        # No function: the command only has subcommands, or is `help`.
+        module, _, self.function = function.partition(":")
         self.module = f"{_PACKAGE}.{module}"
 
 
@@ -37,34 +36,36 @@ def _load() -> tuple[Row, ...]:
 COMMANDS = _load()
 
 _HEAD = """Run AI agents defined in files, with permissions, budgets, approvals and a durable log.
-
 Usage: guild COMMAND [OPTIONS]
 """
 _FIRST_PAGE = """
-Begin
+Get started
   demo                      Play a guided demo (no API key, no network)
-  init [DIR]                Create a project with an example worker
+  init [DIR]                Create a project folder with an example worker
   doctor                    Check keys, sandbox, git and installed runtimes
 Work
   run WORKER|FILE [INPUT]   Run a worker, or a workflow (a team of agents) until it is idle
+  start WORKER|FILE         Start a workflow or a worker and keep it alive
+  send TARGET MESSAGE       Send a message to an agent or a workflow
   dispatch WORKER TASK      Start a background job; with --project, on a git repository
-  send AGENT MESSAGE        Send a message to an agent of a running workflow
   meet WORKER               Talk with a worker; leave and continue later
 Watch and decide
   ls                        List what needs you, what is running and recent results
-  show ID, log ID [-f]      Show details, or every recorded step
-  wait ID                   Wait for the result and print it
-  answer [ID] yes|no|TEXT   Answer an approval or a question
-  resume ID, stop ID        Continue or cancel
-Be sure
-  plan WORKER|FILE          Show what it could do and spend, without running it
-  trust [DIR|FILE]          Review and trust code that a project would execute
-  test                      Run recorded tests; `test add ID` records one
-  replay ID                 Repeat a run offline and show the first difference
+  show ID|TARGET            Show a run, a job, an ask or a workflow in full
+  log ID|TARGET [-f]        Print every recorded step
+  wait ID|TARGET            Wait for the result and print it
+  answer [ASK] [ANSWER]     Answer an approval (yes, no, always) or a question
+  resume ID|TARGET          Continue a paused, interrupted, failed or limited run
+  stop ID|TARGET            Cancel a run, a job, a workflow or an agent
   cost                      Show tokens and cost
+Verify
+  plan WORKER|FILE          Show what it could do and spend, without running it
+  test                      Run recorded tests; `test add ID` records one
+  replay ID|TARGET          Repeat a run offline and show the first difference
 """
 _FOOT = """
-Options: --help, --version, --json (also before the command), --debug (show tracebacks)
+An ID begins with r- (RUN), a- (ASK), j- (job), c- (COMMISSION) or t- (MEETING). TARGET: agent@workflow:tag
+Options: --help, --version, --json (most commands; also before the command), --debug (show tracebacks)
 More: guild help all   One command: guild help COMMAND   New here: guild demo
 """
 

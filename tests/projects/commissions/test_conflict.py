@@ -15,7 +15,7 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
 
     async def work(shop: Workshop) -> None:
         made = await shop.new()
-        # Somebody else changes the same place while the worker is at it.
+        # The user changes the same lines while the worker is running.
         shop.script(
             [
                 call("log_question", question="Two?"),

@@ -19,7 +19,7 @@ ENOUGH = "grep -q 'key = 2' src/key.py"
 
 
 def results(shop: Workshop, run: str, tool: str = "submit_result") -> list[tuple[bool, str]]:
-    """What the calls of a tool gave: whether an error, and the text."""
+    """Return the results of a tool's calls as pairs of is_error and text."""
     entries = shop.hall.history.entries(run)
     keys = {entry.key for entry in entries if entry.kind == "tool_started" and entry.data.tool == tool}
     ends = [entry.data.result for entry in entries if entry.kind == "tool_ended" and entry.key in keys]
@@ -231,7 +231,7 @@ def test_checks_see_the_commit_and_leave_nothing_behind(workshop: Workshop) -> N
     checks = (
         "python3 -c 'import sys; sys.path[:0] = [\"src\"]; import key'",
         "touch coverage.xml && echo broken > src/key.py && mkdir locked && touch locked/x && chmod 500 locked",
-        "test -e coverage.xml && test ! -e src/here.ignored",  # the next one finds what the one before has left
+        "test -e coverage.xml && test ! -e src/here.ignored",  # the next check finds the files of the one before
         "grep -q broken src/key.py && test ! -e src/__pycache__",
     )
     workshop.script([write("src/key.py", "key = 2\n"), write("src/here.ignored", "x\n"), submit("Done."), say()])

@@ -22,7 +22,7 @@ async def status(shop: Workshop, id: str) -> str:
 
 
 class Quick(SystemClock):
-    """Nobody waits for long."""
+    """Shorten the time that a dependency is waited for."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(min(seconds, 0.02))

@@ -25,7 +25,7 @@ NEW = ("dispatch", "smith", "Forge a key.", "--project", "shop")
 
 
 async def begun(shop: Workshop, **draft: object) -> Commission:
-    """One that is under way, whose worker has written something."""
+    """Return a running commission whose worker has written a file."""
     made = await shop.new(**draft)
     await shop.commissions.dispatch(made.id, shop.frame)
     path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")

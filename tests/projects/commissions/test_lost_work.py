@@ -22,7 +22,7 @@ HELD = ("dispatch", "smith", "--hold", "Forge a key.")
 
 
 def with_submodule(workshop: Workshop) -> None:
-    """The person's repository has one, which is not checked out for workers."""
+    """Add a submodule to the user's repository. Worktrees do not check it out."""
     repo = workshop.repo
     repo.git("update-index", "--add", "--cacheinfo", f"160000,{repo.git('rev-parse', 'HEAD')},lib")
     repo.git("commit", "-q", "-m", "A library")
@@ -120,10 +120,10 @@ def test_a_removed_checkout_is_restored_and_reported_to_the_worker(
     wait_until((checkout / "src/key.py").exists)
     guild_hall.kill_hall()
     shutil.rmtree(checkout)
-    workshop.script([first, submit("Forged."), first, submit("Forged anew."), say()])
+    workshop.script([first, submit("Forged."), first, submit("Forged again."), say()])
     assert guild_hall("dispatch", "nobody", "x").code == 3  # which starts a hall
     done = guild_hall("wait", id, "--json")
-    assert (done.code, done.json["result"]) == (0, "Forged anew."), done.out
+    assert (done.code, done.json["result"]) == (0, "Forged again."), done.out
     assert workshop.repo.at("claude/main", "src/key.py") == "precious"
     told = "the checkout was removed, and was made again from its branch"
     assert "restore_checkout" in [one["kind"] for one in done.json["timeline"]]
@@ -159,7 +159,7 @@ def test_stale_checkouts_are_removed_at_the_next_start_even_if_one_is_broken(wor
     async def work(shop: Workshop) -> tuple[str, str]:
         one, two = await shop.done(), await shop.done()
         project = shop.hall.projects.get("shop")
-        for done in (one, two):  # as if they could not be put away then
+        for done in (one, two):  # as if they could not be removed before
             path = shop.services.worktrees.check_out(project, f"{done.id}-1", f"claude/commission/{done.id}-1", "full")
             (path / "late.py").write_text("late\n")
             await shop.commissions.delete(done.id)

@@ -16,7 +16,7 @@ from tests.projects.commissions.workshop import LATE, Workshop, call, say, submi
 
 
 async def begun(shop: Workshop, **draft: object) -> Commission:
-    """One that is under way, whose worker has written something."""
+    """Return a running commission whose worker has written a file."""
     made = await shop.new(**draft)
     await shop.commissions.dispatch(made.id, shop.frame)
     path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
@@ -39,7 +39,7 @@ def test_at_most_ten_run_at_a_time_by_default(workshop: Workshop) -> None:
                 id, other = f"c-000000000{number}", f"other{number % 3}"
                 row: dict[str, Any] = {"created_at": now, "changed_at": now}
                 one = Commission(id=id, project=other, draft=draft, status="in_progress", **row)
-                records.add(connection, one, "at work")
+                records.add(connection, one, "create", "at work")
 
         await shop.hall.store.write(others)
         tenth, eleventh = await shop.new(), await shop.new()
@@ -144,7 +144,7 @@ def test_a_commission_that_waits_for_the_user_frees_its_slot(workshop: Workshop)
         assert shop.hall.history.get(str(shop.commissions.get(first.id).run)).needs_user
         (told,) = (await shop.commissions.details(third.id)).warnings
         assert told == f"queued: shop has no free slot (running: {second.id})"
-        # It goes on at once when it can, and counts again.
+        # It continues as soon as possible, and counts again.
         (ask,) = shop.hall.asks.open()
         await shop.client.asks.answer(ask.id, Answer(choice="yes"))
         assert (await shop.quiet(first.id)).status == "completed"

@@ -29,7 +29,7 @@ def test_an_interrupted_run_resumes_at_the_next_start(workshop: Workshop) -> Non
         await shop.so((path / "src/key.py").exists)
         return made.id
 
-    id = workshop.inside(begin)  # which ends like a hall that is told to leave
+    id = workshop.inside(begin)  # ends like a hall that was stopped
 
     async def go_on(shop: Workshop) -> None:
         first = shop.commissions.get(id)

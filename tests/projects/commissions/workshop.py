@@ -60,7 +60,7 @@ class Workshop:
 
     @staticmethod
     def at(folder: Path, home: Home) -> Workshop:
-        """One with a worker, smith, whose checkouts are full; nothing is committed but where the work begins."""
+        """Create a workshop with the worker smith and full checkouts. Only the start of the work is committed."""
         files = {"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}
         repo = repository(folder / "shop", files)
         home.path.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class Workshop:
         (self.repo.path / "workers" / f"{name}.yaml").write_text(json.dumps({**usual, **fields}))
 
     def script(self, *runs: list[Answer], **others: list[list[Answer]]) -> None:
-        """What the models of smith, and of others, say: a list of answers for each run."""
+        """Write the scripts of smith and of other workers: a list of answers for each run."""
         (self.repo.path / "script.yaml").write_text(json.dumps({"workers": {"smith": list(runs), **others}}))
 
     def inside(self, work: Callable[[Workshop], Awaitable[Any]], *, recover: bool = False) -> Any:
@@ -127,12 +127,12 @@ class Workshop:
                 await asyncio.sleep(0.02)
 
     async def until(self, id: str, *status: str) -> Commission:
-        """A commission, once it stands like this."""
+        """Wait until a commission has this status, and return it."""
         await self.so(lambda: self.commissions.get(id).status in status)
         return self.commissions.get(id)
 
     async def quiet(self, id: str) -> Commission:
-        """A commission whose run has ended, with all that follows."""
+        """Wait until the run of a commission has ended and been processed, and return the commission."""
         await self.until(id, *RESTS)
         run = self.commissions.get(id).run
         await self.so(lambda: run is None or not self.hall.runs.is_alive(run))
@@ -140,7 +140,7 @@ class Workshop:
         return self.commissions.get(id)
 
     async def done(self, **draft: Any) -> Commission:
-        """A commission from its making to its end."""
+        """Create a commission and wait for its end."""
         made = await self.new(**draft)
         await self.commissions.dispatch(made.id, self.frame)
         return await self.quiet(made.id)

@@ -69,7 +69,7 @@ class Scene:
         self.worktrees.remove(self.shop, "c-one")
 
     def time_passes(self) -> None:
-        """A git that was killed may have left a lock; it counts as left after a while."""
+        """Make a lock of a killed git process look old, so that it counts as stale."""
         for lock in (self.repo.path / ".git").rglob("*.lock"):
             os.utime(lock, (time.time() - 120,) * 2)
 
@@ -77,7 +77,7 @@ class Scene:
         return set(self.repo.git("rev-list", "--all").split())
 
     def state(self) -> dict[str, object]:
-        """How it stands: which refs with which content and how many commits, and what lies in the worktree."""
+        """Return the refs with their content and number of commits, and the files of the worktree."""
         trees = self.repo.git("for-each-ref", "--format=%(refname) %(tree)")
         count = self.repo.git("rev-list", "--all", "--count")
         path = self.worktrees.path(self.shop, "c-one")

@@ -30,7 +30,7 @@ HOOKS = ("post-checkout", "pre-commit", "commit-msg", "reference-transaction", "
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
-    """A program that leaves a trace when it is executed."""
+    """Write a program that leaves a trace when it is executed."""
     program = tmp_path / "evil"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/EXECUTED\ncat\n")
     program.chmod(0o755)
@@ -265,7 +265,7 @@ def test_the_user_squash_merges_and_goes_on(repo: Repository, branches: Branches
         repo.commit({"other.txt": "other\n"})
     repo.git("merge", "-q", "--squash", pulled)
     repo.git("commit", "-q", "-m", "Pull request")
-    tip = repo.commit({"src/cart.py": "total = 4\n"}, "The user goes on")
+    tip = repo.commit({"src/cart.py": "total = 4\n"}, "The user continues")
     assert follow(branches) == "merged"
     assert branches.read("src/cart.py") == b"total = 4\n"
     assert branches.read("later.txt") == b"later\n"

@@ -19,14 +19,14 @@ ID = r"c-[a-z0-9]+"
 
 
 def scripted(shop: Workshop, *answers: Answer, smith: list[list[Answer]] | None = None, **others: Any) -> None:
-    """What the models say: the manager's, and those that it commissions. After a crash it is the same."""
+    """Write the scripts of the manager and of the workers that it commissions. They are the same after a crash."""
     ending: list[Answer] = [] if "say" in answers[-1] else [{"say": "managed"}]
     workers = {"manager": [[*answers, *ending]], "smith": smith or [], **others}
     (shop.repo.path / "script.yaml").write_text(json.dumps({"workers": workers}))
 
 
 async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Run:
-    """A run of the manager, to its end."""
+    """Run the manager to its end."""
     asked = RunRequest(worker=worker, input="Go.", override_model="script:script.yaml", **request)
     run = ""
     async for event in shop.client.runs.run(asked, shop.frame):
@@ -35,20 +35,20 @@ async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Ru
 
 
 def results(shop: Workshop, run: Run) -> list[ToolResult]:
-    """What its tools said."""
+    """Return the results of its tools."""
     ends = [entry for entry in shop.hall.history.entries(run.id) if entry.kind in ("tool_ended", "tool_refused")]
     return [ToolResult.from_dict(entry.data.result) for entry in ends]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Waits for something that others do."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - what it waits for has no event
             await asyncio.sleep(0.02)
 
 
 async def told(shop: Workshop, *answers: Answer, smith: list[list[Answer]] | None = None) -> list[str]:
-    """What the manager's tools said, with the first word `error:` for what went wrong."""
+    """Return the results of the manager's tools. Errors start with `error:`."""
     scripted(shop, *answers, smith=smith)
     run = await managed(shop)
     assert run.status == "completed", run

@@ -55,7 +55,7 @@ def test_a_commission_has_at_most_what_is_left(workshop: Workshop, given: float 
 
 
 def test_those_that_work_at_the_same_time_do_not_have_the_same_dollars(workshop: Workshop) -> None:
-    """Each has all that it may spend set aside when it begins; one for which there is not enough waits."""
+    """Reserve the whole budget of each commission at its start. A commission without enough budget waits."""
     rules = {"Write": {"approval_required": True}}
     workshop.worker("small", limits={"max_budget_usd": 0.01}, tool_rules=rules)
     workers = {"manager": [[say()]], "smith": [[LATE]], "small": [[write("src/key.py"), LATE]]}

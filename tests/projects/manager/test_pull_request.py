@@ -42,7 +42,7 @@ class Day:
 
 @dataclass
 class Desk:
-    """A repository with a remote, and a `gh` that keeps what it was asked."""
+    """Create a repository with a remote, and a `gh` that records its calls."""
 
     repo: Repository
     project: Project
@@ -77,7 +77,7 @@ class Desk:
         return self.repo.git("--git-dir", str(self.remote), "rev-parse", "-q", "--verify", branch, check=False)
 
     def theirs(self) -> tuple[str, str, str, dict[str, bytes]]:
-        """All that is the user's: the branch, what is staged, what differs, the files."""
+        """Return the user's branch, index, differences and files."""
         files = {str(path): path.read_bytes() for path in self.repo.path.rglob("*") if path.is_file()}
         own = {name: data for name, data in files.items() if "/.git/" not in name or name.endswith(("/index", "/HEAD"))}
         status = self.repo.git("--no-optional-locks", "status", "--porcelain")
@@ -108,7 +108,7 @@ def desk(repo: Repository, shop: Project, git: Git, branches: Branches, tmp_path
 
 @pytest.fixture
 def lone(desk: Desk) -> Desk:
-    """The same where there is no `gh`."""
+    """Do the same without `gh`."""
     programs = Path(desk.environ["PATH"].partition(":")[0])
     (programs / "gh").unlink()
     (programs / "git").symlink_to(shutil.which("git") or "")
@@ -230,7 +230,7 @@ def test_the_programs_have_the_person_s_environment_and_no_more(desk: Desk) -> N
 
 
 def test_the_programs_speak_english_in_every_locale(desk: Desk) -> None:
-    """A push that is rejected is recognised by a word of git, which git translates."""
+    """Recognise a rejected push in any language of git."""
     desk.environ |= {"LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8"}
     said = UserPrograms(desk.project.path, desk.environ)._run("env")
     assert "LC_ALL=C.UTF-8" in said.stdout.splitlines()
@@ -291,7 +291,7 @@ def test_without_gh_it_waits_on_a_branch_with_a_summary(lone: Desk) -> None:
     assert (review.url, review.branch) == (None, "claude/review/2026-11-16-1")
     assert "A pull request is not possible: gh is not installed." in review.text()
     assert lone.theirs() == before, "the user's branch, index and files are as they were"
-    assert lone.remote_tip() == "", "nothing has left the machine"
+    assert lone.remote_tip() == "", "nothing was pushed"
     summary = Artifact.parse(lone.repo.at("claude/review/2026-11-16-1", str(review.summary)))
     assert (summary.title, summary.status, summary.tags) == ("A cart that adds up", "open", ("review",))
     commands = ["git diff main...claude/review/2026-11-16-1", "git switch main", "git merge claude/review/2026-11-16-1"]

@@ -27,7 +27,7 @@ def new(title: str = "A key", worker: str = "smith", **more: Any) -> Answer:
 
 
 def then(tool: str, **more: Any) -> Answer:
-    """A call about the commission that was made last."""
+    """Return a call about the newest commission."""
     return {"expect": f"(?P<id>{ID}) is", **call(tool, id="${id}", **more)}
 
 
@@ -56,7 +56,7 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> 
         workers, projects, made, dispatched, outcome, listed, review = said
         assert workers.splitlines() == [
             "- smith: Forges keys. (uses Bash)",
-            "- guide: Answers questions about the files of the folder that you are in (uses Read, Grep, Glob)",
+            "- guide: Answers questions about the files of the current folder (uses Read, Grep, Glob)",
         ]
         assert projects == "- shop (your current project): user's branch main; no commissions"
         (one,) = await shop.commissions.all("shop")
@@ -225,7 +225,7 @@ def test_nor_does_it_ask_for_a_second_meeting(workshop: Workshop) -> None:
 
 
 def test_what_it_did_before_it_was_cut_off_is_not_done_again(workshop: Workshop) -> None:
-    """Each call is made once more under its key, long after what it did has had its own consequences."""
+    """Repeat each call with its key long after its effect."""
     answers = [new(artifacts=["src/key.py"]), then("dispatch_commission"), waited()]
     more = [call("redispatch_commission", id="${id}"), waited()]
 
@@ -246,7 +246,7 @@ def test_what_it_did_before_it_was_cut_off_is_not_done_again(workshop: Workshop)
 
 
 def test_after_a_crash_it_goes_on_and_nothing_is_made_or_tried_twice(workshop: Workshop) -> None:
-    """The hall leaves while it waits; the next one goes on with it, and with what it waits for."""
+    """Stop the hall while the manager waits. The next hall resumes both the manager and the commission."""
     slow: list[Answer] = [{"sleep": 1.0, **write("src/key.py", "key = 1\n")}, submit("Forged."), say()]
     answers = [
         new(artifacts=["src/key.py"]),

@@ -13,7 +13,6 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.projects.meetings.collaborators import details
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ModelAsked
 from tests.projects.conftest import Repository, repository
@@ -118,7 +117,7 @@ class Parlour:
         return asyncio.run(go())
 
     async def opened(self, words: str = "How do we store exports?", worker: str = "architect") -> Meeting:
-        """A new meeting, in which the first words are answered."""
+        """Open a meeting and wait for the answer to the first message."""
         meeting = await self.client.meetings.open(worker, words, self.frame)
         await self.seen(self.client.meetings.join(meeting.id, self.frame))
         return self.meetings.get(meeting.id)
@@ -131,7 +130,7 @@ class Parlour:
             return [event async for event in events]
 
     def shown(self, id: str) -> MeetingDetails:
-        return details(self.meetings.context, id)
+        return self.meetings.context.details(id)
 
     def answers(self, id: str) -> list[tuple[str, str]]:
         return [(one.words, one.answer) for one in self.shown(id).exchanges]
@@ -147,11 +146,11 @@ class Parlour:
         return found
 
     async def a_run(self) -> str:
-        """A run that has ended, on whose behalf something may be asked."""
+        """Return an ended run that can request a meeting."""
         stream = self.client.runs.run(RunRequest(worker="architect", input="go"), self.frame)
         return (await self.seen(stream))[0].run
 
     def told(self, run: str) -> str:
-        """All that the model was shown, as the record has it."""
+        """Return the recorded input of the model."""
         asked = self.hall.history.journal(run).all(ModelAsked)
         return "\n".join(str(entry.data.message) for entry in asked)

@@ -101,7 +101,7 @@ def test_words_that_come_while_the_run_is_put_away_are_answered(parlour: Parlour
     async def work() -> None:
         meeting = await parlour.opened()
         for number in range(1, 11):
-            await asyncio.sleep(0.05 + number / 1000)  # about when it is put away
+            await asyncio.sleep(0.05 + number / 1000)  # about when it is paused
             await parlour.said(meeting.id, f"say {number}")
         assert [answer for _, answer in parlour.answers(meeting.id)] == [str(number) for number in range(11)]
 

@@ -254,7 +254,13 @@ def test_all_missing_parts_are_named(guild: Guild, project: Path) -> None:
     )
     planned = plan(guild, "scribe")
     problems = "\n".join(planned["problems"])
-    for message in ("no script", "no search engine", "unknown toolbox 'mail'", "nowhere does not exist", "no file"):
+    for message in (
+        "script not found",
+        "no search engine",
+        "unknown toolbox 'mail'",
+        "nowhere does not exist",
+        "file not found",
+    ):
         assert message in problems
     assert "Read" in [tool["name"] for tool in planned["tools"]]
     assert "and the tools of the toolbox mail, which are unknown" in guild("plan", "scribe").out

@@ -37,9 +37,9 @@ def _worker_or_commission(text: str) -> str:
 @command(
     argument(
         "worker",
-        metavar="WORKER|MEMBER|ID",
+        metavar="WORKER|MEMBER|COMMISSION",
         type=_worker_or_commission,
-        help="a worker's name or file, a guild member's name, or the id of a commission that was held",
+        help="a worker's name or file, a member's name, or the id of a commission that was held",
     ),
     argument("task", metavar="TASK", nargs="?", help="the task; `-` reads standard input"),
     argument("--description", metavar="D", help="of a job: a label for listings (default: the first line)"),

@@ -42,7 +42,11 @@ def draft_arguments(*, is_new: bool) -> tuple[Argument, ...]:
         argument("--reviewer", metavar="NAME", help="a worker that must approve the result"),
         argument("--max-turns", metavar="N", type=of_type(positive_int), help="maximum number of model calls"),
         argument("--max-budget-usd", metavar="USD", type=of_type(dollars), help="maximum cost in dollars"),
-        argument("--model", metavar="M", help="the model, whatever the worker names"),
+        argument(
+            "--model",
+            metavar="M",
+            help="the model, also of called workers, whatever the files name",
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""`guild meet WORKER|MEETING [WORDS]`: talks with a worker in a meeting, turn by turn, at a terminal or for a program.
+"""`guild meet WORKER|MEETING [MESSAGE]`: talks with a worker in a meeting, at a terminal or for a program.
 
 Each turn connects to the hall again, because the hall may have exited or been replaced while the user was thinking.
 Does not answer requests for meetings (see `cli.commands.runs.answer`).
@@ -56,10 +56,10 @@ _PASTE_TIMEOUT_S = 0.05  # for the rest of pasted input
 
 @command(
     argument("who", metavar="WORKER|MEETING", help="a worker, or the id of a meeting to continue"),
-    argument("words", metavar="WORDS", nargs="?", help="the first message; `-` reads standard input"),
+    argument("words", metavar="MESSAGE", nargs="?", help="the first message; `-` reads standard input"),
     argument("--say", metavar="TEXT", action="append", default=[], help="another message; repeatable"),
     argument("--project", metavar="NAME", help="the project (default: the project of this folder)"),
-    argument("--model", metavar="M", help="the model, if the worker names none"),
+    argument("--model", metavar="M", help="the model if the worker file names none"),
     argument("--renew", action="store_true", help="continue in a new session, with a summary of the old one"),
     argument("--close", action="store_true", help="close the meeting, with notes and one commit on claude/main"),
     argument("--no-summary", action="store_true", help="with --close: write the notes without a model's summary"),

@@ -1,4 +1,4 @@
-"""`guild start FILE|WORKER`: starts a workflow, a single worker or a stopped agent, until it is stopped.
+"""`guild start WORKER|FILE|TARGET`: starts a workflow, a single worker or a stopped agent, until it is stopped.
 
 A single worker becomes an agent of `global:main`. In the foreground, the command prints the agent's events and stops it
 at the end. Does not run a workflow until it is idle (see `cli.commands.runs.run`).
@@ -24,7 +24,7 @@ from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary
 @command(
     argument(
         "worker",
-        metavar="FILE|WORKER",
+        metavar="WORKER|FILE|TARGET",
         type=worker_name,
         help=(
             "the file of a workflow; a worker, which then stands alone;"

@@ -34,7 +34,7 @@ _ID = argument(
     nargs="?",
     help="the id of the ask, of a requested meeting, or MEMBER/JOB (default: the only open ask)",
 )
-_NOTE = argument("--note", metavar="N", help="a text for the worker, such as a reason")
+_NOTE = argument("--note", metavar="TEXT", help="a text for the worker, such as a reason")
 _LIKE_ID = re.compile(r"[a-z]-[0-9a-z]+|\S+/\S+")  # everything else is an answer to the only open ask
 
 

@@ -1,4 +1,4 @@
-"""`guild cost [TARGET]`: prints the turns, tokens and dollars of runs, summed by worker and model.
+"""`guild cost [ID|TARGET]`: prints the turns, tokens and dollars of runs, summed by worker and model.
 
 Runs of a model without a price are counted separately, never as 0 dollars alone. Does not compute prices (see
 `guildhall.models`).

@@ -20,7 +20,7 @@ from guildhall.cli.follow import Follower
         required=True,
         help="the number of the last entry to keep (see `guild log`)",
     ),
-    argument("--model", metavar="M", help="another model from there on"),
+    argument("--model", metavar="M", help="the model after step N, also of called workers (default: as RUN)"),
     *LIMITS,
     OUTPUT,
 )

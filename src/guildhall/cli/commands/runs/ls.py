@@ -32,10 +32,10 @@ _PROJECT = argument("--project", metavar="NAME", help="only of this project")
 @command(
     argument(
         "target",
-        metavar="TARGET",
+        metavar="TARGET|COMMISSION",
         type=read_id,
         nargs="?",
-        help="only this: @workflow:tag, agent@workflow:tag, or a commission",
+        help="only this: @workflow:tag, agent@workflow:tag, or the id of a commission",
     ),
     argument("--all", action="store_true", help=f"all results, not only the newest {MAX_RECENT}"),
     argument("--json", action="store_true", help="print an object with needs_you, working and done"),
@@ -76,7 +76,7 @@ async def _print_one(ctx: Context, client: HallClient) -> None:
     argument("--filter", metavar="GLOB", help="only jobs whose whole description matches, such as '*report*'"),
     exclusive(
         argument("--worker", metavar="NAME", help="only jobs of this worker"),
-        argument("--member", metavar="NAME", help="the jobs of a guild member instead (`guild member ls`)"),
+        argument("--member", metavar="NAME", help="the jobs of a member instead (`guild member ls`)"),
     ),
     argument("--limit", metavar="N", type=positive_int, help=f"the maximum number of jobs (default: {_DEFAULT_LIMIT})"),
     argument("--cursor", metavar="C", help="continue an earlier listing"),

@@ -13,9 +13,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import read_id
 
 
-@command(
-    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"), JSON
-)
+@command(argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"), JSON)
 async def replay(ctx: Context) -> int:
     client = await ctx.connect("read")
     run = await resolve_run(ctx.args.run, client)

@@ -24,7 +24,7 @@ from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
         "run",
         metavar="ID|TARGET",
         type=read_id,
-        help="of a run, a job, a commission or a meeting; @workflow:tag",
+        help="the id of a run, a job, a commission or a meeting; @workflow:tag",
     ),
     *LIMITS,
     OUTPUT,

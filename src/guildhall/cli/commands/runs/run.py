@@ -36,8 +36,12 @@ _INPUT_HINT = 'Say what to do, guild run WORKER "...", or `-` to type it and end
 
 # Arguments that commands about a new run share.
 MODELS = (
-    argument("--model", metavar="M", help="the model, if the worker names none"),
-    argument("--override-model", metavar="M", help="the model, whatever the worker says"),
+    argument("--model", metavar="M", help="the model if the worker file names none"),
+    argument(
+        "--override-model",
+        metavar="M",
+        help="the model, also of called workers, whatever the files name",
+    ),
 )
 MODES = exclusive(
     argument("--approve-all", action="store_true", help="approve all calls that need approval"),

@@ -22,7 +22,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 @command(
-    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"),
+    argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"),
     argument("--out", metavar="FILE", default="-", help="the file (default: standard output)"),
     argument("--force", action="store_true", help="overwrite an existing file"),
     JSON,

@@ -22,7 +22,7 @@ from guildhall.runs.purpose import MeetingPurpose
         metavar="ID|TARGET",
         type=read_id,
         nargs="?",
-        help="of a run, a job, a commission or a meeting; agent@workflow:tag; @workflow:tag",
+        help="the id of a run, a job, a commission or a meeting; agent@workflow:tag; @workflow:tag",
     ),
     argument("--all", action="store_true", help="all running runs, and all workflows that have not ended"),
     argument("--reason", metavar="WHY", help="of a commission: a reason for its timeline"),

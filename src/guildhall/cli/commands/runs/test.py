@@ -56,7 +56,7 @@ async def test(ctx: Context) -> int:
 
 
 @command(
-    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"),
+    argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"),
     argument("name", metavar="NAME", nargs="?", help="the name of the test (default: the worker of the run)"),
     argument("--force", action="store_true", help="overwrite an existing file"),
     JSON,

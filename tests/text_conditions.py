@@ -1,8 +1,8 @@
 """Finds conditions on texts that are written for people: messages, reasons, hints and texts of exceptions.
 
 A program must not depend on the wording of a sentence: a column, an enum or an error class decides. The check follows
-a text through `or`, conditional expressions, `str()`, tuples, comprehensions and local names; it does not follow it
-through calls of functions, and does not see that a line was printed for people.
+a text through `or`, conditional expressions, `str()`, tuples, comprehensions and local names. It does not follow it
+through function calls, and does not know printed lines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find_conditions(source: str) -> list[tuple[int, str]]:
 
 
 def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the module and every outermost function or method; nested functions share the names of theirs."""
+    """Yield the module and every outermost function or method; nested functions share its names."""
     level: list[ast.AST] = [tree]
     while level:
         node = level.pop()

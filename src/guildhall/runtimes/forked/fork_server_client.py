@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BOOT = (
     "import json, sys; paths, fd = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
-    "from guildhall.runtimes.forked.server import main; main(int(fd))"
+    "from guildhall.runtimes.forked.fork_server import main; main(int(fd))"
 )
 _MAX_STARTS = 3
 _MAX_PENDING = 16  # requests that fit into the control socket

@@ -26,7 +26,7 @@ _HINT = "Only jobs, commissions and meetings can be deleted."
 
 
 @command(
-    argument("id", metavar="ID", type=_id, help="of a job, a member's job (MEMBER/JOB), a commission or a meeting"),
+    argument("id", metavar="ID", type=_id, help="the id of a job, a commission or a meeting, or MEMBER/JOB"),
     argument("--force", action="store_true", help="delete a failed job too"),
     JSON,
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
 from guildhall.projects.git import repository
-from guildhall.projects.timeline_records import archive, archive_key, restore
+from guildhall.projects.shared_records import archive, archive_key, restore
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home

@@ -1,7 +1,7 @@
-"""A process that commands are forked from has done before what they do: so each fork finds it ready, and not only read.
+"""Run typical commands once in a process before commands are forked from it.
 
-The first run of a process costs five times what the next one costs: statements are compiled, models of pydantic are
-built, caches are filled. Nothing of what was done stays: the folder is gone, no thread lives, no file is open.
+The first run of a process costs five times as much as the next one: statements are compiled, pydantic models are built
+and caches are filled. Nothing else remains: the folder is deleted, no thread is running and no file is open.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ workers:
 }
 
 
-def practise() -> None:
-    """Lets this process carry out what most commands of the tests consist of."""
+def warm_up() -> None:
+    """Run the parts of which most commands of the tests consist."""
     from guildhall.cli.main import main
     from guildhall.testing.scripted_server import ScriptedServer
 
-    before, place = dict(os.environ), Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
+    before, folder_before = dict(os.environ), Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as devnull:
         for name, text in _FILES.items():
             path = Path(folder, name)
             path.parent.mkdir(exist_ok=True)
@@ -55,8 +55,8 @@ def practise() -> None:
         os.chdir(folder)
         try:
             with (
-                contextlib.redirect_stdout(nowhere),
-                contextlib.redirect_stderr(nowhere),
+                contextlib.redirect_stdout(devnull),
+                contextlib.redirect_stderr(devnull),
                 ScriptedServer(Path("wire.yaml")) as server,
             ):
                 os.environ.update({"ANTHROPIC_BASE_URL": server.anthropic_url, "ANTHROPIC_API_KEY": "script-caller"})
@@ -64,7 +64,7 @@ def practise() -> None:
                     if code := main(words.split()):
                         raise RuntimeError(f"guild {words}: {code}")
         finally:
-            os.chdir(place)
+            os.chdir(folder_before)
             os.environ.clear()
             os.environ.update(before)
     gc.collect()

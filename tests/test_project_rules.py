@@ -1,4 +1,4 @@
-"""The house keeps its own rules: floors say what they are, errors are documented, modules stay small."""
+"""Rules of the project: layers, documentation, module size, and no conditions on texts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 
 from guildhall.core import errors
 from guildhall.core.errors import GuildError
-from tests.house_sentences import find_conditions
+from tests.text_conditions import find_conditions
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "guildhall"
-LONGEST = 700  # lines; a module has fewer
-# Folders that exist on somebody's machine and on no other. Read-only system folders such as /usr are not among them.
+MAX_MODULE_LINES = 700  # every module has fewer
+# Folders of one developer's machine, unlike system folders such as /usr.
 _MACHINE_PATH = re.compile(r"(?<![\w.~}*$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
 _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja2", ""}
 
-# Conditions on a text that are right, by module, with the reason.
+# Allowed conditions on a text, by module, with the reason.
 _ALLOWED = {
     (
         "runs/execution/call_ledger.py",
@@ -39,8 +39,8 @@ _ALLOWED = {
 }
 
 
-def floors() -> list[str]:
-    """The floors that have something in them, from the top to the bottom of the stairs, and `testing`."""
+def layer_names() -> list[str]:
+    """Return the layers of the import contract from top to bottom, and `testing`."""
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ][0]
@@ -48,12 +48,12 @@ def floors() -> list[str]:
     return [name for name in [*named, "testing"] if (SOURCE / name / "__init__.py").is_file()]
 
 
-def modules() -> list[Path]:
+def find_modules() -> list[Path]:
     return sorted(path for folder in ("src", "tests", "bench", "scripts") for path in (ROOT / folder).rglob("*.py"))
 
 
-def tracked() -> list[Path]:
-    """Every text file that belongs to the project: those that git knows, and new ones that it does not ignore."""
+def tracked_files() -> list[Path]:
+    """Return all text files of the project: tracked by git, or new and not ignored."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -72,20 +72,20 @@ def error_codes() -> list[str]:
     return sorted(kind.code for kind in below(GuildError) if kind.__module__ == errors.__name__)
 
 
-@pytest.mark.parametrize("floor", floors())
-def test_a_floor_opens_with_what_is_above_below_and_what_it_is_not(floor: str):
-    text = ast.get_docstring(ast.parse((SOURCE / floor / "__init__.py").read_text(encoding="utf-8")))
+@pytest.mark.parametrize("layer", layer_names())
+def test_a_layer_documents_its_neighbours_and_limits(layer: str):
+    text = ast.get_docstring(ast.parse((SOURCE / layer / "__init__.py").read_text(encoding="utf-8")))
     assert text is not None
-    assert len(text.splitlines()[0]) > 20, "the first line says what it is for"
-    # The stairs have two ends: nothing is above the command line, and testing stands beside them.
-    for word in {"cli": ["Below:"], "testing": []}.get(floor, ["Above:", "Below:"]):
-        assert word in text, f"{floor} does not say what is {word[:-1].lower()} it"
-    assert re.search(r"\b(not|Not|nothing|Nothing|no|never|Pure)\b", text), f"{floor} does not say what it is not"
+    assert len(text.splitlines()[0]) > 20, "the first line does not state the purpose"
+    # Nothing is above the command line, and testing is not a layer of the contract.
+    for word in {"cli": ["Below:"], "testing": []}.get(layer, ["Above:", "Below:"]):
+        assert word in text, f"{layer} does not say what is {word[:-1].lower()} it"
+    assert re.search(r"\b(not|Not|nothing|Nothing|no|never|Pure)\b", text), f"{layer} does not say what it is not"
 
 
-def test_every_folder_of_the_package_is_a_floor_of_the_contract():
+def test_every_package_is_a_layer_of_the_contract():
     folders = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
-    assert folders == set(floors())
+    assert folders == set(layer_names())
 
 
 @pytest.mark.parametrize("code", error_codes())
@@ -104,19 +104,19 @@ def test_the_wheel_has_the_marker_of_a_typed_package():
     assert ignored.returncode != 0
 
 
-def test_no_module_is_too_long_to_read():
+def test_no_module_is_too_long():
     lengths = {
         path.relative_to(SOURCE): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")
     }
-    assert {path: length for path, length in lengths.items() if length >= LONGEST} == {}
+    assert {path: length for path, length in lengths.items() if length >= MAX_MODULE_LINES} == {}
 
 
-def test_every_module_says_what_it_is_for():
-    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in modules()}
+def test_every_module_has_a_docstring():
+    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in find_modules()}
     assert [path for path, text in texts.items() if text.strip() and not ast.get_docstring(ast.parse(text))] == []
 
 
-def test_every_page_is_in_the_index_and_every_link_leads_somewhere():
+def test_every_page_is_in_the_index_and_every_link_works():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     missing = [
         page.name
@@ -124,7 +124,7 @@ def test_every_page_is_in_the_index_and_every_link_leads_somewhere():
         if page.name != "README.md" and f"]({page.name})" not in index
     ]
     assert missing == [], "docs/README.md lists every page"
-    pages = [path for path in tracked() if path.suffix == ".md"]
+    pages = [path for path in tracked_files() if path.suffix == ".md"]
     broken = [
         f"{page.relative_to(ROOT)} -> {link}"
         for page in pages
@@ -134,10 +134,10 @@ def test_every_page_is_in_the_index_and_every_link_leads_somewhere():
     assert broken == []
 
 
-def test_no_file_names_a_path_of_somebody_s_machine():
+def test_no_file_contains_a_path_of_one_machine():
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
-        for path in tracked()
+        for path in tracked_files()
         if path != Path(__file__)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if _MACHINE_PATH.search(line)
@@ -151,7 +151,7 @@ def test_a_machine_path_is_recognised(line: str):
 
 
 @pytest.mark.parametrize("line", ["~/work/x", "tests/root/x", "/rooted", "GET /api/work/", "$HOME/root", "a/home/ada"])
-def test_other_paths_are_left_in_peace(line: str):
+def test_other_paths_are_allowed(line: str):
     assert not _MACHINE_PATH.search(line)
 
 
@@ -163,13 +163,13 @@ def test_no_condition_on_a_text_for_people():
     }
     wrong = [f"{name}:{line}: {code}" for (name, code), line in found.items() if (name, code) not in _ALLOWED]
     assert not wrong, "use a column, an enum or an error class:\n" + "\n".join(wrong)
-    assert not _ALLOWED.keys() - found.keys(), "these are gone"
+    assert not _ALLOWED.keys() - found.keys(), "these conditions no longer exist"
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        # found once, as they were
+        # found in earlier code
         "return self.status == 'in_progress' and self.reason != working(self.worker)",
         "return next(moment for moment in timeline if moment.reason == 'the result was submitted')",
         "return [one.at for one in timeline if one.reason.endswith(GONE)]",
@@ -185,7 +185,7 @@ def test_no_condition_on_a_text_for_people():
         "return [problem for problem in plan.problems if problem.partition(':')[0] in toolboxes]",
         "name, _, wrong = error.message.partition(':')",
         "hint, job = error.hint, run.job\n    return str(hint).replace(run.id, job)",
-        # others of the kind
+        # similar conditions
         "late = (run.reason or '').removeprefix(LATE) or None",
         "try:\n        go()\n    except ValueError as error:\n        return 'disk' in str(error)",
         "try:\n        go()\n    except OSError as error:\n        return error.args[0] == 'full'",
@@ -221,7 +221,7 @@ def test_a_condition_on_a_text_is_recognised(body: str):
         "return 'tools' in result or result != entry.result",
     ],
 )
-def test_other_conditions_are_left_in_peace(body: str):
+def test_other_conditions_are_allowed(body: str):
     assert find_conditions(f"async def function(self):\n    {body}\n") == [], body
 
 
@@ -272,5 +272,5 @@ else:
 
 
 def test_every_layer_exports_its_public_names():
-    missing = [name for name in floors() if name != "testing" and f"guildhall.{name}" not in exporting_packages()]
+    missing = [name for name in layer_names() if name != "testing" and f"guildhall.{name}" not in exporting_packages()]
     assert not missing

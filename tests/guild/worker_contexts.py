@@ -1,7 +1,7 @@
-"""A house with every kind of work: plain runs, called ones, a room, jobs, commissions, meetings, the manager.
+"""Run one worker in every context: a plain run, a call, a room, a job, a commission, a meeting.
 
-One worker, smith, is put to work in each of them, and what its model was shown is read back from the record: the names
-from the run's first entry, and that the model was sent exactly these from the fingerprint of its request.
+The tools of the worker `smith` are read from the first journal entry of its run. The fingerprint of the model request
+proves that the model received exactly these tools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from guildhall.jobs.model import Dispatch
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import RunRequest
 from guildhall.workflow.target import Start
-from tests.guild.packages import put_mail
+from tests.guild.packages import write_mail_package
 from tests.projects.commissions.workshop import Workshop
 from tests.projects.conftest import repository
 
@@ -53,28 +53,28 @@ TEAM = {
 _CALLS = [{"call": "worker_call", "with": {"worker_name": "smith", "input_data": "Go."}}, {"say": "called"}]
 
 
-class House(Workshop):
-    """A registered repository and a folder beside it that is none, with the same worker in both."""
+class WorkerContexts(Workshop):
+    """A registered project and a folder that is not a project, with the same worker in both."""
 
     elsewhere: Path
 
     @staticmethod
-    def built(folder: Path, home: Home) -> House:
+    def create(folder: Path, home: Home) -> WorkerContexts:
         repo = repository(folder / "shop", {"README.md": "The shop\n", "notes/a.md": "a\n"})
         home.toolboxes.mkdir(parents=True)
         (home.toolboxes / "dice.py").write_text(DICE)
-        put_mail(home)
+        write_mail_package(home)
         Projects(home).add(repo.path, "shop")
-        house = House(home=home, repo=repo)
-        house.elsewhere = folder / "elsewhere"
-        house.elsewhere.mkdir()
-        for place in (repo.path, house.elsewhere):
+        contexts = WorkerContexts(home=home, repo=repo)
+        contexts.elsewhere = folder / "elsewhere"
+        contexts.elsewhere.mkdir()
+        for place in (repo.path, contexts.elsewhere):
             (place / "notes").mkdir(exist_ok=True)
             (place / "team.yaml").write_text(json.dumps(TEAM))
-        return house
+        return contexts
 
-    def furnish(self, name: str = "smith", **fields: Any) -> None:
-        """The worker, in both places; its model says one word, and the one that calls it calls it first."""
+    def write_workers(self, name: str = "smith", **fields: Any) -> None:
+        """Write the worker, its caller and their script to both folders."""
         usual = {"name": name, "instructions": "You forge.", "model": "script:script.yaml", "checkout": "full"}
         caller = {"name": "caller", "instructions": "You call.", "model": "script:script.yaml", "allow_workers": [name]}
         script = {"workers": {"caller": [_CALLS], "*": [[{"say": "done"}]]}, "repeat": True}
@@ -84,73 +84,73 @@ class House(Workshop):
                 (place / "workers" / file).write_text(json.dumps(text))
             (place / "script.yaml").write_text(json.dumps(script))
 
-    def shown(self, context: str, *, registered: bool = True, worker: str = "smith") -> list[str]:
-        """The tools that the model of the worker is shown in a context, in their order."""
-        return self.inside(lambda house: house.put_to_work(context, registered=registered, worker=worker))
+    def tools_in(self, context: str, *, registered: bool = True, worker: str = "smith") -> list[str]:
+        """Run the worker in a context, and return the tools that its model gets, in order."""
+        return self.inside(lambda contexts: contexts.run_in(context, registered=registered, worker=worker))
 
-    async def put_to_work(self, context: str, *, registered: bool, worker: str) -> list[str]:
+    async def run_in(self, context: str, *, registered: bool, worker: str) -> list[str]:
         place = self.repo.path if registered else self.elsewhere
         frame = Frame(cwd=place, root=place, model="script:script.yaml")
-        return self.tools_of(await getattr(self, f"_{context}")(worker, frame))
+        return self.recorded_tools(await getattr(self, f"_start_{context}")(worker, frame))
 
-    def tools_of(self, run: str) -> list[str]:
-        """What is on record of what the model of a run was shown."""
+    def recorded_tools(self, run: str) -> list[str]:
+        """Return the tools of a run, and check that the model received exactly these."""
         entries = self.hall.history.entries(run)
         tools = entries[0].data.tools
-        asked = [entry.data.tools for entry in entries if entry.kind == "model_asked"]
+        requested = [entry.data.tools for entry in entries if entry.kind == "model_asked"]
         sent = fingerprint([[one["name"], one["description"], one["input_schema"]] for one in tools])
-        assert asked, "its model was not asked"
-        assert set(asked) == {sent}, "the model was shown something else than what the run was given"
+        assert requested, "its model was not called"
+        assert set(requested) == {sent}, "the model received other tools than the run has"
         return [one["name"] for one in tools]
 
-    async def _run(self, worker: str, frame: Frame) -> str:
-        return await self._followed(self.client.runs.run(RunRequest(worker=worker, input="Go."), frame))
+    async def _start_run(self, worker: str, frame: Frame) -> str:
+        return await self._follow(self.client.runs.run(RunRequest(worker=worker, input="Go."), frame))
 
-    async def _called(self, worker: str, frame: Frame) -> str:
-        root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), frame))
+    async def _start_called(self, worker: str, frame: Frame) -> str:
+        root = await self._follow(self.client.runs.run(RunRequest(worker="caller", input="Go."), frame))
         return self.hall.history.descendants(root)[0].id
 
-    async def told_of_call(self, worker: str) -> str:
-        """What a worker is told that has called another one which did not even begin."""
-        root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), self.frame))
+    async def failed_call_result(self, worker: str) -> str:
+        """Call a worker that cannot start, and return the result that the caller gets."""
+        root = await self._follow(self.client.runs.run(RunRequest(worker="caller", input="Go."), self.frame))
         assert self.hall.history.descendants(root) == []
         ended = next(entry for entry in self.hall.history.entries(root) if entry.kind == "tool_ended")
         return str(ended.data.result)
 
-    async def _room(self, worker: str, frame: Frame) -> str:
+    async def _start_room(self, worker: str, frame: Frame) -> str:
         request = RunRequest(worker="team.yaml", input="")
-        root = await self._followed(
+        root = await self._follow(
             self.client.workflows.run(Start(file="team.yaml", params={}, fresh=True), request, frame)
         )
         return self.hall.history.descendants(root)[0].id
 
-    async def _job(self, worker: str, frame: Frame) -> str:
+    async def _start_job(self, worker: str, frame: Frame) -> str:
         job = await self.hall.jobs.dispatch(worker, Dispatch(description="A key", task="Go."), frame)
-        await self._gone(job.run)
+        await self._wait_ended(job.run)
         return job.run
 
-    async def _commission(self, worker: str, frame: Frame) -> str:
+    async def _start_commission(self, worker: str, frame: Frame) -> str:
         made = await self.new(worker=worker, frame=frame)
         await self.commissions.dispatch(made.id, frame)
         done = await self.quiet(made.id)
         assert done.run is not None, done
         return done.run
 
-    async def _meeting(self, worker: str, frame: Frame) -> str:
+    async def _start_meeting(self, worker: str, frame: Frame) -> str:
         meeting = await self.hall.meetings.open(worker, "Go.", frame)
-        await self._followed(self.hall.meetings.join(meeting.id, frame))
+        await self._follow(self.hall.meetings.join(meeting.id, frame))
         run = self.hall.meetings.get(meeting.id).run
         await self.hall.meetings.close_meeting(meeting.id, frame, summarise=False)
         return run
 
-    async def _followed(self, stream: Any) -> str:
+    async def _follow(self, stream: Any) -> str:
         run = ""
         async with aclosing(stream) as events:
             async for event in events:
                 run = event.root
         return run
 
-    async def _gone(self, run: str) -> None:
+    async def _wait_ended(self, run: str) -> None:
         async with aclosing(self.client.runs.follow(run, self.frame)) as events:
             async for _ in events:
                 pass

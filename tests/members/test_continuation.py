@@ -42,7 +42,7 @@ ANSWERS: list[Any] = [
 
 
 def program_of(supervisor: int) -> int:
-    """The process that a supervisor keeps."""
+    """Return the process of a supervisor."""
     (child,) = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     return int(child)
 

@@ -1,4 +1,4 @@
-"""Both shelves of documents do what every shelf does, and a shelf that does not is found out."""
+"""Both document stores pass the conformance checks, and a wrong store fails them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guildhall.room.document_stores import DatabaseDocumentStore, DocumentInfo, 
 from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
-from tests.conformance.shelf_checks import SHELF_CHECKS
+from tests.conformance.document_store_checks import DOCUMENT_STORE_CHECKS
 from tests.room.conftest import Moments
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["file", "table"])
-def shelf(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Generator[DocumentStore]:
+def document_store(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Generator[DocumentStore]:
     if request.param == "file":
         yield FileDocumentStore(tmp_path / ".workflow" / "documents")
         return
@@ -35,13 +35,13 @@ def shelf(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Generat
 
 
 @pytest.mark.req("AW-8")
-@pytest.mark.parametrize("check", SHELF_CHECKS, ids=lambda check: check.__name__)
-def test_each_shelf(shelf: DocumentStore, check: Any):
-    asyncio.run(check(shelf))
+@pytest.mark.parametrize("check", DOCUMENT_STORE_CHECKS, ids=lambda check: check.__name__)
+def test_a_document_store_passes_a_check(document_store: DocumentStore, check: Any):
+    asyncio.run(check(document_store))
 
 
-class Forgetful:
-    """Keeps the last text only, and lists nothing."""
+class ForgetfulStore:
+    """A store that keeps only the last text, and lists nothing."""
 
     def __init__(self) -> None:
         self.text: str | None = None
@@ -56,12 +56,12 @@ class Forgetful:
         return []
 
 
-def test_a_wrong_one_is_found_out():
+def test_a_wrong_document_store_fails_the_checks():
     found: list[str] = []
-    for check in SHELF_CHECKS:
+    for check in DOCUMENT_STORE_CHECKS:
         try:
-            asyncio.run(check(Forgetful()))
+            asyncio.run(check(ForgetfulStore()))
         except AssertionError as error:
             found.append(str(error))
     assert len(found) == 2
-    assert found[0] == "what was written: expected ' ', found ''"
+    assert found[0] == "written text: expected ' ', found ''"

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from tests.warm import Started
+from tests.warm import StartedCommand
 
 if TYPE_CHECKING:
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,12 +26,14 @@ _PR_SET_PDEATHSIG = 1
 class Dying:
     """Starts members that die."""
 
-    def __init__(self, warm: Warm) -> None:
+    def __init__(self, warm: WarmProcess) -> None:
         self._warm = warm
 
     def __enter__(self) -> Self:
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-        self._process = Started(self._warm, (), program="tests.members.dying", env=dict(os.environ), **pipes)
+        self._process = StartedCommand(
+            self._warm, (), program="tests.members.killed_member", env=dict(os.environ), **pipes
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,7 +41,7 @@ class Dying:
         self._process.communicate()
 
     def start(self, folder: Path, port: int, secret: str, number: int, when: str) -> int:
-        """A member that is killed before or after its commit of this number; its process."""
+        """Start a member that is killed before or after this commit, and return its process."""
         assert self._process.stdin is not None
         order = {"folder": str(folder), "port": port, "secret": secret, "number": number, "when": when}
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -47,7 +49,7 @@ class Dying:
         return int(self._told())
 
     def ended(self) -> str:
-        """How it ended: `killed`, or its exit code. Waits for that."""
+        """Wait for the end and return `killed` or the exit code."""
         return self._told()
 
     def _told(self) -> str:
