@@ -25,7 +25,7 @@ def with_usage(answer: dict[str, Any], input: int = 1000, output: int = 100) -> 
 
 def suggested_command(ran: CommandResult) -> list[str]:
     """Return the command that the error suggests."""
-    found = re.search(r"^guild (resume r-\w{10}.*?)( (?:gives|grants).*)?$", ran.err, re.MULTILINE)
+    found = re.search(r"^(?:To grant the same time again: )?guild (resume r-\w{10}.*)$", ran.err, re.MULTILINE)
     assert found, ran.err
     return found[1].split()
 

@@ -101,8 +101,8 @@ def test_the_content_must_match_the_type_of_the_suffix(place: Place, suffix: str
     ("name", "data", "message"),
     [
         ("a.jpg", PNG, "expected the content to be image/jpeg, got image/png"),
-        ("a.pdf", b"", "the content is something else"),
-        ("a.png", PDF, "the content is application/pdf"),
+        ("a.pdf", b"", "got another type"),
+        ("a.png", PDF, "got application/pdf"),
         ("a.txt", PNG, "not UTF-8 text"),
         ("a.docx", b"PK\x03\x04\x00\xff", "not UTF-8 text"),
         ("noted", b"a\0b", "not UTF-8 text"),
@@ -209,7 +209,7 @@ def test_errors_name_the_violated_limit(place: Place) -> None:
     for limits, message in [
         (policy(max_attachments=0), r"too many attachments: 2 \(the worker accepts at most 0\)"),
         (policy(max_attachments=1), r"too many attachments: 2 \(the worker accepts at most 1\)"),
-        (policy(max_total_bytes=11), "more than the 11 bytes that the worker accepts"),
+        (policy(max_total_bytes=11), "the worker accepts at most 11 bytes in total"),
         (policy(allowed_suffixes=[".md"]), r"input/a.txt: the worker accepts only .md"),
         (policy(denied_suffixes=["txt"]), r"input/a.txt: the worker does not accept .txt"),
     ]:
@@ -236,7 +236,7 @@ def test_no_policy_allows_more_bytes_than_a_run_accepts(place: Place) -> None:
     with (place.open / "huge.txt").open("wb") as huge:
         huge.truncate(2**40)  # a sparse terabyte: reading it would not end
     sandbox = Folder(path=place.open, name="open", max_bytes=2**50)
-    with pytest.raises(Refused, match="more than the 50,000,000 bytes that a run accepts"):
+    with pytest.raises(Refused, match="a run accepts at most 50,000,000 bytes in total"):
         read_sandbox_files(["open/huge.txt"], View(cwd=place.open, folders=(sandbox,)), policy(max_total_bytes=10**12))
 
 

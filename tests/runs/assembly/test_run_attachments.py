@@ -62,7 +62,7 @@ def test_attached_files_are_listed_in_the_prompt(guild: Guild, project: Path) ->
     [
         ({"max_attachments": 2}, ATTACH_ALL, 4, "too many attachments: 3 (the worker accepts at most 2)"),
         ({"max_attachments": 0}, ATTACH_ALL[:2], 4, "too many attachments: 1 (the worker accepts at most 0)"),
-        ({"max_total_bytes": 90}, ATTACH_ALL[:4], 4, "more than the 90 bytes"),
+        ({"max_total_bytes": 90}, ATTACH_ALL[:4], 4, "at most 90 bytes"),
         ({"allowed_suffixes": [".png"]}, ATTACH_ALL[:2], 4, "input/deck.pdf: the worker accepts only .png"),
         ({"denied_suffixes": [".PDF"]}, ATTACH_ALL[:2], 4, "input/deck.pdf: the worker does not accept .pdf"),
         ({}, ["--attach", "input/odd.bin"], 4, "input/odd.bin: the sandbox 'input' permits only .pdf, .png, .txt"),

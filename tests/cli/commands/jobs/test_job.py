@@ -246,7 +246,7 @@ def test_a_worker_in_a_job_has_read_tools_and_report_instructions(
     shop.worker(tools=["Read", "Write", "Edit"])
     refused = guild("dispatch", "smith", "Forge it.", "--wait")
     assert refused.code == 4
-    assert "tools: Write, tools: Edit" in refused.err
+    assert "the tool Write and the tool Edit" in refused.err
 
 
 @pytest.mark.parametrize(
