@@ -1,30 +1,38 @@
-"""The SQL that commissions and meetings share: timelines, redacted texts, and records of reassigned names.
+"""The SQL that commissions and meetings share: rows, timelines, redacted texts, and records of reassigned names.
 
-Does not have the rows of commissions and meetings (`commissions/records.py`, `meetings/records.py`).
+Does not map columns to fields (`commissions/records.py`, `meetings/records.py`).
+
+Invariant: an event is one transaction, which changes both the row and the timeline, or neither.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, delete, func, insert, select, union, union_all, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from guildhall.activities.contract import Decision
+from guildhall.core.errors import NotFound
 from guildhall.core.redaction import MIN_GUESSED_CHARS
-from guildhall.projects.model import TimelineEntry
+from guildhall.projects.model import Activity, TimelineEntry
 from guildhall.runs.assembly.tool_set import record_decision
 from guildhall.runs.record.journal import successful_calls
 from guildhall.store.tables import commissions, meetings, redactions, timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import RowMapping, Table
 
     from guildhall.runs.record.entries import Entry, Payload
     from guildhall.store.engine import Store
 
-
+ActivityT = TypeVar("ActivityT", bound=Activity)
+EventT = TypeVar("EventT", bound=str)
+KindT = TypeVar("KindT", bound=str)
 _FINAL = ("completed", "abandoned", "closed", "declined")
 
 
@@ -62,6 +70,74 @@ def restore(connection: Connection, name: str, id: str) -> None:
         connection.execute(update(table).where(is_archived).values(project=name))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActivityRecords(Generic[ActivityT, EventT, KindT]):
+    """The rows of all commissions, or of all meetings, and their timelines."""
+
+    noun: str
+    table: Table
+    to_row: Callable[[ActivityT], Mapping[str, Any]]
+    from_row: Callable[[RowMapping], ActivityT]
+    transit: Callable[..., ActivityT]  # returns an activity after an event, or raises Conflict
+    suggest: Callable[[str, Sequence[str]], str]  # returns the hint for an unknown id
+
+    def add(self, connection: Connection, activity: ActivityT, kind: KindT, reason: str) -> None:
+        """Insert a new activity and the first entry of its timeline."""
+        connection.execute(insert(self.table).values(**self.to_row(activity)))
+        entry = TimelineEntry(kind=kind, at=activity.created_at, reason=reason, after=activity.status)
+        add_entry(connection, activity.id, entry)
+
+    def apply(
+        self,
+        connection: Connection,
+        id: str,
+        event: EventT,
+        reason: str,
+        now: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> ActivityT:
+        """Apply an event: update the row and append to the timeline. Raise Conflict if the event is not allowed."""
+        before = self.get(connection, id)
+        after = self.transit(before, event, reason=reason, now=now, **changes)
+        self._save(connection, after)
+        statuses = {"before": before.status, "after": after.status}
+        add_entry(connection, id, TimelineEntry(kind=event, at=now, reason=reason, **statuses, data=data or {}))
+        return after
+
+    def change(self, connection: Connection, id: str, now: str, **changes: Any) -> ActivityT:
+        """Change fields of an activity without changing its status."""
+        after = replace(self.get(connection, id), changed_at=now, **changes)
+        self._save(connection, after)
+        return after
+
+    def add_note(self, connection: Connection, id: str, kind: KindT, text: str, now: str, **data: Any) -> None:
+        """Append a timeline entry that is not a transition."""
+        add_entry(connection, id, TimelineEntry(kind=kind, at=now, reason=text, data=data))
+
+    def remove(self, connection: Connection, id: str, now: str) -> None:
+        """Delete an activity. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
+        connection.execute(delete(self.table).where(self.table.c.id == id))
+        connection.execute(delete(timeline).where(timeline.c.activity == id))
+        add_entry(connection, id, TimelineEntry(at=now, reason="deleted"))
+
+    def find(self, connection: Connection, id: str) -> ActivityT | None:
+        row = connection.execute(select(self.table).where(self.table.c.id == id)).mappings().first()
+        return self.from_row(row) if row else None
+
+    def get(self, connection: Connection, id: str) -> ActivityT:
+        """Return an activity. Raise NotFound for an unknown id."""
+        if (found := self.find(connection, id)) is not None:
+            return found
+        known = connection.execute(select(self.table.c.id)).scalars().all()
+        raise NotFound(f"unknown {self.noun} {id[:60]!r}", hint=self.suggest(id[:60], known))
+
+    def _save(self, connection: Connection, activity: ActivityT) -> None:
+        row = self.to_row(activity)
+        connection.execute(update(self.table).where(self.table.c.id == activity.id).values(**row))
+
+
 # timelines
 
 
@@ -80,12 +156,6 @@ def list_timeline(connection: Connection, activity: str) -> list[TimelineEntry]:
 def count_transitions(connection: Connection, activity: str) -> int:
     query = select(func.count()).where(timeline.c.activity == activity, timeline.c.after.is_not(None))
     return connection.execute(query).scalar_one()
-
-
-def delete_timeline(connection: Connection, activity: str, now: str) -> None:
-    """Delete a timeline, except for an entry that records the deletion."""
-    connection.execute(delete(timeline).where(timeline.c.activity == activity))
-    add_entry(connection, activity, TimelineEntry(at=now, reason="deleted"))
 
 
 def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decision]:

@@ -163,7 +163,7 @@ class Hall:
             runs=lambda: self.main.runs,
             alive=self.main.is_alive,
             find=partial(self.workers.find_for_work, use="dispatch"),
-            output_schema=self.workers.output_schema,
+            output_schema=self.workers.preflight.output_schema,
             readonly=self.environment.readonly,
         )
 

@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
-from guildhall.hall.composition.environment import peek
+from guildhall.hall.composition.environment import Environment, peek
 from guildhall.models.credentials import merge_environ
 
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
-    from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry
