@@ -8,7 +8,7 @@ import pytest
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records as room_records
-from tests.room.desks import unread
+from tests.room.tool_calls import unread_mail
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_a_failed_agent_starts_over_with_the_calls_of_the_failed_run(team: Team)
         assert "channel_read {" not in last
         assert "document_write" not in last  # the call was refused
         assert len(last) < 3_000
-        assert unread(team.room, "ann") == []
+        assert unread_mail(team.room, "ann") == []
 
     team.run_in_hall(work)
 

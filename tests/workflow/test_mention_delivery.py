@@ -15,7 +15,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict
 from guildhall.room.model import Actor
 from guildhall.room.service import Rooms
-from tests.room.desks import waiting
+from tests.room.tool_calls import count_unread
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_every_mention_is_handled_exactly_once(
             with suppress(Conflict):  # the workflow has ended
                 await team.client.rooms.send(team.target(), f"@{to} from outside")
         run = await task
-        while waiting(team.room):  # sent after the end, so the next generation handles it
+        while count_unread(team.room):  # sent after the end, so the next generation handles it
             run = await team.run()
         assert run.status == "completed", run.error
         counted = count_handled(team)

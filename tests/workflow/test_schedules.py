@@ -15,7 +15,7 @@ from guildhall.core.clock import local_zone, parse_stamp
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.workflow.schedules import next_due
 from guildhall.workflow.target import Schedule, parse
-from tests.room.desks import unread
+from tests.room.tool_calls import unread_mail
 from tests.workflow.teams import say, send
 from tests.workflow.test_started_workflows import (
     read_messages,
@@ -96,7 +96,7 @@ def test_a_busy_or_stopped_agent_gets_no_second_reminder(team: Team) -> None:
         await wait_for_status(team, "idle")
         reminders = [text for sender, text in read_messages(team) if sender == "system"]
         assert 1 <= len(reminders) <= 2  # the message that ann works on, and an unread one
-        assert unread(team.room, "bob") == []
+        assert unread_mail(team.room, "bob") == []
 
     team.run_in_hall(work)
 
