@@ -12,7 +12,7 @@ from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from tests.conformance.document_store_checks import DOCUMENT_STORE_CHECKS
-from tests.room.conftest import Moments
+from tests.room.conftest import TickingClock
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,8 +29,8 @@ def document_store(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -
         return
     prepare(home.database)
     store = Store(home.database)
-    room = asyncio.run(Rooms(store, Moments()).open("review", "main", ["coder"]))
-    yield DatabaseDocumentStore(store, Moments(), room.id)
+    room = asyncio.run(Rooms(store, TickingClock()).open("review", "main", ["coder"]))
+    yield DatabaseDocumentStore(store, TickingClock(), room.id)
     store.close()
 
 

@@ -51,7 +51,7 @@ workers:
 """
 WORKER = """name: clerk
 description: Enters lines into a book
-instructions: Enter what you are told.
+instructions: Enter the requested lines.
 model: anthropic:claude-sonnet-4-5
 toolboxes: [desk]
 sandboxes:

@@ -41,7 +41,7 @@ model: openai-chat:gpt-4o
 allow_workers: [clerk, porter]
 """
 WORKER = """name: @WHO@
-instructions: Enter what you are told.
+instructions: Enter the requested lines.
 model: anthropic:claude-sonnet-4-5
 toolboxes: [@WHO@]
 sandboxes:

@@ -1,4 +1,4 @@
-"""An agent in a room: calls as a run makes them, and mail operations as a workflow performs them."""
+"""Calls of agents in a room, and operations that a workflow performs there."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
-_KEYS = count(1)  # no two calls of a test are the same one, unless it says so
+_KEYS = count(1)  # every call has its own key, unless the test sets one
 
 
 def perform(store: Store, room: Room, name: str, actor: Actor, **arguments: Any) -> OperationResult:
-    """Perform an operation as a workflow does: in a transaction of its own."""
+    """Perform an operation as a workflow does, in its own transaction."""
     return store.submit(lambda c: perform_in(c, room.id, name, actor, room.now(), **arguments)).result(5)
 
 
-def unread(room: Room, agent: str) -> list[Mail]:
+def unread_mail(room: Room, agent: str) -> list[Mail]:
     """Return the mail that the agent would be shown."""
     return room.documents.store.read(lambda connection: inbox.unread_batch(connection, room.id, agent))
 
 
-def waiting(room: Room) -> dict[str, int]:
+def count_unread(room: Room) -> dict[str, int]:
     """Return the number of unread messages of each agent that has some."""
     return room.documents.store.read(lambda connection: records.count_unread(connection, room.id))
 
@@ -51,19 +51,19 @@ async def end_proposals(room: Room, operation: Literal["settle", "expire"]) -> l
 
 
 @dataclass
-class At:
-    """The desk of one agent: `At(room, "coder")("channel_send", message="...")` is the text of the result."""
+class ToolCaller:
+    """An agent that calls tools: `ToolCaller(room, "coder")("channel_send", message="...")` returns the text."""
 
     room: Room
     agent: str
     run: str = ""
 
     def call(self, name: str, /, key: str | None = None, **arguments: Any) -> ToolResult:
-        return asyncio.run(self.calling(name, key, **arguments))
+        return asyncio.run(self.call_async(name, key, **arguments))
 
-    async def calling(self, name: str, /, key: str | None = None, **arguments: Any) -> ToolResult:
+    async def call_async(self, name: str, /, key: str | None = None, **arguments: Any) -> ToolResult:
         (tool,) = room_tools((name,))
-        if problem := argument_problem(tool, arguments):  # as the gate does it, before the call gets here
+        if problem := argument_problem(tool, arguments):  # the gate checks this before a call gets here
             return ToolResult.error(problem)
         run = self.run or f"r-{self.agent}"
         call = ToolCall(key=key or f"m{next(_KEYS)}/c", tool=name, arguments=arguments)
@@ -74,7 +74,7 @@ class At:
         assert not result.is_error, result.text
         return result.text
 
-    def refused(self, name: str, /, **arguments: Any) -> str:
+    def call_refused(self, name: str, /, **arguments: Any) -> str:
         result = self.call(name, **arguments)
         assert result.is_error, result.text
         return result.text

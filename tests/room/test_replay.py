@@ -1,4 +1,4 @@
-"""The log of a room, applied in order to an empty one, makes the same room; what would come out otherwise is found."""
+"""Replay of a room: its log, applied to an empty room, makes the same room, and an altered log is detected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guildhall.room.tools import TOOLS
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
-from tests.room.desks import At, end_proposals, perform, unread, vote
+from tests.room.tool_calls import ToolCaller, end_proposals, perform, unread_mail, vote
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 async def first_difference(source: Store, room: str, empty: Store) -> tuple[Any, Any] | None:
-    """Makes every operation of a room again in an empty one; the first that comes out otherwise, with what comes."""
+    """Repeat every operation of a room in an empty room, and return the first different one with its repetition."""
     again = RoomReplay(room, source, empty)
     for then in again.operations():
-        called = then.op in TOOLS and then.actor.run is not None
-        call = ToolCall(key=then.actor.key or "", tool=then.op, arguments=then.arguments) if called else None
+        is_tool_call = then.op in TOOLS and then.actor.run is not None
+        call = ToolCall(key=then.actor.key or "", tool=then.op, arguments=then.arguments) if is_tool_call else None
         made = await again.repeat(then, call)
         if made.result != then.result:
             return then, made
@@ -48,35 +48,35 @@ def folder(project: Path) -> Path:
     return project / ".workflow" / "review" / "main"
 
 
-def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
-    """A room in which something of everything was done, by several, some of it refused."""
-    how = RoomSettings(documents=folder / "documents", export_folder=folder, max_hops=2)
-    room = asyncio.run(rooms.open("review", "main", TEAM, how))
-    coordinator, reviewer, coder = (At(room, name) for name in TEAM)
+def fill_room(rooms: Rooms, store: Store, folder: Path) -> Room:
+    """Return a room in which several agents used every operation, some of them refused."""
+    settings = RoomSettings(documents=folder / "documents", export_folder=folder, max_hops=2)
+    room = asyncio.run(rooms.open("review", "main", TEAM, settings))
+    coordinator, reviewer, coder = (ToolCaller(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
     asyncio.run(vote(room, election.id, "coder", Actor(name="reviewer")))
     asyncio.run(end_proposals(room, "settle"))
-    said = MessageText((TextPart("Diff:\n"), TextPart("+@coder", is_quoted=True), TextPart("\n@reviewer look")))
-    asyncio.run(room.send(said, Actor.system("w-1", "kickoff")))
-    batch = unread(room, "reviewer")
+    text = MessageText((TextPart("Diff:\n"), TextPart("+@coder", is_quoted=True), TextPart("\n@reviewer look")))
+    asyncio.run(room.send(text, Actor.system("w-1", "kickoff")))
+    batch = unread_mail(room, "reviewer")
     first = Actor(name="reviewer", run="r-reviewer", key="inbox")
     perform(store, room, "inbox_shown", first, left=0, **inbox.describe_batch(batch))
     reviewer("channel_send", message="@coder one, @codr")
-    reviewer.refused("channel_send", message="@codr")
-    reviewer.refused("document_write", content="not mine")
+    reviewer.call_refused("channel_send", message="@codr")
+    reviewer.call_refused("document_write", content="not mine")
     reviewer("document_suggest", suggestion="but this")
     coder("inbox_read")
     coder("document_write", content="first\n")
     (folder / "documents" / "notes.md").write_text("first\nby hand\n")
-    coder.refused("document_write", content="second\n")
+    coder.call_refused("document_write", content="second\n")
     coder("document_read")
     coder("document_append", content="third\n")
     (folder / "documents" / "notes.md").write_text("by hand again\n")
     coder("document_append", content="fourth\n")
     coder("document_list")
     coder("proposal_create", type="decision", title="q", options=["x", "y"], tie_break="random")
-    for desk, choice in ((coordinator, "x"), (coder, "y")):
-        desk("proposal_vote", proposal="p-2", choice=choice)
+    for caller, choice in ((coordinator, "x"), (coder, "y")):
+        caller("proposal_vote", proposal="p-2", choice=choice)
     perform(store, room, "settle", Actor.system("w-1"))
     asyncio.run(room.recover())
     coder("document_read", file="decisions.md")
@@ -86,10 +86,10 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coordinator("team_list")
     coordinator("channel_read")
     coder("resource_create", content="kept")
-    coder("inbox_ack", until=unread(room, "coder")[0].message.id)
+    coder("inbox_ack", until=unread_mail(room, "coder")[0].message.id)
     until = store.read(lambda c: records.shown_inbox(c, room.id, "r-reviewer")).until
     perform(store, room, "acknowledge", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
-    batch = unread(room, "coordinator")
+    batch = unread_mail(room, "coordinator")
     first = Actor(name="coordinator", run="r-x", key="inbox")
     perform(store, room, "inbox_shown", first, left=0, **inbox.describe_batch(batch))
     until = batch[-1].message.id
@@ -98,19 +98,19 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     perform(store, room, "redeliver", PERSON, agent="coordinator")
     perform(store, room, "release", PERSON)
     asyncio.run(room.send("again", PERSON, to=["all"]))
-    return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), how))
+    return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), settings))
 
 
 @pytest.mark.req("X-1")
-def test_a_room_is_played_again_from_its_log(rooms: Rooms, store: Store, empty: Store, folder: Path):
-    room = busy(rooms, store, folder)
+def test_a_room_is_replayed_from_its_log(rooms: Rooms, store: Store, empty: Store, folder: Path):
+    room = fill_room(rooms, store, folder)
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert asyncio.run(first_difference(store, room.id, empty)) is None
     again = Rooms(empty, rooms._clock).find("review", "main")
     assert again is not None
     assert again.list_messages() == room.list_messages()
     assert again.list_proposals() == room.list_proposals()
-    assert [unread(again, name) for name in TEAM] == [unread(room, name) for name in TEAM]
+    assert [unread_mail(again, name) for name in TEAM] == [unread_mail(room, name) for name in TEAM]
     assert again.list_agents() == room.list_agents()
     assert (again.read_record().owner, again.read_record().roles) == (
         room.read_record().owner,
@@ -129,8 +129,8 @@ def test_a_room_is_played_again_from_its_log(rooms: Rooms, store: Store, empty: 
     ],
 )
 @pytest.mark.req("X-1")
-def test_a_record_that_was_changed_is_found_out(rooms: Rooms, store: Store, empty: Store, folder: Path, change: str):
-    room = busy(rooms, store, folder)
+def test_an_altered_log_is_detected(rooms: Rooms, store: Store, empty: Store, folder: Path, change: str):
+    room = fill_room(rooms, store, folder)
     before = store.read(lambda c: records.log_entries(c, room.id))
     store.submit(lambda c: c.exec_driver_sql(change) and None).result(5)
     assert store.read(lambda c: records.log_entries(c, room.id)) != before

@@ -1,4 +1,4 @@
-"""Agents as they run: where they write, what they are told, what they need before anything begins."""
+"""Runs of agents: their writable files, their prompt and tools, and the checks before the workflow starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.workflow.conftest import Write
 
 
-def put_script(write: Write, *calls: dict[str, Any], **first: Any) -> None:
+def write_script(write: Write, *calls: dict[str, Any], **first: Any) -> None:
     answers = [{"calls": list(calls), **first}] if calls else []
     write("answers.yaml", json.dumps({"workers": {"a": [[*answers, {"say": "done", **({} if calls else first)}]]}}))
 
@@ -23,10 +23,10 @@ def write_call(path: str) -> dict[str, Any]:
     return {"call": "Write", "with": {"file_path": path, "content": "x"}}
 
 
-def test_an_agent_writes_in_its_folder_and_not_what_decides(write: Write, guild: Guild, project: Path):
+def test_an_agent_writes_in_its_folder_but_not_files_that_define_permissions(write: Write, guild: Guild, project: Path):
     kept = ["review.yaml", ".workflow/x.md", "workers/x.yaml", "prompts/a.md", "guildhall.yaml"]
     outside = ["../outside.txt"]
-    put_script(write, *(write_call(path) for path in ("new.txt", *kept, *outside)))
+    write_script(write, *(write_call(path) for path in ("new.txt", *kept, *outside)))
     write("prompts/a.md", "Write.")
     file = write(
         "review.yaml",
@@ -37,16 +37,16 @@ def test_an_agent_writes_in_its_folder_and_not_what_decides(write: Write, guild:
     assert ran.code == 0, ran.err
     events = [json.loads(line) for line in ran.out.splitlines()]
     results = [event["is_error"] for event in events if event["type"] == "tool_result"]
-    assert sorted(results) == [False, *(True for _ in (*kept, *outside))]  # they are carried out side by side
+    assert sorted(results) == [False, *(True for _ in (*kept, *outside))]  # the calls are executed in parallel
     assert (project / "new.txt").read_text() == "x"
     assert file.read_text() == before
     assert not (project.parent / "outside.txt").exists()
     assert not (project / "guildhall.yaml").exists()
 
 
-def test_a_working_folder_is_where_it_writes(write: Write, guild: Guild, project: Path):
+def test_an_agent_with_a_workdir_writes_only_there(write: Write, guild: Guild, project: Path):
     (project / "src").mkdir()
-    put_script(write, write_call("here.txt"), write_call("../there.txt"))
+    write_script(write, write_call("here.txt"), write_call("../there.txt"))
     write(
         "review.yaml",
         'agents: {a: {system_prompt: x, model: "script:answers.yaml", tools: [Write], workdir: src}}\nkickoff: "@a"\n',
@@ -57,9 +57,9 @@ def test_a_working_folder_is_where_it_writes(write: Write, guild: Guild, project
 
 
 @pytest.mark.req("AW-1")
-def test_a_worker_takes_a_seat_with_less_and_is_told_more(write: Write, guild: Guild, project: Path):
+def test_an_agent_may_reduce_the_tools_and_extend_the_prompt_of_its_worker(write: Write, guild: Guild, project: Path):
     write("workers/chief.yaml", "{instructions: Lead., model: 'openai:gpt-5', tools: [Read, Write], base: false}")
-    put_script(write, expect="go")
+    write_script(write, expect="go")
     write(
         "review.yaml",
         """\
@@ -83,7 +83,7 @@ kickoff: "@a go"
     assert "channel_send" in names
 
 
-LACKING = [
+UNUSABLE_AGENTS = [
     ("{system_prompt: x}", 2, "no model set for worker"),
     ("{worker: old}", 4, "is retired"),
     ("{worker: boxed}", 4, "mail is untrusted code"),
@@ -94,11 +94,11 @@ LACKING = [
 
 
 @pytest.mark.req("X-18")
-@pytest.mark.parametrize(("agent", "code", "said"), LACKING)
-def test_what_an_agent_lacks_is_told_before_anything_runs(
-    write: Write, guild: Guild, project: Path, agent: str, code: int, said: str
+@pytest.mark.parametrize(("agent", "code", "message"), UNUSABLE_AGENTS)
+def test_an_unusable_agent_is_reported_before_the_workflow_starts(
+    write: Write, guild: Guild, project: Path, agent: str, code: int, message: str
 ):
-    put_script(write)
+    write_script(write)
     model = "model: 'script:answers.yaml'"
     write("workers/old.yaml", f"{{instructions: x, {model}, status: retired}}")
     write("workers/boxed.yaml", f"{{instructions: x, {model}, toolboxes: [mail]}}")
@@ -110,6 +110,6 @@ def test_what_an_agent_lacks_is_told_before_anything_runs(
     if setup:
         guild("trust", "review.yaml", "--yes")
     ran = guild("run", "review.yaml")
-    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert (ran.code, message in ran.err) == (code, True), ran.err
     assert not (project / "it-ran").exists()
     assert guild("ls", "--all", "--json").json["done"] == []

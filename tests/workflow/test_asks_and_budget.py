@@ -1,4 +1,4 @@
-"""An agent that waits for a person: the others go on, and the answer wakes exactly it."""
+"""Asks of agents and the budget of a team: one agent waits, the others continue, an answer resumes only that agent."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from tests.workflow.teams import Team, call, say, send
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
-ASKS = {"tool_rules": {"document_append": {"approval_required": True}}}
-WRITES: list[Any] = [call("document_append", content="x"), say()]
+APPROVAL_RULE = {"tool_rules": {"document_append": {"approval_required": True}}}
+APPEND_RUN: list[Any] = [call("document_append", content="x"), say()]
 
 
 @pytest.mark.req("X-5", "AW-14")
-def test_while_one_waits_the_others_go_on_and_an_answer_goes_on_with_it(team: Team, guild: Guild) -> None:
-    team.file("ann bob cid", each={"ann": ASKS, "cid": ASKS}, kickoff="@all begin")
-    team.script(ann=[WRITES], bob=[[send("I am done"), say()]], cid=[WRITES])
+def test_the_other_agents_continue_while_one_waits_and_an_answer_resumes_it(team: Team, guild: Guild) -> None:
+    team.write_workflow("ann bob cid", each={"ann": APPROVAL_RULE, "cid": APPROVAL_RULE}, kickoff="@all begin")
+    team.write_script(ann=[APPEND_RUN], bob=[[send("I am done"), say()]], cid=[APPEND_RUN])
     ran = guild("run", "team.yaml", "--output", "json")
     assert (ran.code, ran.json["status"]) == (4, "waiting"), ran.err
-    stood = {one["worker"]: one["status"] for one in ran.json["runs"]}
-    assert stood == {"ann": "waiting", "bob": "completed", "cid": "waiting"}
+    statuses = {one["worker"]: one["status"] for one in ran.json["runs"]}
+    assert statuses == {"ann": "waiting", "bob": "completed", "cid": "waiting"}
     asks = {ask["run"]: ask["ask"] for ask in ran.json["asks"]}
     by_name = {one["worker"]: asks.get(one["run"]) for one in ran.json["runs"]}
     first = guild("answer", str(by_name["ann"]), "yes", "--output", "json")
     assert first.code == 4, first.err
-    assert {one["worker"]: one["status"] for one in first.json["runs"]} == {**stood, "ann": "completed"}
+    assert {one["worker"]: one["status"] for one in first.json["runs"]} == {**statuses, "ann": "completed"}
     last = guild("answer", str(by_name["cid"]), "no", "--output", "json")
     assert (last.code, last.json["status"]) == (0, "completed"), last.err
     assert (team.project / ".workflow/team/main/documents/notes.md").read_text() == "x"
 
 
 @pytest.mark.req("X-5")
-def test_the_answer_wakes_exactly_the_one_that_waits_while_the_team_lives(team: Team) -> None:
-    team.file("ann bob cid", each={"ann": ASKS, "cid": ASKS}, kickoff="@all begin")
-    team.script(ann=[WRITES], bob=[[{"sleep": 5, "say": "late"}]], cid=[WRITES])
+def test_an_answer_resumes_only_the_agent_that_asked_in_a_running_team(team: Team) -> None:
+    team.write_workflow("ann bob cid", each={"ann": APPROVAL_RULE, "cid": APPROVAL_RULE}, kickoff="@all begin")
+    team.write_script(ann=[APPEND_RUN], bob=[[{"sleep": 5, "say": "late"}]], cid=[APPEND_RUN])
 
     async def work(team: Team) -> None:
-        task = team.begun()
-        await team.until(lambda: len([one for one in team.heard("run_ended") if one.data["status"] == "waiting"]) == 2)
+        task = team.start_task()
+        await team.wait_until(
+            lambda: len([one for one in team.events_of("run_ended") if one.data["status"] == "waiting"]) == 2
+        )
         run = team.events[0].run
         asks = {ask.run: ask for ask in team.hall.asks.open()}
         ann = team.agents(run)["ann"].run
         await team.client.asks.answer(asks[ann].id, Answer(choice="yes"))
-        await team.until(lambda: team.heard("document"))
-        await team.until(lambda: team.heard("run_ended")[-1].data["status"] == "completed")
+        await team.wait_until(lambda: team.events_of("document"))
+        await team.wait_until(lambda: team.events_of("run_ended")[-1].data["status"] == "completed")
         assert {name: state.status for name, state in team.agents(run).items()} == {
             "ann": "idle",
             "bob": "running",
@@ -57,28 +59,28 @@ def test_the_answer_wakes_exactly_the_one_that_waits_while_the_team_lives(team: 
         await team.client.runs.stop(run)
         await task
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_at_a_terminal_an_agents_question_is_asked_inline(team: Team) -> None:
-    team.file(each={"ann": ASKS})
-    team.script(ann=[WRITES])
+def test_an_ask_of_an_agent_is_shown_inline_at_a_terminal(team: Team) -> None:
+    team.write_workflow(each={"ann": APPROVAL_RULE})
+    team.write_script(ann=[APPEND_RUN])
 
     async def work(team: Team) -> None:
-        async for event in team.client.workflows.run(*team.started(), team.frame(interactive=True)):
+        async for event in team.client.workflows.run(*team.start_arguments(), team.frame(interactive=True)):
             team.events.append(event)
             if event.type == "ask_opened":
                 await team.client.asks.answer(event.data["ask"]["ask"], Answer(choice="yes"))
         assert team.events[-1].data["status"] == "completed"
-        assert len(team.heard("ask_opened")) == 1
-        assert not [event for event in team.heard("run_ended") if event.data["status"] == "waiting"]
+        assert len(team.events_of("ask_opened")) == 1
+        assert not [event for event in team.events_of("run_ended") if event.data["status"] == "waiting"]
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_whoever_resumes_at_a_terminal_is_asked_again_what_is_open(team: Team) -> None:
-    team.file(each={"ann": ASKS})
-    team.script(ann=[WRITES])
+def test_resume_at_a_terminal_shows_open_asks_again(team: Team) -> None:
+    team.write_workflow(each={"ann": APPROVAL_RULE})
+    team.write_script(ann=[APPEND_RUN])
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -89,12 +91,12 @@ def test_whoever_resumes_at_a_terminal_is_asked_again_what_is_open(team: Team) -
                 await team.client.asks.answer(event.data["ask"]["ask"], Answer(choice="yes"))
         assert team.hall.history.get(run.id).status == "completed"
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_to_stop_a_workflow_that_waits_withdraws_what_it_asks(team: Team) -> None:
-    team.file(each={"ann": ASKS})
-    team.script(ann=[WRITES])
+def test_stopping_a_waiting_workflow_withdraws_its_asks(team: Team) -> None:
+    team.write_workflow(each={"ann": APPROVAL_RULE})
+    team.write_script(ann=[APPEND_RUN])
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -102,44 +104,44 @@ def test_to_stop_a_workflow_that_waits_withdraws_what_it_asks(team: Team) -> Non
         assert [ask.status for ask in team.hall.asks.of_run(run.id)] == ["withdrawn"]
         assert {one.status for one in team.runs(run.id)} == {"cancelled"}
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_an_approval_whose_time_is_over_lets_the_agent_go_on(team: Team) -> None:
+def test_an_agent_continues_after_the_timeout_of_its_approval(team: Team) -> None:
     rule = {"tool_rules": {"document_append": {"approval_required": True, "timeout": 0.3}}}
-    team.file(each={"ann": rule}, kickoff="@all begin")
-    told = {"expect": "Approval timed out", "say": "a pity"}
-    team.script(ann=[[WRITES[0], told]], bob=[[{"sleep": 0.6, "say": "done"}]])
+    team.write_workflow(each={"ann": rule}, kickoff="@all begin")
+    timed_out = {"expect": "Approval timed out", "say": "a pity"}
+    team.write_script(ann=[[APPEND_RUN[0], timed_out]], bob=[[{"sleep": 0.6, "say": "done"}]])
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "completed", run.error
         assert team.runs(run.id, "ann")[0].output == "a pity"
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-# One budget for all
+# The budget of a team
 
 
-PRICE = {"input": 0.0, "output": 10_000.0}  # a cent a token of answer
+PRICE = {"input": 0.0, "output": 10_000.0}  # one cent for each output token
 
 
-def dear(cents: int) -> dict[str, Any]:
+def priced_answer(cents: int) -> dict[str, Any]:
     return {"say": "x", "usage": {"input": 1, "output": cents}}
 
 
-def spent(team: Team, run: str) -> float:
+def read_cost(team: Team, run: str) -> float:
     return round(team.hall.history.get(run).cost_usd or 0.0, 2)
 
 
 @pytest.mark.req("X-3")
-def test_five_side_by_side_never_exceed_the_teams_budget_and_ask_once(team: Team, guild: Guild) -> None:
+def test_five_parallel_agents_never_exceed_the_team_budget_and_ask_once(team: Team, guild: Guild) -> None:
     names = "ann bob cid dan eve"
-    team.file(names, kickoff="@all begin", budget=1.5)
-    # Each wants two answers of 40 cents; the least that is reserved for one is 64.
-    busy = [{**call("channel_read"), "sleep": 0.05, "usage": {"input": 1, "output": 40}}, dear(40)]
-    team.script(price=PRICE, **{name: [busy] for name in names.split()})
+    team.write_workflow(names, kickoff="@all begin", budget=1.5)
+    # Each agent needs two answers of 40 cents. The smallest reservation is 64 cents.
+    busy = [{**call("channel_read"), "sleep": 0.05, "usage": {"input": 1, "output": 40}}, priced_answer(40)]
+    team.write_script(price=PRICE, **{name: [busy] for name in names.split()})
     ran = guild("run", "team.yaml", "--output", "json")
     assert ran.code == 4, ran.err
     (ask,) = ran.json["asks"]
@@ -157,9 +159,9 @@ def test_five_side_by_side_never_exceed_the_teams_budget_and_ask_once(team: Team
 
 
 @pytest.mark.req("X-3")
-def test_no_more_money_ends_it_at_the_limit_and_more_goes_on(team: Team) -> None:
-    team.file(kickoff="@all begin", budget=1.0)
-    team.script(price=PRICE, ann=[[dear(60)]], bob=[[dear(60)]])
+def test_a_workflow_ends_at_its_budget_and_resumes_with_a_larger_one(team: Team) -> None:
+    team.write_workflow(kickoff="@all begin", budget=1.0)
+    team.write_script(price=PRICE, ann=[[priced_answer(60)]], bob=[[priced_answer(60)]])
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -169,18 +171,20 @@ def test_no_more_money_ends_it_at_the_limit_and_more_goes_on(team: Team) -> None
         run = await team.resume(run.id)
         assert (run.status, run.reason, run.error["limit"]) == ("failed", "limit", "budget")
         assert f"guild resume {run.id} --budget" in run.error["hint"]
-        assert spent(team, run.id) == 0.6
+        assert read_cost(team, run.id) == 0.6
         run = await team.resume(run.id, budget=3.0)
-        assert (run.status, spent(team, run.id)) == ("completed", 1.2)
+        assert (run.status, read_cost(team, run.id)) == ("completed", 1.2)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("X-3")
 @pytest.mark.parametrize("where", ["file", "command"])
-def test_a_budget_that_cannot_be_kept_is_refused_before_anything_runs(team: Team, guild: Guild, where: str) -> None:
-    team.file(each={"bob": {"model": "script:free.yaml"}}, **({"budget": 5.0} if where == "file" else {}))
-    team.script(price=PRICE, ann=[[say()]])
+def test_a_budget_with_an_unpriced_model_is_refused_before_the_workflow_starts(
+    team: Team, guild: Guild, where: str
+) -> None:
+    team.write_workflow(each={"bob": {"model": "script:free.yaml"}}, **({"budget": 5.0} if where == "file" else {}))
+    team.write_script(price=PRICE, ann=[[say()]])
     (team.project / "free.yaml").write_text(json.dumps({"workers": {}}))
     ran = guild("run", "team.yaml", *(["--budget", "5"] if where == "command" else []))
     assert ran.code == 2, ran.err
@@ -189,12 +193,12 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_anything_runs(team: Team
     async def look(team: Team) -> None:
         assert team.hall.history.recent() == []
 
-    team.inside(look)
+    team.run_in_hall(look)
 
 
-def test_a_workflow_is_gone_on_with_by_its_target_and_says_what_could_happen(team: Team, guild: Guild) -> None:
-    team.file(each={"ann": ASKS}, budget=2)
-    team.script(ann=[WRITES], price={"input": 1.0, "output": 1.0})
+def test_a_workflow_is_resumed_by_its_target_and_prints_its_plan(team: Team, guild: Guild) -> None:
+    team.write_workflow(each={"ann": APPROVAL_RULE}, budget=2)
+    team.write_script(ann=[APPEND_RUN], price={"input": 1.0, "output": 1.0})
     assert guild("run", "team.yaml").code == 4
     again = guild("resume", "@team")
     assert again.code == 4, again.err

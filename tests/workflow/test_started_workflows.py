@@ -1,4 +1,4 @@
-"""Workflows that were started: they stay until they are stopped, whatever becomes of the hall that has them."""
+"""Started workflows: they run until they are stopped, also across restarts of the hall."""
 
 from __future__ import annotations
 
@@ -22,73 +22,73 @@ if TYPE_CHECKING:
     from tests.workflow.teams import Team
 
 
-async def start(team: Team, *, tag: str = "main", **more: Any) -> WorkflowSummary:
-    asked = Start(file="team.yaml", tag=tag, params={}, mode="start", **more)
-    return await team.client.workflows.start(asked, RunRequest(worker="team.yaml", input=""), team.frame())
+async def start_workflow(team: Team, *, tag: str = "main", **more: Any) -> WorkflowSummary:
+    request = Start(file="team.yaml", tag=tag, params={}, mode="start", **more)
+    return await team.client.workflows.start(request, RunRequest(worker="team.yaml", input=""), team.frame())
 
 
-async def run(team: Team, *, tag: str = "main", **more: Any) -> str:
-    asked = Start(file="team.yaml", tag=tag, params={}, **more)
-    stream = team.client.workflows.run(asked, RunRequest(worker="team.yaml", input=""), team.frame())
-    return (await team.followed(stream)).id
+async def run_workflow(team: Team, *, tag: str = "main", **more: Any) -> str:
+    request = Start(file="team.yaml", tag=tag, params={}, **more)
+    stream = team.client.workflows.run(request, RunRequest(worker="team.yaml", input=""), team.frame())
+    return (await team.follow(stream)).id
 
 
-async def until(condition: Callable[[], Any]) -> None:
+async def wait_until(condition: Callable[[], Any]) -> None:
     for _ in range(1_000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it has not come to that within 10 s")
+    raise AssertionError("the condition did not hold within 10 s")
 
 
-async def until_stands(team: Team, status: str, target: str = "@team") -> WorkflowSummary:
+async def wait_for_status(team: Team, status: str, target: str = "@team") -> WorkflowSummary:
     for _ in range(1_000):
         if (shown := await team.client.workflows.get(parse(target))).status == status:
             return shown
         await asyncio.sleep(0.01)
-    raise AssertionError(f"it is not {status} within 10 s")
+    raise AssertionError(f"the status is not {status} after 10 s")
 
 
-async def recovered(team: Team) -> None:
+async def recover(team: Team) -> None:
     await Recovery(team.hall).resume_runs()
 
 
-def said(team: Team, tag: str = "main") -> list[tuple[str, str]]:
+def read_messages(team: Team, tag: str = "main") -> list[tuple[str, str]]:
     room = team.hall.main.rooms.find("team", tag)
     return [(message.sender, message.content) for message in room.list_messages()]
 
 
 @pytest.mark.req("AW-15", "AW-17")
 def test_a_started_workflow_is_idle_until_a_message_arrives(team: Team) -> None:
-    team.file()
-    team.script(ann=[[send("@bob your turn"), say()], [send("again"), say()]], bob=[[send("thanks"), say()]])
+    team.write_workflow()
+    team.write_script(ann=[[send("@bob your turn"), say()], [send("again"), say()]], bob=[[send("thanks"), say()]])
 
     async def work(team: Team) -> None:
-        began = await start(team)
+        began = await start_workflow(team)
         assert began.mode == "start"
-        await until_stands(team, "idle")
-        assert said(team)[-1] == ("bob", "thanks")
-        assert team.hall.is_busy()  # nothing runs, and still the process stays
+        await wait_for_status(team, "idle")
+        assert read_messages(team)[-1] == ("bob", "thanks")
+        assert team.hall.is_busy()  # no run, but the process stays
         sent = await team.client.rooms.send(parse("ann@team"), "are you there?")
         assert sent.posted.reached == ("ann",)
-        await until(lambda: ("ann", "again") in said(team))
-        shown = await until_stands(team, "idle")
+        await wait_until(lambda: ("ann", "again") in read_messages(team))
+        shown = await wait_for_status(team, "idle")
         assert shown.run == began.run
         assert [(agent.name, agent.status, agent.unread, agent.runs) for agent in shown.agents] == [
             ("ann", "idle", 0, 2),
             ("bob", "idle", 0, 1),
         ]
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-16", "AW-24")
-def test_whom_a_person_reaches(team: Team) -> None:
-    team.file(kickoff=None)
-    team.script(ann=[[say()]], bob=[[say()]], repeat=True)
+def test_a_message_of_the_user_reaches_mentioned_agents_or_all(team: Team) -> None:
+    team.write_workflow(kickoff=None)
+    team.write_script(ann=[[say()]], bob=[[say()]], repeat=True)
 
     async def work(team: Team) -> None:
-        await start(team)
+        await start_workflow(team)
         reached: Callable[[Any], set[str]] = lambda sent: set(sent.posted.reached)  # noqa: E731
         assert reached(await team.client.rooms.send(parse("@team"), "all of you")) == {"ann", "bob"}
         assert reached(await team.client.rooms.send(parse("@team"), "@all sync up")) == {"ann", "bob"}
@@ -107,18 +107,18 @@ def test_whom_a_person_reaches(team: Team) -> None:
             with pytest.raises(UsageError):
                 await team.client.rooms.send(parse("ann@team"), text)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-16")
-def test_one_agent_is_stopped_and_the_others_go_on(team: Team) -> None:
-    team.file(kickoff="@ann @bob begin")
+def test_an_agent_is_stopped_while_the_others_continue(team: Team) -> None:
+    team.write_workflow(kickoff="@ann @bob begin")
     slow = {"sleep": 30, "say": "never"}
-    team.script(ann=[[slow], [send("I am back"), say()]], bob=[[say()], [send("still here"), say()]])
+    team.write_script(ann=[[slow], [send("I am back"), say()]], bob=[[say()], [send("still here"), say()]])
 
     async def work(team: Team) -> None:
-        began = await start(team)
-        await until(lambda: team.agents(began.run)["ann"].status == "running")
+        began = await start_workflow(team)
+        await wait_until(lambda: team.agents(began.run)["ann"].status == "running")
         at = team.agents(began.run)["ann"].run
         ended = await team.client.workflows.stop_agent(parse("ann@team"))
         assert ended == [at]
@@ -126,41 +126,41 @@ def test_one_agent_is_stopped_and_the_others_go_on(team: Team) -> None:
         assert team.agents(began.run)["ann"].status == "stopped"
         sent = await team.client.rooms.send(parse("@team"), "who is there?")
         assert sent.stopped == ("ann",)
-        await until(lambda: ("bob", "still here") in said(team))
-        shown = await until_stands(team, "idle")
+        await wait_until(lambda: ("bob", "still here") in read_messages(team))
+        shown = await wait_for_status(team, "idle")
         assert {agent.name: agent.unread for agent in shown.agents} == {"ann": 2, "bob": 0}
         with pytest.raises(Conflict, match="ann@team is already stopped"):
             await team.client.workflows.stop_agent(parse("ann@team"))
         await team.client.workflows.start_agent(parse("ann@team"))
-        await until(lambda: ("ann", "I am back") in said(team))
+        await wait_until(lambda: ("ann", "I am back") in read_messages(team))
         with pytest.raises(Conflict, match="is already running"):
             await team.client.workflows.start_agent(parse("ann@team"))
         with pytest.raises(UsageError, match="missing agent"):
             await team.client.workflows.stop_agent(parse("@team"))
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_an_agent_that_failed_is_tried_again_with_its_dead_letters(team: Team) -> None:
-    team.file(agents="ann")
-    team.script(ann=[[{"expect": "never", "say": "x"}]] * 3 + [[send("now it works"), say()]])
+def test_a_failed_agent_is_retried_with_its_unhandled_messages(team: Team) -> None:
+    team.write_workflow(agents="ann")
+    team.write_script(ann=[[{"expect": "never", "say": "x"}]] * 3 + [[send("now it works"), say()]])
 
     async def work(team: Team) -> None:
-        began = await start(team)
-        await until(lambda: team.agents(began.run)["ann"].status == "failed")
-        await until_stands(team, "idle")
+        began = await start_workflow(team)
+        await wait_until(lambda: team.agents(began.run)["ann"].status == "failed")
+        await wait_for_status(team, "idle")
         await team.client.workflows.start_agent(parse("ann@team"))
-        await until(lambda: ("ann", "now it works") in said(team))
+        await wait_until(lambda: ("ann", "now it works") in read_messages(team))
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_targets_from_elsewhere_are_held_to_the_form(team: Team) -> None:
-    team.file(kickoff=None)
-    team.script(ann=[[say()]])
+def test_invalid_targets_are_refused_by_every_call(team: Team) -> None:
+    team.write_workflow(kickoff=None)
+    team.write_script(ann=[[say()]])
 
     async def work(team: Team) -> None:
-        await start(team)
+        await start_workflow(team)
         for odd in (
             Target("a\n", "team"),
             Target("\x1b[2J", "team"),
@@ -187,16 +187,16 @@ def test_targets_from_elsewhere_are_held_to_the_form(team: Team) -> None:
                     await verb
                 assert len(caught.value.message) < 300
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_a_stopped_workflow_is_over_and_says_how_to_begin_again(team: Team) -> None:
-    team.file()
-    team.script(ann=[[{"sleep": 30, "say": "never"}]])
+def test_a_stopped_workflow_refuses_calls_and_names_the_command_to_start_it(team: Team) -> None:
+    team.write_workflow()
+    team.write_script(ann=[[{"sleep": 30, "say": "never"}]])
 
     async def work(team: Team) -> None:
-        began = await start(team, tag="pr-1")
-        await until(lambda: team.agents(began.run)["ann"].status == "running")
+        began = await start_workflow(team, tag="pr-1")
+        await wait_until(lambda: team.agents(began.run)["ann"].status == "running")
         ended = await team.client.runs.stop(began.run)
         assert ended[0] == began.run
         assert len(ended) == 2
@@ -215,78 +215,80 @@ def test_a_stopped_workflow_is_over_and_says_how_to_begin_again(team: Team) -> N
         with pytest.raises(Conflict, match="nothing to stop"):
             await team.client.runs.stop(began.run)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-15")
 @pytest.mark.parametrize("how", ["drained", "killed"])
-def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str) -> None:
-    team.file()
-    team.script(ann=[[send("first"), {"sleep": 0.2, "say": "x"}], [send("second"), say()]])
+def test_a_workflow_resumes_in_the_next_hall_with_its_stored_file(team: Team, how: str) -> None:
+    team.write_workflow()
+    team.write_script(ann=[[send("first"), {"sleep": 0.2, "say": "x"}], [send("second"), say()]])
 
     async def first(team: Team) -> str:
-        began = await start(team)
-        await until(lambda: ("ann", "first") in said(team))
+        began = await start_workflow(team)
+        await wait_until(lambda: ("ann", "first") in read_messages(team))
         if how == "drained":
             await team.hall.runs.pause_all("shutdown")
         else:
-            await until_stands(team, "idle")
+            await wait_for_status(team, "idle")
         return began.run
 
-    began = team.inside(first)
+    began = team.run_in_hall(first)
     if how == "killed":
-        _as_if_killed(team, began)
-    team.file(agents="carl")  # the file has changed: it is the stored one that counts
+        _mark_as_killed(team, began)
+    team.write_workflow(agents="carl")  # the workflow uses its stored file
 
     async def second(team: Team) -> None:
-        await recovered(team)
-        await until_stands(team, "idle")
+        await recover(team)
+        await wait_for_status(team, "idle")
         sent = await team.client.rooms.send(parse("ann@team"), "go on")
         assert sent.run == began
-        await until(lambda: ("ann", "second") in said(team))
-        assert [text for _, text in said(team)].count("first") == 1
+        await wait_until(lambda: ("ann", "second") in read_messages(team))
+        assert [text for _, text in read_messages(team)].count("first") == 1
 
-    team.inside(second)
+    team.run_in_hall(second)
 
 
-def _as_if_killed(team: Team, run: str) -> None:
-    """What the database of a hall says that had no time to say anything."""
+def _mark_as_killed(team: Team, run: str) -> None:
+    """Change the database as if the hall had been killed."""
     with sqlite3.connect(team.home.database) as connection:
         connection.execute("UPDATE runs SET status='running', owner='b-gone' WHERE id=?", [run])
         connection.execute("UPDATE workflows SET status='idle', ended_at=NULL WHERE id=?", [run])
-        connection.execute("UPDATE runs SET crashes=7 WHERE id=?", [run])  # an idle one is never given up
+        connection.execute(
+            "UPDATE runs SET crashes=7 WHERE id=?", [run]
+        )  # an idle workflow is resumed after any number of crashes
     connection.close()
 
 
-def test_two_starts_at_once_are_one_start_and_one_refusal(team: Team) -> None:
-    team.file()
-    team.script(ann=[[say()]], repeat=True)
+def test_of_parallel_starts_only_one_succeeds(team: Team) -> None:
+    team.write_workflow()
+    team.write_script(ann=[[say()]], repeat=True)
 
     async def work(team: Team) -> None:
-        came = await asyncio.gather(*(start(team) for _ in range(4)), return_exceptions=True)
-        refused = [one for one in came if isinstance(one, Conflict)]
+        results = await asyncio.gather(*(start_workflow(team) for _ in range(4)), return_exceptions=True)
+        refused = [one for one in results if isinstance(one, Conflict)]
         assert len(refused) == 3
         assert all("guild stop @team" in str(one.hint) for one in refused)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-23")
 def test_two_tags_share_nothing(team: Team) -> None:
-    team.file()
+    team.write_workflow()
     write = call("document_write", file="a.md", content="mine")
-    team.script(ann=[[write, send("done"), say()], [say()]])
+    team.write_script(ann=[[write, send("done"), say()], [say()]])
 
     async def work(team: Team) -> None:
-        one, two = await asyncio.gather(start(team, tag="one"), start(team, tag="two"))
+        one, two = await asyncio.gather(start_workflow(team, tag="one"), start_workflow(team, tag="two"))
         for tag in ("one", "two"):
-            await until(lambda tag=tag: ("ann", "done") in said(team, tag))
-            await until_stands(team, "idle", f"@team:{tag}")
-        assert said(team, "one") == said(team, "two")
+            await wait_until(lambda tag=tag: ("ann", "done") in read_messages(team, tag))
+            await wait_for_status(team, "idle", f"@team:{tag}")
+        assert read_messages(team, "one") == read_messages(team, "two")
         await team.client.rooms.send(parse("ann@team:one"), "only one")
         await team.client.rooms.append_document(parse("@team:one"), "more", file="a.md")
-        await until_stands(team, "idle", "@team:one")
-        assert len(said(team, "one")) == len(said(team, "two")) + 1
+        await wait_for_status(team, "idle", "@team:one")
+        assert len(read_messages(team, "one")) == len(read_messages(team, "two")) + 1
         contents = [
             (await team.client.rooms.read_document(parse(f"@team:{tag}"), file="a.md")).content
             for tag in ("one", "two")
@@ -296,26 +298,26 @@ def test_two_tags_share_nothing(team: Team) -> None:
         assert (await team.client.workflows.get(parse("@team:two"))).status == "idle"
         assert one.run != two.run
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_generations_share_a_room_and_a_fresh_one_does_not(team: Team) -> None:
-    team.file()
+def test_generations_share_a_room_unless_they_start_fresh(team: Team) -> None:
+    team.write_workflow()
     write = call("document_write", file="a.md", content="first")
-    team.script(ann=[[write, send("one"), say()]], repeat=True)
+    team.write_script(ann=[[write, send("one"), say()]], repeat=True)
 
     async def work(team: Team) -> None:
-        first = await run(team)
-        team.script(ann=[[say("nothing")]])
-        second = await run(team)
-        assert [text for _, text in said(team)] == ["@ann begin", "one", "@ann begin"]
+        first = await run_workflow(team)
+        team.write_script(ann=[[say("nothing")]])
+        second = await run_workflow(team)
+        assert [text for _, text in read_messages(team)] == ["@ann begin", "one", "@ann begin"]
         assert [message.id for message in await team.client.rooms.messages(first)] == [1, 2]
         assert [message.id for message in await team.client.rooms.messages(second)] == [3]
         assert team.hall.history.get(first).output == "one"
-        assert team.hall.history.get(second).output == ""  # nothing was said this time
+        assert team.hall.history.get(second).output == ""  # the second generation sent no message
         assert (await team.client.workflows.get(parse("@team"))).generation == 2
-        third = await run(team, fresh=True)
-        assert [text for _, text in said(team)] == ["@ann begin"]
+        third = await run_workflow(team, fresh=True)
+        assert [text for _, text in read_messages(team)] == ["@ann begin"]
         assert (await team.client.workflows.get(parse("@team"))).generation == 3
         assert await team.client.rooms.documents(parse("@team")) == []
         aside = team.project / ".workflow/team/main/documents~1/a.md"
@@ -323,56 +325,56 @@ def test_generations_share_a_room_and_a_fresh_one_does_not(team: Team) -> None:
         assert [message.content for message in await team.client.rooms.messages(first)] == ["@ann begin", "one"]
         assert len({first, second, third}) == 3
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 def test_a_folder_that_is_a_link_is_not_moved(team: Team) -> None:
-    team.file()
-    team.script(ann=[[say()]], repeat=True)
+    team.write_workflow()
+    team.write_script(ann=[[say()]], repeat=True)
     other = team.project / "other"
 
     async def work(team: Team) -> None:
-        await run(team)
+        await run_workflow(team)
         other.mkdir()
         place = team.project / ".workflow/team/main/documents"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(other)
         with pytest.raises(Refused, match="is a symbolic link"):
-            await run(team, fresh=True)
+            await run_workflow(team, fresh=True)
         assert other.is_dir()
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_a_workflow_of_the_same_name_elsewhere_is_not_taken_for_it(team: Team) -> None:
-    team.file()
-    team.script(ann=[[say()]], repeat=True)
+def test_a_workflow_of_the_same_name_in_another_folder_is_refused(team: Team) -> None:
+    team.write_workflow()
+    team.write_script(ann=[[say()]], repeat=True)
 
     async def work(team: Team) -> None:
-        await run(team)
+        await run_workflow(team)
         other = team.project / "sub"
         other.mkdir()
         for name in ("team.yaml", "script.yaml"):
             (other / name).write_text((team.project / name).read_text())
-        asked = RunRequest(worker="x", input="")
+        request = RunRequest(worker="x", input="")
         start = Start(file="sub/team.yaml", params={})
         with pytest.raises(Conflict, match="belongs to") as caught:
-            await team.followed(team.client.workflows.run(start, asked, team.frame()))
+            await team.follow(team.client.workflows.run(start, request, team.frame()))
         assert "--fresh" in str(caught.value.hint)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_a_generation_that_failed_is_not_resumed_beside_a_later_one(team: Team) -> None:
-    team.file(agents="ann")
-    team.script(ann=[])
+def test_a_failed_generation_is_not_resumed_after_a_later_one(team: Team) -> None:
+    team.write_workflow(agents="ann")
+    team.write_script(ann=[])
 
     async def work(team: Team) -> None:
-        first = await run(team)
+        first = await run_workflow(team)
         assert team.hall.history.get(first).status == "failed"
-        team.script(ann=[[send("hello"), {"sleep": 30, "say": "late"}]])
-        second = await start(team)
-        await until(lambda: ("ann", "hello") in said(team))
+        team.write_script(ann=[[send("hello"), {"sleep": 30, "say": "late"}]])
+        second = await start_workflow(team)
+        await wait_until(lambda: ("ann", "hello") in read_messages(team))
         with pytest.raises(Conflict, match=f"started again as {second.run}"):
             await team.resume(first)
         assert team.hall.history.get(first).status == "failed"
@@ -380,31 +382,31 @@ def test_a_generation_that_failed_is_not_resumed_beside_a_later_one(team: Team) 
         with pytest.raises(Conflict, match="stopped"):
             await team.resume(first)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-14")
-def test_what_a_person_says_as_it_ends_is_read_or_refused_and_never_lost(team: Team) -> None:
-    team.file(agents="ann")
-    team.script(ann=[[say()]])
-    held, go_on = threading.Event(), threading.Event()
+def test_a_message_sent_while_a_workflow_ends_is_refused_and_not_lost(team: Team) -> None:
+    team.write_workflow(agents="ann")
+    team.write_script(ann=[[say()]])
+    is_blocked, may_continue = threading.Event(), threading.Event()
 
-    def hold(_: object) -> None:
-        held.set()
-        go_on.wait(10)
+    def block_writer(_: object) -> None:
+        is_blocked.set()
+        may_continue.wait(10)
 
     async def work(team: Team) -> None:
-        task = team.begun()
-        await team.until(lambda: len(team.heard("run_ended")) == 1)
-        team.hall.store.submit(hold)  # its end waits to be put on record
-        await asyncio.to_thread(held.wait, 10)
+        task = team.start_task()
+        await team.wait_until(lambda: len(team.events_of("run_ended")) == 1)
+        team.hall.store.submit(block_writer)  # the end of the workflow waits for the database
+        await asyncio.to_thread(is_blocked.wait, 10)
         await asyncio.sleep(0.1)
         sending = asyncio.create_task(team.client.rooms.send(parse("ann@team"), "one more thing"))
         await asyncio.sleep(0.05)
-        go_on.set()
+        may_continue.set()
         with pytest.raises(Conflict, match=r"@team has ended \(done\)"):
             await sending
         assert (await task).status == "completed"
-        assert said(team) == [("system", "@ann begin")]
+        assert read_messages(team) == [("system", "@ann begin")]
 
-    team.inside(work)
+    team.run_in_hall(work)

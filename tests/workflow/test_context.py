@@ -1,4 +1,4 @@
-"""Where the room is: nowhere, in files, in the database, in memory."""
+"""The context of a workflow: no room, or a room in files, in the database or in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.req("AW-13")
 def test_agents_without_a_room_run_once_and_their_outputs_are_the_result(team: Team, guild: Guild) -> None:
-    team.file("ann bob cid", context=False, kickoff="@ann @cid look at a@b.example")
-    team.script(ann=[[{"expect": "^@ann @cid look at a@b.example$", "say": "one"}]], cid=[[say("three")]])
+    team.write_workflow("ann bob cid", context=False, kickoff="@ann @cid look at a@b.example")
+    team.write_script(ann=[[{"expect": "^@ann @cid look at a@b.example$", "say": "one"}]], cid=[[say("three")]])
     ran = guild("run", "team.yaml")
     assert (ran.code, ran.out) == (0, "ann:\none\n\ncid:\nthree\n"), ran.err
     assert not (team.project / ".workflow").exists()
@@ -27,43 +27,45 @@ def test_agents_without_a_room_run_once_and_their_outputs_are_the_result(team: T
             tools = [tool["name"] for tool in team.hall.history.journal(run.id).entries[0].data.tools]
             assert not [name for name in tools if name.startswith(("channel_", "inbox_", "document_", "proposal_"))]
 
-    team.inside(look)
+    team.run_in_hall(look)
 
 
 @pytest.mark.parametrize(("agents", "output"), [("ann", "only"), ("ann bob", "ann:\nonly\n\nbob:\nonly")])
-def test_a_kickoff_that_mentions_nobody_is_for_all_who_are_alone(team: Team, agents: str, output: str) -> None:
-    team.file(agents, context=False, kickoff="x" * 5_000)
-    team.script(**{"*": [[{"expect": "^x{5000}$", "say": "only"}]]})
+def test_a_kickoff_without_a_mention_goes_to_all_agents_without_a_room(team: Team, agents: str, output: str) -> None:
+    team.write_workflow(agents, context=False, kickoff="x" * 5_000)
+    team.write_script(**{"*": [[{"expect": "^x{5000}$", "say": "only"}]]})
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert (run.status, run.output) == ("completed", output)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_one_who_is_alone_and_fails_is_told_what_was_done(team: Team) -> None:
+def test_the_retry_of_an_agent_without_a_room_is_given_the_calls_of_the_failed_run(team: Team) -> None:
     (team.project / "w").mkdir()
-    team.file("ann", each={"ann": {"tools": ["Write"], "workdir": "w"}}, context=False, kickoff="write it")
-    wrote = call("Write", file_path="a.txt", content="x")
-    team.script(ann=[[wrote, {"fail": 400}], [{"expect": "(?s)^write it.*earlier attempt.*- Write", "say": "ok"}]])
+    team.write_workflow("ann", each={"ann": {"tools": ["Write"], "workdir": "w"}}, context=False, kickoff="write it")
+    write = call("Write", file_path="a.txt", content="x")
+    team.write_script(
+        ann=[[write, {"fail": 400}], [{"expect": "(?s)^write it.*earlier attempt.*- Write", "say": "ok"}]]
+    )
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert (run.status, run.output) == ("completed", "ok"), run.error
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-13", "AW-8")
 @pytest.mark.parametrize("provider", ["sqlite", "file", "memory"])
-def test_every_provider_works(team: Team, guild: Guild, provider: str) -> None:
+def test_a_room_works_with_every_provider(team: Team, guild: Guild, provider: str) -> None:
     context: dict[str, Any] = {"provider": provider, "documentOwner": "none"}
-    team.file(context=context)
+    team.write_workflow(context=context)
     read = {**call("document_read", file="plan/a.md"), "expect": "#2 from ann"}
     write = call("document_write", file="plan/a.md", content="the plan")
     seen = {"expect": "the plan", **send("I have seen it")}
-    team.script(ann=[[write, send("@bob see plan/a.md"), say()]], bob=[[read, seen, say()]])
+    team.write_script(ann=[[write, send("@bob see plan/a.md"), say()]], bob=[[read, seen, say()]])
     ran = guild("run", "team.yaml")
     assert (ran.code, ran.out) == (0, "I have seen it\n"), ran.err
     room = team.project / ".workflow/team/main"
