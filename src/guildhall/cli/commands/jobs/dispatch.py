@@ -48,7 +48,7 @@ def _worker_or_commission(text: str) -> str:
         metavar="JSON",
         help="of a job: an object with maxTurns, maxBudgetUsd, artifacts, model, and fields for the worker",
     ),
-    argument("--project", metavar="NAME", help="work on this project (default: the project of this folder)"),
+    argument("--project", metavar="NAME", help="work on this registered project (default: the project of this folder)"),
     argument("--hold", action="store_true", help="create the commission without starting it"),
     *draft_arguments(is_new=True),
     WAIT,

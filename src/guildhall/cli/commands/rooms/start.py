@@ -27,8 +27,8 @@ from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary
         metavar="WORKER|FILE|TARGET",
         type=worker_name,
         help=(
-            "the file of a workflow; a worker, which then stands alone;"
-            " or an agent@workflow:tag that was stopped or failed"
+            "a worker, which then runs alone; the file of a workflow;"
+            " or the target of an agent that was stopped or failed"
         ),
     ),
     argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
