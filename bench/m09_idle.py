@@ -103,7 +103,7 @@ class _Hall:
         """Return the process id of the warm parent, from which runs are forked."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-        (parent,) = (pid for pid, command in commands.items() if b"guildhall.runtimes.forked.server" in command)
+        (parent,) = (pid for pid, command in commands.items() if b"guildhall.runtimes.forked.fork_server" in command)
         return parent
 
 

@@ -21,7 +21,7 @@ from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.forked.client import ForkServer
+from guildhall.runtimes.forked.fork_server_client import ForkServer
 from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.model import Assignment
 

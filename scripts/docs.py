@@ -1,4 +1,4 @@
-"""Writes the generated files: the JSON Schemas in the package, for editors. `make docs` runs it.
+"""Write the generated files: the JSON Schemas in the package, for editors. `make docs` runs it.
 
 The schemas are derived from the pydantic types that check the files. Tests compare the shipped copies with them.
 """

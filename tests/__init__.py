@@ -1,1 +1,1 @@
-"""The tests, laid out as src is: tests/<floor>/test_<module>.py. They use real files, processes and sockets."""
+"""Tests, laid out like src: tests/<package>/test_<module>.py. They use real files, processes and sockets."""

@@ -1,4 +1,4 @@
-"""The command-line programs of others, for real: `scripts/clis` has put them into a cache outside of the tree."""
+"""The real programs Claude Code, Codex and OpenCode, from the cache of `scripts/clis`."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from guildhall.testing.scripted_server import ScriptedServer
 
 _CACHE = Path(os.environ.get("TESTED_CLIS") or Path.home() / ".cache" / "guildhall" / "clis")
-_WITHIN = 60.0  # seconds
+_TIMEOUT_S = 60.0
 
 
-def program(pattern: str) -> Path:
-    """A program of the cache. Without it a test is skipped, which is a failure where nothing may be."""
+def find_program(pattern: str) -> Path:
+    """Return a program of the cache, or skip the test."""
     found = sorted(_CACHE.glob(pattern))
     if not found:
-        pytest.skip(f"{pattern} is not there: run scripts/clis")
+        pytest.skip(f"{pattern} is missing: run scripts/clis")
     return found[-1]
 
 
 def claude_program() -> Path:
-    return program("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude")
+    return find_program("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude")
 
 
 def codex_program() -> Path:
-    return program("codex-*/codex")
+    return find_program("codex-*/codex")
 
 
 def opencode_program() -> Path:
-    return program("opencode-*/opencode")
+    return find_program("opencode-*/opencode")
 
 
-def programs(folder: Path) -> list[int]:
-    """The processes of programs whose homes are in a folder."""
+def find_program_pids(folder: Path) -> list[int]:
+    """Return the pids of programs whose home directories are in a folder."""
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -52,8 +52,10 @@ def programs(folder: Path) -> list[int]:
     return found
 
 
-def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path) -> dict[str, Any]:
-    """What Claude Code says at its end, asked once, with a scripted model and these servers of tools and no others."""
+def run_claude(
+    prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path
+) -> dict[str, Any]:
+    """Run Claude Code once with a scripted model and only these MCP servers, and return its result."""
     program = claude_program()
     scratch.mkdir()
     (scratch / "mcp.json").write_text(json.dumps(mcp))
@@ -71,7 +73,7 @@ def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: 
         "IS_SANDBOX": "1",
     }
     ran = subprocess.run(
-        [program, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN
+        [program, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S
     )
     assert ran.returncode == 0, (ran.stdout, ran.stderr)
     return json.loads(ran.stdout)

@@ -1,6 +1,6 @@
-"""What every test stands on: a home of its own, a clean environment, no way out to the network, the real command.
+"""Fixtures for all tests: a private home, a clean environment, no network, the real command.
 
-Nothing here stands in for a part of the product. `guild` runs the installed command as a person would.
+Nothing here replaces a part of the product. `guild` runs the installed command like a user.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes t
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, find_hall, find_hall_pid, stop
 from tests import requirements
-from tests.warm import Started, Warm
+from tests.warm import StartedCommand, WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from guildhall.hall.client.discovery import Address
-    from tests.children import Place
+    from tests.run_processes import ForkServerLoop
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = Path(__file__).parent / "blocked"
 REQUIRE_ALL = "GUILDHALL_REQUIRE_ALL"
 
-# What could reach a test from the person who runs it: keys, proxies, settings of git, of Python and of our own.
-_SURPRISING = re.compile(
+# Variables of the developer that must not reach a test: keys, proxies, and settings of git, Python and Guildhall.
+_REMOVED_VARIABLES = re.compile(
     r"(?i)^(GIT_|GUILDHALL_|PYTHON|XDG_|OTEL_|LOGFIRE_|ANTHROPIC_|OPENAI_|AZURE_|AWS_|GOOGLE_|GEMINI_|MISTRAL_|GROQ_|OLLAMA_"
     r"|CLAUDE|CODEX|CURSOR_|HF_|CO_API|TAVILY_|BRAVE_)|_(API_KEY|TOKEN|SECRET|BASE_URL)$|^(https?|all|no|ftp)_proxy$"
     r"|^(COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR.*|PAGER|EDITOR|VISUAL)$"
 )
-_KEPT = {REQUIRE_ALL, "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
-# What a command started by a test gets; the rest of its environment is named by the test.
-_PASSED_ON = re.compile(r"^(PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|COVERAGE_\w+|PYTHONPYCACHEPREFIX)$")
+_KEPT_VARIABLES = {REQUIRE_ALL, "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+# Variables that commands inherit. The test sets all others.
+_INHERITED_VARIABLES = re.compile(r"^(PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|COVERAGE_\w+|PYTHONPYCACHEPREFIX)$")
 
-for _name in [name for name in os.environ if _SURPRISING.search(name) and name not in _KEPT]:
+for _name in [name for name in os.environ if _REMOVED_VARIABLES.search(name) and name not in _KEPT_VARIABLES]:
     del os.environ[_name]
-_REQUIRED = bool(os.environ.get(REQUIRE_ALL))
+_IS_ALL_REQUIRED = bool(os.environ.get(REQUIRE_ALL))
 
-# Enough to find what is wrong within the time that the whole suite may take; HYPOTHESIS_PROFILE=deep looks further.
+# `suite` keeps the whole suite fast. HYPOTHESIS_PROFILE=deep tries more examples.
 hypothesis.settings.register_profile("suite", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("deep", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
-def bare(**more: str) -> dict[str, str]:
-    """The environment for a pytest inside a test: nothing is measured there, and no plug-in is loaded unasked."""
+def inner_pytest_environment(**more: str) -> dict[str, str]:
+    """Return the environment for a pytest inside a test, without coverage and without automatic plug-ins."""
     passed = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     return {**passed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
 
@@ -74,18 +74,19 @@ def _numbers() -> Iterator[int]:
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, _numbers: Iterator[int]) -> Path:
-    """As pytest's own, which would look at the folders of all tests before to find a number that is free."""
-    name = re.sub(r"\W", "_", request.node.name)[:25]  # the path of a socket in it may have 100 characters or so
+    """Replace the fixture of pytest, which scans the folders of all earlier tests for a free number."""
+    name = re.sub(r"\W", "_", request.node.name)[:25]  # the path of a socket can have about 100 characters
     folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_numbers)}"
     folder.mkdir(mode=0o700)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a person's folder and a home of its own, beside tmp_path so that they are in nobody's listing.
+def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a private home directory and a private home, beside tmp_path so that listings of it stay empty.
 
-    What it does in its own process starts no hall: who means that has `guild_hall`."""
+    Code in the test process starts no hall; tests that need one use `guild_hall`.
+    """
     person = tmp_path.with_name(f"{tmp_path.name}-person")
     person.mkdir()
     monkeypatch.setenv("HOME", str(person))
@@ -96,13 +97,13 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home() -> Home:
-    """The home that the test's commands use; its folder does not exist yet."""
+    """Return the home of the commands of the test. Its folder does not exist yet."""
     return Home(Path(os.environ[HOME_VARIABLE]))
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of the person's, and the current one."""
+    """Create an empty folder, and make it the current one."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -110,8 +111,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a command did."""
+class CommandResult:
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -123,14 +124,14 @@ class Ran:
 
 
 class Guild:
-    """The real `guild` command, in a process of its own with a clean environment.
+    """The real `guild` command, in a separate process with a clean environment.
 
-    It is a fork of a process that has imported everything (tests/warm.py); `installed`, it is the command as a person
-    starts it.
+    The process is forked from one that has imported everything (tests/warm.py). With `installed`, the installed command
+    is started.
     """
 
-    def __init__(self, warm: Warm, scratch: Path, *, measured: bool) -> None:
-        """`measured`: what its commands execute counts for the coverage, for which they take twice the time."""
+    def __init__(self, warm: WarmProcess, scratch: Path, *, measured: bool) -> None:
+        """With `measured`, the coverage of the commands is measured, which doubles their time."""
         self._warm = warm
         self._scratch = scratch
         self._measured = measured
@@ -143,18 +144,18 @@ class Guild:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         timeout: float = 60,
-    ) -> Ran:
-        """Runs it to its end."""
+    ) -> CommandResult:
+        """Run a command to its end."""
         files = [self._scratch / name for name in ("input", "output", "errors")]
         for file, text in zip(files, (input, "", ""), strict=True):
             file.write_text(text, encoding="utf-8", errors="surrogateescape")
         words = [str(argument) for argument in arguments]
-        place = str(cwd or Path.cwd())
-        code = self._warm.run(words, env=self._surrounded(env), cwd=place, files=files, timeout=timeout)
+        folder = str(cwd or Path.cwd())
+        code = self._warm.run(words, env=self._environment_with(env), cwd=folder, files=files, timeout=timeout)
         out, err = (file.read_bytes().decode("utf-8") for file in files[1:])
         if code is None:
             raise AssertionError(f"guild {arguments} did not end within {timeout} s\n{out}\n{err}")
-        return Ran(code, out, err)
+        return CommandResult(code, out, err)
 
     def start(
         self,
@@ -163,28 +164,28 @@ class Guild:
         cwd: Path | None = None,
         installed: bool = False,
     ) -> subprocess.Popen[str]:
-        """Starts it, for a test that kills it or talks to it; it has its own process group and ends with the test."""
+        """Start a command in its own process group. It ends with the test."""
         words = [str(argument) for argument in arguments]
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = self.begin(words, env=self._surrounded(env), cwd=cwd, installed=installed, **pipes)
+        process = self.begin(words, env=self._environment_with(env), cwd=cwd, installed=installed, **pipes)
         self._started.append(process)
         return process
 
     def begin(self, words: Sequence[str], *, installed: bool = False, **options: Any) -> subprocess.Popen[str]:
-        """The command as a process that is the caller's to end. `options`: of subprocess.Popen."""
+        """Start a command that the caller must end. `options` are passed to subprocess.Popen."""
         if not installed:
-            return Started(self._warm, words, **options)
+            return StartedCommand(self._warm, words, **options)
         command = [str(Path(sys.executable).with_name("guild")), *words]
         return subprocess.Popen(command, text=True, encoding="utf-8", start_new_session=True, **options)
 
-    def _surrounded(self, env: Mapping[str, str] | None) -> dict[str, str]:
+    def _environment_with(self, env: Mapping[str, str] | None) -> dict[str, str]:
         passed = {n: v for n, v in self.environment().items() if self._measured or not n.startswith("COVERAGE_")}
         return {**passed, **(env or {})}
 
     @staticmethod
     def environment() -> dict[str, str]:
-        """What the command gets where the test names nothing. It is the hall itself, and no process is left behind."""
-        passed = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
+        """Return the default environment of a command, in which it runs the hall itself and leaves no process."""
+        passed = {name: value for name, value in os.environ.items() if _INHERITED_VARIABLES.match(name)}
         home = os.environ.get(HOME_VARIABLE, "")
         return {**passed, HOME_VARIABLE: home, EMBEDDED_VARIABLE: "1", "PYTHONPATH": str(BLOCKED)}
 
@@ -203,16 +204,16 @@ class Guild:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Generator[Warm]:
-    """One for each process that runs tests."""
-    process = Warm({**Guild.environment(), "PYTHONPATH": os.pathsep.join([str(BLOCKED), str(ROOT)])})
+def warm() -> Generator[WarmProcess]:
+    """Start a process to fork commands from, once for each test process."""
+    process = WarmProcess({**Guild.environment(), "PYTHONPATH": os.pathsep.join([str(BLOCKED), str(ROOT)])})
     yield process
     process.close()
 
 
 @pytest.fixture
-def guild(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Guild]:
-    """Runs the real command: `guild("ls", "--json").out`. What it executes is measured in every fourth test."""
+def guild(warm: WarmProcess, tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Guild]:
+    """Run the real command: `guild("ls", "--json").out`. Coverage is measured in every fourth test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
     command = Guild(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
@@ -221,19 +222,19 @@ def guild(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generat
 
 
 class GuildWithHall(Guild):
-    """The command as people have it: the hall is a process of its own, started by whichever command needs it first."""
+    """The command as users have it: the first command that needs a hall starts its process."""
 
     def environment(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().environment(), EMBEDDED_VARIABLE: "0"}
 
     def hall(self) -> Address:
-        """The live one."""
+        """Return the address of the running hall."""
         address = find_hall(Home(Path(os.environ[HOME_VARIABLE])))
         assert address is not None, "no hall is running"
         return address
 
     def kill_hall(self) -> Address:
-        """As a power cut would end it; returns when it is gone."""
+        """Kill the hall process, wait for its end, and return its address."""
         address = self.hall()
         watched = os.pidfd_open(address.pid)
         signal.pidfd_send_signal(watched, signal.SIGKILL)
@@ -248,8 +249,8 @@ class GuildWithHall(Guild):
 
 
 @pytest.fixture
-def guild_hall(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generator[GuildWithHall]:
-    """The same with a hall in a process of its own, which ends with the test."""
+def guild_hall(warm: WarmProcess, tmp_path: Path, request: pytest.FixtureRequest) -> Generator[GuildWithHall]:
+    """Run the real command with a hall process, which ends with the test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
     command = GuildWithHall(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
@@ -258,16 +259,16 @@ def guild_hall(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Ge
 
 
 @pytest.fixture(scope="session")
-def place() -> Generator[Place]:
-    """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
-    from tests.children import Place
+def fork_loop() -> Generator[ForkServerLoop]:
+    """Start a fork server and its event loop, once for each test process."""
+    from tests.run_processes import ForkServerLoop
 
-    place = Place()
-    yield place
-    place.close()
+    fork_loop = ForkServerLoop()
+    yield fork_loop
+    fork_loop.close()
 
 
-# A skipped test is a failed one where all are required
+# With GUILDHALL_REQUIRE_ALL, a skipped test fails
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -275,7 +276,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
         _require(report)
-    requirements.note(item, report)
+    requirements.attach_ids(item, report)
     return report
 
 
@@ -288,23 +289,23 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _require(report: pytest.TestReport | pytest.CollectReport) -> None:
-    if _REQUIRED:
+    if _IS_ALL_REQUIRED:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
         report.longrepr = f"{REQUIRE_ALL} is set, so this may not be skipped. {reason}"
 
 
-# Requirements: which marked tests passed
+# Requirements
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for problem in requirements.problems(item):
+    for problem in requirements.find_problems(item):
         pytest.fail(problem, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Nothing of what is collected is ever garbage: it is not looked for there, neither meanwhile nor afterwards."""
+    """Exclude the collected tests from garbage collection, because they live until the end."""
     gc.disable()
     try:
         return (yield)

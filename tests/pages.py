@@ -40,7 +40,7 @@ _PROMPT = re.compile(r"^(\S.*\? .*: )(\S+)$", re.M)
 _TERMINAL = re.compile(r"# terminal ([12])\b")
 _ID = r"[acjrt]-[0-9a-z]{10}"
 _PID = r"(?<=pid )\d+|(?<=process )\d+"
-# What differs each time, and how it looks.
+# Patterns of texts that differ each time.
 _VARYING = (
     r"\d{4}-\d\d-\d\dT[\d:.]+Z",
     r"\d\d:\d\d:\d\dZ",
@@ -81,10 +81,10 @@ def reader_environment(guild: Guild) -> dict[str, str]:
 
 
 class Reader:
-    """Somebody who follows a page in a folder, with a shell."""
+    """A shell that executes a page in a folder."""
 
     def __init__(self, folder: Path, scratch: Path, env: Mapping[str, str], *, skipped: Collection[str] = ()) -> None:
-        """`skipped`: commands that are not executed. `scratch`: a folder for the state of the shell."""
+        """Commands in `skipped` are not executed. `scratch` is a folder for the state of the shell."""
         self.folder = folder
         self.env = {**env, "TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat"}
         self._skipped = skipped
@@ -170,7 +170,7 @@ class Reader:
         assert expected or self._code == 0, f"exit code {self._code}"
 
     def _compare(self, expected: str, printed: str, *, whole: bool = True) -> bool:
-        """Return True if the output, or its beginning, is as expected. Remember what the ids of the page stand for."""
+        """Return True if the output, or its beginning, is as expected. Remember the ids that it contains."""
         groups: dict[str, str] = {}
         pattern = "".join(
             r"(?:.*\n)*?" if line == "..." else self._line_pattern(line, groups)
@@ -185,7 +185,7 @@ class Reader:
         if line == "...":
             return r"(?:.*\n)*?"
 
-        def of_token(token: re.Match[str]) -> str:
+        def token_pattern(token: re.Match[str]) -> str:
             written = token[0]
             if token["any"]:
                 return ".*"
@@ -201,7 +201,7 @@ class Reader:
         parts: list[str] = []
         end = 0
         for token in _TOKEN.finditer(line):
-            parts += [re.escape(line[end : token.start()]), of_token(token)]
+            parts += [re.escape(line[end : token.start()]), token_pattern(token)]
             end = token.end()
         return "".join([*parts, re.escape(line[end:]), "\n"])
 

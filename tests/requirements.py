@@ -1,9 +1,9 @@
-"""Requirements are data: which one is proved by which test.
+"""Record which tests prove which requirements, and print a table.
 
-tests/requirements.yaml has them; a test that proves one carries `@pytest.mark.req("DO-4")`. While tests run, the
-Recorder notes which of the marked ones passed, in `.requirements.json`. `python -m tests.requirements` puts both
-together and prints a table. A mark with an unknown id, or more than three ids on a test, fails that test and this
-command. Only a test that passed proves anything.
+tests/requirements.yaml contains the requirements. A test that proves one has the mark `@pytest.mark.req("DO-4")`. While
+tests run, the Recorder writes the outcomes of the marked tests to `.requirements.json`. `python -m tests.requirements`
+combines both and prints a table. A mark with an unknown id, or more than three ids on a test, fails that test and this
+command. Only a passed test proves a requirement.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 RECORD = ".requirements.json"
-MOST_IDS = 3
+MAX_IDS = 3
 _PROPERTY = "requirements"
-_OUTSIDE = ("guildhall", "tests.members.small")  # the public API; members, spoken to over HTTP
-# What the tests prove of a requirement that is larger than what there is. An id leaves when the rest is there too.
-IN_PART: dict[str, str] = {
-    "AW-22": "Cursor by a stand-in only",
-    "X-15": "all but trust and missing keys, which are told where they are met",
+_OUTSIDE = ("guildhall", "tests.members.small")  # the public API; members over HTTP
+# Requirements that are proved in part, with the proved part.
+PARTLY_PROVED: dict[str, str] = {
+    "AW-22": "Cursor with a stand-in only",
+    "X-15": "all but trust and missing keys, which are reported where they occur",
 }
 
 
 @functools.cache
-def known() -> Mapping[str, str]:
-    """Every id with its text, in the order of the file."""
+def load_requirements() -> Mapping[str, str]:
+    """Return the text of each requirement by its id, in the order of the file."""
     from ruamel.yaml import YAML
 
     groups: Any = YAML(typ="safe").load(Path(__file__).with_name("requirements.yaml"))
@@ -49,29 +49,31 @@ def known() -> Mapping[str, str]:
 
 
 def ids_of(item: pytest.Item) -> list[str]:
-    """The ids that a test says it proves."""
+    """Return the ids in the marks of a test."""
     return sorted({str(name) for mark in item.iter_markers("req") for name in mark.args})
 
 
-def problems(item: pytest.Item) -> list[str]:
-    """What is wrong with the marks of a test."""
+def find_problems(item: pytest.Item) -> list[str]:
+    """Return the errors in the marks of a test."""
     ids = ids_of(item)
-    found = [f"@req names {name}, which is not in tests/requirements.yaml" for name in ids if name not in known()]
-    if len(ids) > MOST_IDS:
-        found.append(f"@req names {len(ids)} ids; a test proves at most {MOST_IDS}")
+    found = [
+        f"@req names {name}, which is not in tests/requirements.yaml" for name in ids if name not in load_requirements()
+    ]
+    if len(ids) > MAX_IDS:
+        found.append(f"@req names {len(ids)} ids; a test proves at most {MAX_IDS}")
     if any(mark.kwargs or not mark.args for mark in item.iter_markers("req")):
         found.append('@req takes ids and nothing else: @pytest.mark.req("DO-4")')
     return found
 
 
-def note(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Puts the ids of a test on its report, so that they come back from another process too."""
+def attach_ids(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Add the ids of a test to its report, which also returns from other processes."""
     if ids := ids_of(item):
         report.user_properties.append((_PROPERTY, ids))
 
 
 class Recorder:
-    """A pytest plug-in: keeps the outcome of every marked test that ran, beside those of earlier runs."""
+    """A pytest plug-in that stores the outcome of every marked test, and keeps earlier outcomes."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / RECORD
@@ -96,14 +98,14 @@ class Recorder:
 
 
 def read_record(path: Path) -> dict[str, dict[str, Any]]:
-    """What was noted so far; nothing where there is no readable record."""
+    """Return the stored outcomes, or nothing if the file cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))["tests"]
     except (OSError, ValueError, KeyError):
         return {}
 
 
-# Afterwards
+# Report
 
 
 @dataclass
@@ -115,13 +117,13 @@ class Proof:
     cases: list[str] = field(default_factory=list[str])
 
     def outcome(self, record: Mapping[str, Mapping[str, Any]]) -> str:
-        """`passed` if every case did; else what happened to the first that did not."""
+        """Return `passed` if every case passed, else the outcome of the first other case."""
         outcomes = [record.get(case, {}).get("outcome", "not run") for case in self.cases]
         return next((outcome for outcome in outcomes if outcome != "passed"), "passed")
 
 
 class Collector:
-    """A pytest plug-in: the marked tests that there are, and what is wrong with their marks."""
+    """A pytest plug-in that collects the marked tests and the errors in their marks."""
 
     def __init__(self) -> None:
         self.proofs: dict[str, dict[str, Proof]] = {}
@@ -133,7 +135,7 @@ class Collector:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            self.problems.extend(f"{item.nodeid}: {problem}" for problem in problems(item))
+            self.problems.extend(f"{item.nodeid}: {problem}" for problem in find_problems(item))
             test = item.nodeid.partition("[")[0]
             for name in ids_of(item):
                 proof = self.proofs.setdefault(name, {}).setdefault(test, Proof(test, _is_outside(item)))
@@ -141,7 +143,7 @@ class Collector:
 
 
 def _is_outside(item: pytest.Item) -> bool:
-    commands = {"guild", "guild_hall"}  # the same command, the second with the hall as a process of its own
+    commands = {"guild", "guild_hall"}  # the real command, without and with a hall process
     return bool(commands & set(getattr(item, "fixturenames", ()))) or _imports_the_library(item.path)
 
 
@@ -152,37 +154,37 @@ def _imports_the_library(path: Path) -> bool:
 
 
 def collect(arguments: Iterable[str] = ("tests",)) -> Collector:
-    """The marked tests, without running any."""
+    """Collect the marked tests without running them."""
     collector = Collector()
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments], plugins=[collector])
     return collector
 
 
-def table(collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One line for each requirement, with its proofs; then how many there are of each kind."""
+def format_table(collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line for each requirement with its proofs, and then the totals."""
     lines: list[str] = []
     counts = {"proved": 0, "in part": 0, "inside only": 0, "not yet": 0}
-    for name, text in known().items():
+    for name, text in load_requirements().items():
         proofs = list(collector.proofs.get(name, {}).values())
-        standing = _standing(proofs, record)
-        if standing == "proved" and name in IN_PART:
-            standing, text = "in part", IN_PART[name]
-        counts[standing] += 1
-        lines.append(f"{name:9} {standing:12} {text[:90] if standing == 'in part' or not proofs else ''}".rstrip())
+        status = _status(proofs, record)
+        if status == "proved" and name in PARTLY_PROVED:
+            status, text = "in part", PARTLY_PROVED[name]
+        counts[status] += 1
+        lines.append(f"{name:9} {status:12} {text[:90] if status == 'in part' or not proofs else ''}".rstrip())
         lines.extend(f"{'':9} {proof.outcome(record):12} {proof.test}" for proof in proofs)
-    return [*lines, "", ", ".join(f"{count} {standing}" for standing, count in counts.items())]
+    return [*lines, "", ", ".join(f"{count} {status}" for status, count in counts.items())]
 
 
-def _standing(proofs: list[Proof], record: Mapping[str, Mapping[str, Any]]) -> str:
+def _status(proofs: list[Proof], record: Mapping[str, Mapping[str, Any]]) -> str:
     passed = [proof for proof in proofs if proof.outcome(record) == "passed"]
     if passed:
         return "proved" if any(proof.outside for proof in passed) else "inside only"
     return "not yet"
 
 
-def age(root: Path, collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """What must be said about the results: there are none, or the code has changed since."""
+def describe_age(root: Path, collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return a note if results are missing or older than the code, or None."""
     cases = {case for proofs in collector.proofs.values() for proof in proofs.values() for case in proof.cases}
     times = [record[case]["at"] for case in cases if case in record]
     if not times:
@@ -196,9 +198,9 @@ def age(root: Path, collector: Collector, record: Mapping[str, Mapping[str, Any]
 def main() -> int:
     collector = collect()
     record = read_record(ROOT / RECORD)
-    print("\n".join(table(collector, record)))
-    if said := age(ROOT, collector, record):
-        print(said)
+    print("\n".join(format_table(collector, record)))
+    if note := describe_age(ROOT, collector, record):
+        print(note)
     for problem in collector.problems:
         print(problem, file=sys.stderr)
     return 1 if collector.problems else 0

@@ -1,4 +1,4 @@
-"""The tests' own safety: no way out of the machine, nothing of the person's environment, no skipping in secret."""
+"""The isolation of the tests: no network, no variables of the developer, no hidden skips."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from guildhall.core.paths import Home
 from tests.blocked.sitecustomize import is_own
-from tests.conftest import bare
+from tests.conftest import inner_pytest_environment
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -23,7 +23,7 @@ OUTSIDE = ["192.0.2.1", "10.0.0.1", "169.254.169.254", "8.8.8.8"]
 
 
 @pytest.mark.parametrize("host", OUTSIDE)
-def test_nothing_but_this_machine_can_be_reached(host: str):
+def test_other_hosts_cannot_be_reached(host: str):
     with socket.socket() as sock, pytest.raises(OSError, match="blocked in tests"):
         sock.connect((host, 80))
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
@@ -33,13 +33,13 @@ def test_nothing_but_this_machine_can_be_reached(host: str):
             sock.sendmsg([b"x"], [], 0, (host, 53))
 
 
-def test_names_of_others_are_not_looked_up():
+def test_other_host_names_are_not_resolved():
     for look in (lambda: socket.getaddrinfo("example.com", 80), lambda: socket.gethostbyname("example.com")):
         with pytest.raises(socket.gaierror, match="not looked up"):
             look()
 
 
-def test_this_machine_can_be_reached(tmp_path: Path):
+def test_the_local_host_can_be_reached(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         assert client.getpeername() == server.getsockname()
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
@@ -53,23 +53,23 @@ def test_this_machine_can_be_reached(tmp_path: Path):
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost", b"localhost", "", None]
 )
-def test_own_hosts(host: object):
+def test_local_addresses_are_own(host: object):
     assert is_own(host)
 
 
 @pytest.mark.parametrize("host", [*OUTSIDE, "::ffff:8.8.8.8", "fe80::1%eth0", "example.com", "localhost.example.com"])
-def test_hosts_of_others(host: str):
+def test_other_addresses_are_not_own(host: str):
     assert not is_own(host)
 
 
-def test_a_python_that_a_test_starts_is_closed_in_too(guild: Guild):
+def test_a_python_process_of_a_test_has_no_network(guild: Guild):
     code = "import socket; socket.create_connection(('192.0.2.1', 80), 1)"
     done = subprocess.run([sys.executable, "-c", code], env=guild.environment(), capture_output=True, text=True)
     assert done.returncode == 1
     assert "blocked in tests" in done.stderr
 
 
-def test_nothing_of_the_person_s_environment_arrives(home: Home, tmp_path: Path, guild: Guild):
+def test_variables_of_the_developer_are_removed(home: Home, tmp_path: Path, guild: Guild):
     for name in os.environ:
         assert not name.startswith(("GIT_", "ANTHROPIC_", "OPENAI_", "PYTHONPATH")), name
         assert name in ("GUILDHALL_HOME", "GUILDHALL_EMBEDDED") or not name.startswith("GUILDHALL_"), name
@@ -97,7 +97,7 @@ def test_a_started_command_can_be_killed(guild: Guild, installed: bool):
 @pytest.mark.parametrize(
     ("required", "outcome"), [("1", "1 failed, 1 xfailed, 2 errors"), ("", "3 skipped, 1 xfailed")]
 )
-def test_where_all_are_required_a_skip_is_a_failure(tmp_path: Path, required: str, outcome: str):
+def test_a_skip_fails_if_all_tests_are_required(tmp_path: Path, required: str, outcome: str):
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
@@ -122,20 +122,20 @@ def test_where_all_are_required_a_skip_is_a_failure(tmp_path: Path, required: st
             tmp_path,
         ],
         cwd=tmp_path,
-        env=bare(PYTHONPATH=str(ROOT), GUILDHALL_REQUIRE_ALL=required),
+        env=inner_pytest_environment(PYTHONPATH=str(ROOT), GUILDHALL_REQUIRE_ALL=required),
         capture_output=True,
         text=True,
     )
     assert outcome in done.stdout
 
 
-def test_where_all_are_required_a_module_may_not_skip_itself(tmp_path: Path):
+def test_a_skipped_module_fails_if_all_tests_are_required(tmp_path: Path):
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text("import pytest\npytest.skip('no', allow_module_level=True)\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path],
         cwd=tmp_path,
-        env=bare(PYTHONPATH=str(ROOT), GUILDHALL_REQUIRE_ALL="1"),
+        env=inner_pytest_environment(PYTHONPATH=str(ROOT), GUILDHALL_REQUIRE_ALL="1"),
         capture_output=True,
         text=True,
     )

@@ -1,4 +1,4 @@
-"""Worker files of the system of seed 003 that call others: the allow-list, `worker_call`, and what is handed on."""
+"""Worker files of the system of seed 003 that call other workers: allow list, `worker_call` and attachments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 FILES = Path(__file__).parent / "compatibility"
 PDF = b"%PDF-1.7\n<< /Type /Page >>\nthe very bytes of the deck"
@@ -40,7 +40,7 @@ tool_rules:
 
 
 @pytest.fixture
-def theirs(project: Path) -> Path:
+def seed_project(project: Path) -> Path:
     shutil.copytree(FILES, project, dirs_exist_ok=True)
     (project / "workers" / "foreman.yaml").write_text(FOREMAN)
     (project / "input" / "deck.pdf").write_bytes(PDF)
@@ -49,18 +49,18 @@ def theirs(project: Path) -> Path:
     return project
 
 
-def run(guild: Guild, *answers: dict[str, Any], reviewer: list[dict[str, Any]]) -> Ran:
+def run(guild: Guild, *answers: dict[str, Any], reviewer: list[dict[str, Any]]) -> CommandResult:
     Path("answers.yaml").write_text(json.dumps({"workers": {"foreman": [answers], "deck_reviewer": [reviewer]}}))
     return guild("run", "foreman", "go", "--model", "script:answers.yaml", "--output", "json")
 
 
 def review(*attachments: str) -> dict[str, Any]:
-    asked = {"worker_name": "deck_reviewer", "input_data": {"deck_name": "deck"}, "attachments": list(attachments)}
-    return {"call": "worker_call", "with": asked}
+    arguments = {"worker_name": "deck_reviewer", "input_data": {"deck_name": "deck"}, "attachments": list(attachments)}
+    return {"call": "worker_call", "with": arguments}
 
 
 @pytest.mark.req("DO-5", "DO-7")
-def test_a_worker_hands_a_file_of_its_sandbox_to_another(guild: Guild, theirs: Path) -> None:
+def test_a_worker_attaches_a_file_of_its_sandbox_to_a_call(guild: Guild, seed_project: Path) -> None:
     write = {"sandbox": "reviews", "path": "deck.md", "content": "GO"}
     ran = run(
         guild,
@@ -70,12 +70,12 @@ def test_a_worker_hands_a_file_of_its_sandbox_to_another(guild: Guild, theirs: P
         reviewer=[{"say": "Verdict: GO", "expect": r'(?s)deck_name.*"input/deck.pdf" \(application/pdf, 53 bytes\)'}],
     )
     assert ran.json["output"] == "all reviewed", ran.err
-    assert (theirs / "reviews" / "deck.md").read_text() == "GO"
+    assert (seed_project / "reviews" / "deck.md").read_text() == "GO"
 
 
 @pytest.mark.req("DO-5", "DO-7")
 @pytest.mark.parametrize(
-    ("attachments", "said"),
+    ("attachments", "message"),
     [
         (["outside.pdf"], "is not a file in a sandbox"),
         (["/outside.pdf"], "is not a file in a sandbox"),
@@ -87,15 +87,15 @@ def test_a_worker_hands_a_file_of_its_sandbox_to_another(guild: Guild, theirs: P
         (["input/deck.pdf", "input/other.pdf"], "(the worker accepts 1)"),
     ],
 )
-def test_what_may_not_be_handed_on_is_told_and_starts_nothing(
-    guild: Guild, theirs: Path, attachments: list[str], said: str
+def test_a_forbidden_attachment_is_reported_and_starts_no_run(
+    guild: Guild, seed_project: Path, attachments: list[str], message: str
 ) -> None:
-    ran = run(guild, review(*attachments), {"say": "told", "expect": said}, reviewer=[{"say": "never asked"}])
+    ran = run(guild, review(*attachments), {"say": "told", "expect": message}, reviewer=[{"say": "never asked"}])
     assert ran.json["output"] == "told", ran.err
     assert guild("show", ran.json["run"], "--json").json["below"] == []
 
 
-def test_another_worker_than_the_list_names_is_not_called(guild: Guild, theirs: Path) -> None:
+def test_a_worker_outside_of_the_allow_list_is_not_called(guild: Guild, seed_project: Path) -> None:
     call = {"call": "worker_call", "with": {"worker_name": "summarizer", "input_data": "go"}}
     ran = run(
         guild, call, {"say": "told", "expect": "calling 'summarizer' is not allowed"}, reviewer=[{"say": "never asked"}]

@@ -1,4 +1,4 @@
-"""`guild demo` to its end: no key, no network, the real commands, and nothing left behind."""
+"""`guild demo` to its end: no key, no network, the real commands, and nothing is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.clis import claude_program
-from tests.conftest import Ran
+from tests.conftest import CommandResult
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -19,44 +19,44 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> dict[str, str]:
-    """A place of its own for what a story makes."""
+def demo_environment(tmp_path: Path) -> dict[str, str]:
+    """Return variables that set a private folder for the files of a demo."""
     place = tmp_path / "temporary"
     place.mkdir()
     return {"TMPDIR": str(place)}
 
 
 @pytest.mark.req("X-10", "X-1", "X-2")
-def test_a_team_reviews_a_change(guild: Guild, temporary: dict[str, str]) -> None:
-    # What the person has set for other work has no part in the story.
+def test_the_team_demo_reviews_a_change(guild: Guild, demo_environment: dict[str, str]) -> None:
+    # Settings of the user for other work have no effect on the demo.
     own = {"GUILDHALL_MODEL": "nobody:nothing", "GIT_DIR": "/nowhere", "GIT_CONFIG_COUNT": "x"}
-    # Every process of this one is executed as a reader would execute it; those of the other stories are forked.
-    process = guild.start("demo", env={**temporary, **own}, installed=True)
+    # The processes of this demo are executed like those of a user. In the other demos they are forked.
+    process = guild.start("demo", env={**demo_environment, **own}, installed=True)
     out, err = process.communicate(timeout=200)
-    _is_told(Ran(process.returncode, out, err), temporary)
+    _check_team_demo(CommandResult(process.returncode, out, err), demo_environment)
 
 
 @pytest.mark.req("X-14", "AW-22")
-def test_the_same_team_is_executed_by_claude_code(guild: Guild, temporary: dict[str, str]) -> None:
-    env = {**temporary, "GUILDHALL_CLAUDE": str(claude_program())}
-    told = guild("demo", "--runtime", "claude", env=env, timeout=200)
-    _is_told(told, temporary)
-    assert "{runtime: claude, system_prompt: prompts/reviewer.md, tools: [Read]}" in told.out
+def test_the_team_demo_runs_with_claude_code(guild: Guild, demo_environment: dict[str, str]) -> None:
+    env = {**demo_environment, "GUILDHALL_CLAUDE": str(claude_program())}
+    result = guild("demo", "--runtime", "claude", env=env, timeout=200)
+    _check_team_demo(result, demo_environment)
+    assert "{runtime: claude, system_prompt: prompts/reviewer.md, tools: [Read]}" in result.out
 
 
-def test_a_story_whose_program_is_not_there_says_so(guild: Guild, temporary: dict[str, str]) -> None:
-    env = {**temporary, "GUILDHALL_CLAUDE": "/nowhere/claude"}
-    told = guild("demo", "--runtime", "claude", env=env)
-    assert told.code == 1
-    assert "GUILDHALL_CLAUDE names /nowhere/claude, which does not exist" in told.err
-    assert "pip install 'guildhall[claude]'" in told.err
-    assert told.out == ""
+def test_a_demo_with_a_missing_program_is_refused(guild: Guild, demo_environment: dict[str, str]) -> None:
+    env = {**demo_environment, "GUILDHALL_CLAUDE": "/nowhere/claude"}
+    result = guild("demo", "--runtime", "claude", env=env)
+    assert result.code == 1
+    assert "GUILDHALL_CLAUDE names /nowhere/claude, which does not exist" in result.err
+    assert "pip install 'guildhall[claude]'" in result.err
+    assert result.out == ""
     assert guild("demo", "--runtime", "claude", "--office").code == 2
 
 
-def _is_told(told: Ran, temporary: dict[str, str]) -> None:
-    """The story came to its end as it should, and left nothing behind."""
-    assert told.code == 0, told
+def _check_team_demo(result: CommandResult, demo_environment: dict[str, str]) -> None:
+    """Check that the demo of a team succeeded and left nothing."""
+    assert result.code == 0, result
     for line in (
         "Everything is real but the model",
         "+shop/ @reviewer @coder",
@@ -74,41 +74,41 @@ def _is_told(told: Ran, temporary: dict[str, str]) -> None:
         "1 passed, 0 failed",
         "That was it",
     ):
-        assert line in told.out, (line, told.out)
-    assert "Needs you" not in told.out.partition("That was it")[2]
-    halls = _halls(told.out)
+        assert line in result.out, (line, result.out)
+    assert "Needs you" not in result.out.partition("That was it")[2]
+    halls = _find_halls(result.out)
     assert len(halls) == 2
-    assert not any(_lives(pid) for pid in halls)
-    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+    assert not any(_is_alive(pid) for pid in halls)
+    assert list(Path(demo_environment["TMPDIR"]).iterdir()) == []
 
 
-def test_a_story_that_is_broken_off_leaves_nothing(guild: Guild, temporary: dict[str, str]) -> None:
-    telling = guild.start("demo", env=temporary)
-    assert telling.stdout
-    for line in telling.stdout:
-        if "$ guild run" in line:  # the hall was started by the command before it
+def test_an_interrupted_demo_leaves_nothing(guild: Guild, demo_environment: dict[str, str]) -> None:
+    demo = guild.start("demo", env=demo_environment)
+    assert demo.stdout
+    for line in demo.stdout:
+        if "$ guild run" in line:  # the previous command started the hall
             break
-    (home,) = Path(temporary["TMPDIR"]).glob("*/home")
+    (home,) = Path(demo_environment["TMPDIR"]).glob("*/home")
     hall = int(re.findall(r'"pid": ?(\d+)', (home / "hall.json").read_text())[0])
-    assert _lives(hall)
-    telling.send_signal(signal.SIGTERM)
-    telling.wait(20)
-    assert telling.returncode == 130
-    assert not _lives(hall)
-    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+    assert _is_alive(hall)
+    demo.send_signal(signal.SIGTERM)
+    demo.wait(20)
+    assert demo.returncode == 130
+    assert not _is_alive(hall)
+    assert list(Path(demo_environment["TMPDIR"]).iterdir()) == []
 
 
-def test_without_git_there_is_another_story(guild: Guild, temporary: dict[str, str]) -> None:
-    told = guild("demo", env={**temporary, "PATH": temporary["TMPDIR"]})
-    assert told.code == 1
-    assert "needs git, which is not installed" in told.err
-    assert "guild demo --office" in told.err
+def test_a_demo_without_git_suggests_another_demo(guild: Guild, demo_environment: dict[str, str]) -> None:
+    result = guild("demo", env={**demo_environment, "PATH": demo_environment["TMPDIR"]})
+    assert result.code == 1
+    assert "needs git, which is not installed" in result.err
+    assert "guild demo --office" in result.err
 
 
 @pytest.mark.req("X-10")
-def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> None:
-    told = guild("demo", "--office", env=temporary, timeout=200)
-    assert told.code == 0, told
+def test_the_office_demo_delegates_its_work(guild: Guild, demo_environment: dict[str, str]) -> None:
+    result = guild("demo", "--office", env=demo_environment, timeout=200)
+    assert result.code == 0, result
     for line in (
         "Everything is real but the model",
         "[reader 3] → sandbox_read_text sandbox=inbox path=grace.txt",
@@ -125,16 +125,16 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
         "2 passed, 0 failed",
         "That was it",
     ):
-        assert line in told.out, (line, told.out)
-    assert not any(_lives(pid) for pid in _halls(told.out))
-    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+        assert line in result.out, (line, result.out)
+    assert not any(_is_alive(pid) for pid in _find_halls(result.out))
+    assert list(Path(demo_environment["TMPDIR"]).iterdir()) == []
 
 
 @pytest.mark.req("WKR-24", "WKR-28", "X-10")
-def test_a_guild_works_in_a_repository(guild: Guild, temporary: dict[str, str]) -> None:
+def test_the_guild_demo_works_in_a_repository(guild: Guild, demo_environment: dict[str, str]) -> None:
     own = {"GUILDHALL_MODEL": "nobody:nothing", "GIT_DIR": "/nowhere", "GIT_CONFIG_COUNT": "x"}
-    told = guild("demo", "--guild", env={**temporary, **own}, timeout=200)
-    assert told.code == 0, told
+    result = guild("demo", "--guild", env={**demo_environment, **own}, timeout=200)
+    assert result.code == 0, result
     for line in (
         "Everything is real but the model",
         "is blocked: A discount in the cart (coder).",
@@ -151,22 +151,22 @@ def test_a_guild_works_in_a_repository(guild: Guild, temporary: dict[str, str]) 
         " export function total(prices = []) {",
         "That was it",
     ):
-        assert line in told.out, (line, told.out)
-    assert not any(_lives(pid) for pid in _halls(told.out))
-    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+        assert line in result.out, (line, result.out)
+    assert not any(_is_alive(pid) for pid in _find_halls(result.out))
+    assert list(Path(demo_environment["TMPDIR"]).iterdir()) == []
 
 
-def test_there_is_one_story_at_a_time(guild: Guild, temporary: dict[str, str]) -> None:
+def test_two_demos_cannot_be_selected(guild: Guild, demo_environment: dict[str, str]) -> None:
     for words in (("--guild", "--office"), ("--guild", "--runtime", "claude")):
-        assert guild("demo", *words, env=temporary).code == 2
+        assert guild("demo", *words, env=demo_environment).code == 2
 
 
-def _halls(told: str) -> set[int]:
-    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|(?:process|pid) (\d+)", told) for pid in pid if pid}
+def _find_halls(output: str) -> set[int]:
+    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|(?:process|pid) (\d+)", output) for pid in pid if pid}
 
 
-def _lives(pid: int) -> bool:
-    """Whether it is there and does something: whoever collects the dead may not have come by yet."""
+def _is_alive(pid: int) -> bool:
+    """Return True if the process runs. A zombie does not count."""
     try:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a worker file promises, seen from outside: through the real command and its record."""
+"""Promises of a worker file, tested through the real command and its journal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 
-def frozen(guild: Guild, run: str) -> dict[str, Any]:
-    """What was assembled for a run: its first entry."""
+def read_assembly(guild: Guild, run: str) -> dict[str, Any]:
+    """Return the first journal entry of a run."""
     return journal(guild, run)[0]["data"]
 
 
-def run_of(guild: Guild, *words: str) -> str:
+def run_worker(guild: Guild, *words: str) -> str:
     ran = guild("run", *words, "--output", "json")
     assert ran.code == 0, ran
     return ran.json["run"]
@@ -34,7 +34,7 @@ def run_of(guild: Guild, *words: str) -> str:
         ("scribe.j2", "Do {{ 1 + 1 }} things. {% include 'tone.md' %}", "Do 2 things. Be kind."),
     ],
 )
-def test_instructions_are_taken_as_they_are_or_rendered(
+def test_instructions_are_plain_text_or_a_template(
     guild: Guild, project: Path, name: str, text: str, shown: str
 ) -> None:
     (project / "prompts").mkdir()
@@ -42,7 +42,7 @@ def test_instructions_are_taken_as_they_are_or_rendered(
     (project / "prompts" / "tone.md").write_text("Be kind.")
     put_worker(project, instructions=None)
     put_script(project, DONE)
-    assert frozen(guild, run_of(guild, "scribe", "go"))["system_prompt"].strip() == shown
+    assert read_assembly(guild, run_worker(guild, "scribe", "go"))["system_prompt"].strip() == shown
 
 
 @pytest.mark.req("DO-2")
@@ -69,7 +69,9 @@ def test_no_path_leads_out_of_a_sandbox(guild: Guild, project: Path) -> None:
     writes = [{"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": way, "content": "x"}} for way in ways]
     put_worker(project, tool_rules=None)
     put_script(project, {"calls": reads}, {"calls": writes}, DONE)
-    results = [e["data"]["result"] for e in journal(guild, run_of(guild, "scribe", "go")) if e["kind"] == "tool_ended"]
+    results = [
+        e["data"]["result"] for e in journal(guild, run_worker(guild, "scribe", "go")) if e["kind"] == "tool_ended"
+    ]
     assert len(results) == 2 * len(ways)
     assert all("canary" not in str(result) for result in results)
     assert all(result["is_error"] for result in results[: len(ways)])
@@ -85,16 +87,16 @@ def test_no_path_leads_out_of_a_sandbox(guild: Guild, project: Path) -> None:
 
 @pytest.mark.req("DO-13")
 @pytest.mark.parametrize("name", ["fs.write", "sandbox.write", "sandbox_write_text"])
-def test_a_rule_is_about_a_capability_or_a_tool(guild: Guild, project: Path, name: str) -> None:
+def test_a_rule_names_a_capability_or_a_tool(guild: Guild, project: Path, name: str) -> None:
     put_worker(project, tool_rules={name: {"allowed": False}})
     put_script(project, WRITE, DONE)
-    entries = journal(guild, run_of(guild, "scribe", "go"))
+    entries = journal(guild, run_worker(guild, "scribe", "go"))
     assert [e["data"]["tool"] for e in entries if e["kind"] == "tool_refused"] == ["sandbox_write_text"]
     assert not (project / "notes" / "a.md").exists()
 
 
 @pytest.mark.req("DO-13")
-def test_a_rule_that_means_nothing_is_an_error(guild: Guild, project: Path) -> None:
+def test_a_rule_with_an_unknown_name_is_an_error(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={"fs.wirte": {"allowed": False}})
     put_script(project, DONE)
     ran = guild("run", "scribe", "go")
@@ -104,16 +106,16 @@ def test_a_rule_that_means_nothing_is_an_error(guild: Guild, project: Path) -> N
 
 
 @pytest.mark.req("DO-14", "DO-9")
-def test_the_life_of_a_worker(guild: Guild, project: Path) -> None:
+def test_a_worker_goes_from_draft_to_retired(guild: Guild, project: Path) -> None:
     file = put_worker(project, status="draft", tool_rules=None)
     put_script(project, DONE)
-    assert guild("run", "scribe", "go").code == 0  # a draft is reached by its name
+    assert guild("run", "scribe", "go").code == 0  # a draft can be run by its name
     assert guild("worker", "set", "scribe", "active").code == 0
     assert guild("worker", "lock", "scribe").code == 0
-    assert guild("run", "scribe", "go").code == 0  # a locked one runs
-    assert guild("worker", "set", "scribe", "retired").code == 4  # and is not changed
+    assert guild("run", "scribe", "go").code == 0  # a locked worker runs
+    assert guild("worker", "set", "scribe", "retired").code == 4  # but cannot be changed
     text = file.read_text()
-    file.write_text(text.replace("Write what", "Do what"))
+    file.write_text(text.replace("Write the", "Do the"))
     changed = guild("run", "scribe", "go")
     assert (changed.code, "locked" in changed.err) == (4, True)
     file.write_text(text)
@@ -124,11 +126,11 @@ def test_the_life_of_a_worker(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.req("WKR-4", "WKR-17")
-def test_who_a_worker_is_stays_and_what_it_declares_needs_no_leave(guild: Guild, project: Path) -> None:
+def test_the_identity_of_a_worker_is_stable_and_declared_tools_need_no_approval(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, DONE)
-    runs = [run_of(guild, "scribe", "go") for _ in range(2)]
-    first, second = (frozen(guild, run) for run in runs)
+    runs = [run_worker(guild, "scribe", "go") for _ in range(2)]
+    first, second = (read_assembly(guild, run) for run in runs)
     assert first["hash"] == second["hash"]
     assert first["worker"] == second["worker"]
     assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}

@@ -1,4 +1,4 @@
-"""Hostile input at every boundary: every tool and every command there is, taken from the live tables."""
+"""Hostile input at every boundary: every tool and every command of the live tables."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-class Open:
-    """A ledger that lets everything through and keeps nothing."""
+class OpenLedger:
+    """A ledger that approves everything and records nothing."""
 
     def find_result(self, call: ToolCall) -> ToolResult | None:
         return None
@@ -120,7 +120,7 @@ class Open:
 
 @dataclass
 class Scene:
-    """A folder to work in, and one beside it that must stay as it is."""
+    """A working folder, and a folder beside it that must not change."""
 
     inside: Path
     outside: Path
@@ -139,7 +139,7 @@ class Scene:
         tools = (*BASE_TOOLS, *sandbox_tools(view), *built_in_tools(BUILT_IN, environment))
         return tools, environment
 
-    def untouched(self) -> str:
+    def outside_fingerprint(self) -> str:
         return fingerprint(
             [
                 [str(file), file.lstat().st_mode, file.read_bytes().hex() if file.is_file() else ""]
@@ -165,11 +165,11 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
-    """Every parameter in turn with every hostile value; then arguments that are wrong as a whole."""
+    """Yield arguments with each parameter replaced by each hostile value, and then invalid arguments."""
     properties: dict[str, Any] = dict(tool.input_schema.get("properties", {}))
     good = {name: GOOD[name] for name in properties if name in GOOD}
     required = list(tool.input_schema.get("required", []))
-    assert all(name in good for name in required), f"{tool.name}: say under GOOD what is right for {required}"
+    assert all(name in good for name in required), f"{tool.name}: GOOD lacks a valid value for {required}"
     for name in properties:
         for value in [*WRONG, *(text.replace("OUTSIDE", str(outside)) for text in TEXTS)]:
             yield {**good, name: value}
@@ -179,14 +179,14 @@ def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
 @pytest.mark.req("DO-4")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", TOOLS)
-def test_hostile_arguments_give_results_and_nothing_else(scene: Scene, name: str) -> None:
+def test_hostile_arguments_get_results_without_effects(scene: Scene, name: str) -> None:
     tools, environment = scene.tools()
     tool = next(tool for tool in tools if tool.name == name)
-    before = scene.untouched()
+    before = scene.outside_fingerprint()
 
     async def attack() -> list[ToolResult]:
         executor = Executor(tools, environment, refuse_run_tool)
-        gate = Gate(tools, (), "ask", Open(), executor)
+        gate = Gate(tools, (), "ask", OpenLedger(), executor)
         try:
             calls = [
                 ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(attacks(tool, scene.outside))
@@ -201,12 +201,12 @@ def test_hostile_arguments_give_results_and_nothing_else(scene: Scene, name: str
         assert isinstance(result, ToolResult)
         assert "SECRET" not in result.text
         json.dumps(result.as_dict()).encode()
-        result.text.encode()  # whatever was sent in, what comes out can be written
+        result.text.encode()  # the output is always valid UTF-8
         assert "Traceback" not in result.text
-    assert scene.untouched() == before
+    assert scene.outside_fingerprint() == before
 
 
-def test_every_tool_that_there_is_was_attacked(scene: Scene) -> None:
+def test_every_tool_is_attacked(scene: Scene) -> None:
     tools, _ = scene.tools()
     assert sorted(tool.name for tool in tools) == sorted(TOOLS)
 
@@ -226,7 +226,7 @@ WORDS = [
     "--json=5",
     "\0",
     "a\0b",
-    "\udcff\udcfe",  # what Python makes of bytes that are not UTF-8
+    "\udcff\udcfe",  # how Python decodes bytes that are not UTF-8
     "\x1b[2J\u202e",
     "x" * 100_000,
     "../../../../etc/passwd",
@@ -241,14 +241,14 @@ WORDS = [
     "%s%n{0}",
     "🂡" * 50,
 ]
-LONE = {"demo"}  # a demo is a whole show: it is started with a wrong word only
+SLOW_COMMANDS = {"demo"}  # a demo takes long, so it is started with invalid words only
 
 
-def commanded(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(words)
-    except SystemExit as leaving:
-        code = leaving.code
+    except SystemExit as error:
+        code = error.code
     out, err = capsys.readouterr()
     assert code in EXIT_CODES, (words, code)
     assert "Traceback" not in out + err, (words, err)
@@ -269,34 +269,36 @@ def test_hostile_words_end_with_a_documented_code(
     put_script(project, DONE)
     for word in WORDS:
         words = [*command.split(), word]
-        if command in LONE and word in ("", "-", "--"):
+        if command in SLOW_COMMANDS and word in ("", "-", "--"):
             continue
-        commanded(words, capsys)
+        run_command(words, capsys)
         if command in ("answer", "run", "worker show", "log"):
-            commanded([*words, word], capsys)
-            commanded([*command.split(), "scribe", word, "--model", word], capsys)
-            commanded([*command.split(), "a-2222222222", "no", "--note", word], capsys)
+            run_command([*words, word], capsys)
+            run_command([*command.split(), "scribe", word, "--model", word], capsys)
+            run_command([*command.split(), "a-2222222222", "no", "--note", word], capsys)
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_hostile_commands_are_told(project: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
+def test_hostile_commands_are_reported(project: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
     for words in ([word], [word, word], ["help", word], ["worker", word]):
-        commanded(words, capsys)
+        run_command(words, capsys)
 
 
 @pytest.mark.parametrize("option", ["--budget", "--max-turns"])
 @pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e999", "9" * 5000, "٣", "1_000", "0x10", "two"])
-def test_hostile_numbers_are_told(project: Path, capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+def test_hostile_numbers_are_reported(
+    project: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
     put_worker(project)
     put_script(project, DONE)
-    commanded(["run", "scribe", "go", f"{option}={value}"], capsys)
-    commanded(["resume", "r-2222222222", option, value], capsys)
+    run_command(["run", "scribe", "go", f"{option}={value}"], capsys)
+    run_command(["resume", "r-2222222222", option, value], capsys)
 
 
 # The environment
 
 
-def ended_well(guild: Guild, *words: str, env: dict[str, str] | None = None, codes: set[int] | None = None) -> str:
+def run_guild(guild: Guild, *words: str, env: dict[str, str] | None = None, codes: set[int] | None = None) -> str:
     ran = guild(*words, env=env)
     assert ran.code in EXIT_CODES, ran
     assert codes is None or ran.code in codes, ran
@@ -309,7 +311,7 @@ def ended_well(guild: Guild, *words: str, env: dict[str, str] | None = None, cod
 @pytest.mark.parametrize(
     "kind", ["a file", "below a file", "a link to itself", "read-only", "too long", "a device", "not a database"]
 )
-def test_a_home_that_cannot_be_one_is_told(
+def test_an_unusable_home_is_reported(
     guild: Guild, project: Path, tmp_path: Path, words: tuple[str, ...], kind: str
 ) -> None:
     put_worker(project)
@@ -328,23 +330,23 @@ def test_a_home_that_cannot_be_one_is_told(
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "hall.db").write_bytes(b"something else" * 100)
-    said = ended_well(guild, *words, env={"GUILDHALL_HOME": str(homes[kind])}, codes={1, 2, 7})
-    assert "GUILDHALL_HOME" in said or str(homes[kind])[:40] in said
+    output = run_guild(guild, *words, env={"GUILDHALL_HOME": str(homes[kind])}, codes={1, 2, 7})
+    assert "GUILDHALL_HOME" in output or str(homes[kind])[:40] in output
 
 
 @pytest.mark.parametrize("home", ["relative/home", ".", "~/home", ""])
-def test_a_home_may_be_written_in_short(guild: Guild, project: Path, home: str) -> None:
+def test_a_home_can_be_a_relative_path(guild: Guild, project: Path, home: str) -> None:
     put_worker(project)
     put_script(project, DONE)
-    ended_well(guild, "run", "scribe", "go", env={"GUILDHALL_HOME": home}, codes={0, 2, 7})
+    run_guild(guild, "run", "scribe", "go", env={"GUILDHALL_HOME": home}, codes={0, 2, 7})
 
 
 @pytest.mark.parametrize(
     "model", ["nonsense", ":", "script:", "script:/dev/zero", "replay:", "replay:r-2222222222", "a:b"]
 )
-def test_a_model_that_cannot_be_one_is_told(guild: Guild, project: Path, model: str) -> None:
+def test_an_invalid_model_is_reported(guild: Guild, project: Path, model: str) -> None:
     put_worker(project)
-    ended_well(guild, "run", "scribe", "go", env={"GUILDHALL_MODEL": model}, codes={2, 3})
+    run_guild(guild, "run", "scribe", "go", env={"GUILDHALL_MODEL": model}, codes={2, 3})
 
 
 CONFIGS = [
@@ -373,19 +375,19 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("text", CONFIGS)
-def test_hostile_settings_are_told_with_their_place(guild: Guild, project: Path, home: Home, text: str) -> None:
+def test_hostile_settings_are_reported_with_their_file(guild: Guild, project: Path, home: Home, text: str) -> None:
     put_worker(project)
     put_script(project, DONE)
     home.path.mkdir()
     home.settings.write_bytes(text.encode("utf-8", "surrogatepass"))
-    said = ended_well(guild, "run", "scribe", "go", codes={2, 7})
-    assert "config.yaml" in said
-    ended_well(guild, "doctor")
-    ended_well(guild, "ls")
+    output = run_guild(guild, "run", "scribe", "go", codes={2, 7})
+    assert "config.yaml" in output
+    run_guild(guild, "doctor")
+    run_guild(guild, "ls")
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "loop", "device"])
-def test_settings_that_are_no_file_are_told(guild: Guild, project: Path, home: Home, kind: str) -> None:
+def test_settings_that_are_not_a_file_are_reported(guild: Guild, project: Path, home: Home, kind: str) -> None:
     put_worker(project)
     put_script(project, DONE)
     home.path.mkdir()
@@ -397,4 +399,4 @@ def test_settings_that_are_no_file_are_told(guild: Guild, project: Path, home: H
         home.settings.symlink_to(home.settings)
     else:
         home.settings.symlink_to("/dev/zero")
-    ended_well(guild, "run", "scribe", "go", codes={2, 7} if kind != "loop" else None)
+    run_guild(guild, "run", "scribe", "go", codes={2, 7} if kind != "loop" else None)

@@ -1,4 +1,4 @@
-"""Workers as Python objects: loaded, run, awaited, streamed, asked, answered, resumed."""
+"""The Python library: load, run, await, stream, answer and resume workers."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def scribe(project: Path) -> Worker:
-    """A worker that writes one file and asks first."""
+    """Return a worker that writes one file after an approval."""
     put_worker(project)
     put_script(project, {**WRITE, "say": "I write."}, {"say": "all done", "usage": {"input": 200, "output": 20}})
     return Worker.load("scribe")
 
 
-def test_what_the_library_offers() -> None:
+def test_every_public_name_exists() -> None:
     for name in guildhall.__all__:
         assert getattr(guildhall, name) is not None
 
 
-def test_importing_it_imports_nothing_heavy() -> None:
+def test_importing_the_library_imports_nothing_heavy() -> None:
     heavy = ["pydantic_ai", "sqlalchemy", "ruamel", "httpx2", "starlette", "jinja2", "jsonschema", "genai_prices"]
     code = f"import sys, guildhall; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
@@ -79,21 +79,21 @@ def test_a_run_returns_output_messages_usage_and_cost(scribe: Worker, project: P
 
 
 @pytest.mark.req("DO-12")
-def test_the_same_awaited(scribe: Worker) -> None:
+def test_a_run_can_be_awaited(scribe: Worker) -> None:
     assert asyncio.run(scribe.arun("write it", mode="approve_all")).output == "all done"
 
 
 @pytest.mark.req("MTG-15")
-def test_events_come_as_they_happen(scribe: Worker) -> None:
-    async def heard() -> list[Event]:
+def test_events_are_streamed(scribe: Worker) -> None:
+    async def collect_events() -> list[Event]:
         return [event async for event in scribe.stream("write it", mode="approve_all")]
 
-    events = asyncio.run(heard())
+    events = asyncio.run(collect_events())
     types = [event.type for event in events]
     assert types[0] == "run_started"
     assert types[-1] == "run_ended"
-    told = [kind for index, kind in enumerate(types[1:-1], 1) if kind != types[index - 1]]
-    assert told == ["text_delta", "turn_end", "tool_use", "tool_result", "text_delta", "turn_end"]
+    kinds = [kind for index, kind in enumerate(types[1:-1], 1) if kind != types[index - 1]]
+    assert kinds == ["text_delta", "turn_end", "tool_use", "tool_result", "text_delta", "turn_end"]
     use = next(event.data for event in events if event.type == "tool_use")
     result = next(event.data for event in events if event.type == "tool_result")
     assert use["id"] == result["id"]
@@ -105,10 +105,10 @@ def test_events_come_as_they_happen(scribe: Worker) -> None:
 def test_a_failure_is_an_event_and_a_result(scribe: Worker, project: Path) -> None:
     put_script(project, {"fail": 400})
 
-    async def heard() -> list[Event]:
+    async def collect_events() -> list[Event]:
         return [event async for event in scribe.stream("write it")]
 
-    events = asyncio.run(heard())
+    events = asyncio.run(collect_events())
     assert [event.type for event in events] == ["run_started", "error", "run_ended"]
     assert events[1].data["code"] == "model_failed"
     result = scribe.run("write it")
@@ -119,7 +119,7 @@ def test_a_failure_is_an_event_and_a_result(scribe: Worker, project: Path) -> No
 
 
 def test_leaving_the_stream_pauses_the_run(scribe: Worker) -> None:
-    async def look() -> str:
+    async def read_run_id() -> str:
         stream = scribe.stream("write it", mode="approve_all")
         try:
             async for event in stream:
@@ -128,19 +128,19 @@ def test_leaving_the_stream_pauses_the_run(scribe: Worker) -> None:
             await stream.aclose()
         raise AssertionError
 
-    run = asyncio.run(look())
+    run = asyncio.run(read_run_id())
     assert asyncio.run(scribe.result(run)).status == "paused"
     assert scribe.resume(run).output == "all done"
 
 
 @pytest.mark.req("DO-6")
-@pytest.mark.parametrize("said", ["yes", "always", True, Answer(choice="yes", note="fine")])
-def test_an_approver_says_yes(scribe: Worker, project: Path, said: Any) -> None:
+@pytest.mark.parametrize("answer", ["yes", "always", True, Answer(choice="yes", note="fine")])
+def test_an_approver_can_approve(scribe: Worker, project: Path, answer: Any) -> None:
     seen: list[Mapping[str, Any]] = []
 
     def approver(ask: Mapping[str, Any]) -> Any:
         seen.append(ask)
-        return said
+        return answer
 
     assert scribe.run("write it", approver=approver).output == "all done"
     assert [ask["kind"] for ask in seen] == ["approval"]
@@ -148,27 +148,27 @@ def test_an_approver_says_yes(scribe: Worker, project: Path, said: Any) -> None:
     assert (project / "notes" / "a.md").exists()
 
 
-@pytest.mark.parametrize("said", ["no", False, Answer(choice="no", note="not today")])
-def test_an_approver_says_no_and_may_take_its_time(scribe: Worker, project: Path, said: Any) -> None:
+@pytest.mark.parametrize("answer", ["no", False, Answer(choice="no", note="not today")])
+def test_an_approver_can_deny_and_be_asynchronous(scribe: Worker, project: Path, answer: Any) -> None:
     async def approver(ask: Mapping[str, Any]) -> Any:
         await asyncio.sleep(0.1)
-        return said
+        return answer
 
     result = scribe.run("write it", approver=approver)
     assert result.output == "all done"
     assert result.messages[3]["is_error"] is True
     assert "The user denied this call." in result.messages[3]["content"]
-    assert ("not today" in result.messages[3]["content"]) == isinstance(said, Answer)
+    assert ("not today" in result.messages[3]["content"]) == isinstance(answer, Answer)
     assert not (project / "notes" / "a.md").exists()
 
 
-@pytest.mark.parametrize("said", ["perhaps", None, 5, Answer(choice="maybe"), Answer(choice="no", note="\ud800")])
-def test_an_approver_that_says_nonsense_pauses_the_run(scribe: Worker, project: Path, said: Any) -> None:
+@pytest.mark.parametrize("answer", ["perhaps", None, 5, Answer(choice="maybe"), Answer(choice="no", note="\ud800")])
+def test_an_invalid_answer_of_an_approver_pauses_the_run(scribe: Worker, project: Path, answer: Any) -> None:
     runs: list[str] = []
 
     def approver(ask: Mapping[str, Any]) -> Any:
         runs.append(ask["run"])
-        return said
+        return answer
 
     with pytest.raises(UsageError):
         scribe.run("write it", approver=approver)
@@ -177,7 +177,7 @@ def test_an_approver_that_says_nonsense_pauses_the_run(scribe: Worker, project: 
     assert (project / "notes" / "a.md").exists()
 
 
-def test_an_approver_that_breaks_is_heard(scribe: Worker) -> None:
+def test_an_exception_of_an_approver_is_raised(scribe: Worker) -> None:
     def approver(ask: Mapping[str, Any]) -> str:
         raise ZeroDivisionError("oh")
 
@@ -186,7 +186,7 @@ def test_an_approver_that_breaks_is_heard(scribe: Worker) -> None:
 
 
 @pytest.mark.req("X-5")
-def test_without_an_approver_it_waits_and_is_answered_later(scribe: Worker, project: Path) -> None:
+def test_a_run_without_an_approver_waits_and_is_answered_later(scribe: Worker, project: Path) -> None:
     waiting = scribe.run("write it")
     assert waiting.status == "waiting"
     assert [ask["status"] for ask in waiting.asks] == ["open"]
@@ -231,7 +231,7 @@ def test_the_model_is_an_argument(project: Path) -> None:
 
 
 @pytest.mark.req("WKR-6", "DO-12")
-def test_a_toolbox_is_a_python_object(project: Path) -> None:
+def test_a_toolbox_object_provides_tools(project: Path) -> None:
     sent: list[tuple[str, int]] = []
 
     @tool(capabilities={"net"})
@@ -269,7 +269,7 @@ def test_a_toolbox_is_a_python_object(project: Path) -> None:
 
 
 @pytest.mark.req("WKR-13")
-def test_a_toolbox_that_is_not_handed_over_is_named(project: Path) -> None:
+def test_a_missing_toolbox_object_is_reported(project: Path) -> None:
     put_worker(project, toolboxes=["mail"])
     put_script(project, DONE)
     with pytest.raises(ToolUnavailable, match="unknown toolbox 'mail'"):
@@ -279,7 +279,7 @@ def test_a_toolbox_that_is_not_handed_over_is_named(project: Path) -> None:
     assert raised.value.hint == "Did you mean 'male'?"
 
 
-def test_two_tools_of_one_name_are_refused(project: Path) -> None:
+def test_two_tools_with_the_same_name_are_refused(project: Path) -> None:
     @tool
     def record_decision() -> str:
         """Another one."""
@@ -291,7 +291,7 @@ def test_two_tools_of_one_name_are_refused(project: Path) -> None:
         Worker.load("scribe", toolboxes=[Toolbox("mail", record_decision)]).run("go")
 
 
-def test_a_tool_cannot_take_the_place_of_the_result(project: Path) -> None:
+def test_a_tool_cannot_be_named_final_result(project: Path) -> None:
     @tool
     def final_result() -> str:
         """Not the result."""
@@ -304,10 +304,10 @@ def test_a_tool_cannot_take_the_place_of_the_result(project: Path) -> None:
         Worker.load("scribe", toolboxes=[Toolbox("mail", final_result)]).run("go")
 
 
-# What goes wrong
+# Errors
 
 
-def test_a_blocking_call_inside_a_running_loop_says_what_to_await(scribe: Worker) -> None:
+def test_a_blocking_call_inside_a_running_loop_is_refused(scribe: Worker) -> None:
     async def inside() -> None:
         for verb in (scribe.run, scribe.resume):
             with pytest.raises(UsageError, match="block a running event loop"):
@@ -319,7 +319,7 @@ def test_a_blocking_call_inside_a_running_loop_says_what_to_await(scribe: Worker
 
 
 @pytest.mark.parametrize("input", [None, 5, b"bytes", "\ud800", "a\0b"])
-def test_an_input_that_is_no_text_is_refused(scribe: Worker, input: Any) -> None:
+def test_an_input_that_is_not_text_is_refused(scribe: Worker, input: Any) -> None:
     with pytest.raises(UsageError, match="invalid input: not text"):
         scribe.run(input)
 
@@ -336,20 +336,20 @@ def test_an_input_that_is_no_text_is_refused(scribe: Worker, input: Any) -> None
         ("nowhere/scribe.yaml", NotFound),
     ],
 )
-def test_loading_finds_it_or_says_why_not(scribe: Worker, name: str, error: type[GuildError]) -> None:
+def test_loading_an_unknown_worker_fails(scribe: Worker, name: str, error: type[GuildError]) -> None:
     with pytest.raises(error):
         Worker.load(name)
 
 
 @pytest.mark.req("DO-1")
-def test_loading_a_wrong_file_names_the_line(scribe: Worker, project: Path) -> None:
+def test_loading_an_invalid_file_reports_the_line(scribe: Worker, project: Path) -> None:
     (project / "workers" / "scribe.yaml").write_text("name: scribe\ninstructions: x\ntoolz: []\n")
     with pytest.raises(InvalidFile, match="toolz") as raised:
         Worker.load("scribe")
     assert (raised.value.where or "").endswith("scribe.yaml:3")
 
 
-def test_a_worker_by_its_file_from_elsewhere(scribe: Worker, project: Path, tmp_path: Path) -> None:
+def test_a_worker_can_be_loaded_by_file_with_another_home(scribe: Worker, project: Path, tmp_path: Path) -> None:
     other = tmp_path / "other home"
     worker = Worker.load(project / "workers" / "scribe.yaml", cwd=project, home=other)
     assert worker.run("go", mode="strict").is_completed
@@ -357,7 +357,7 @@ def test_a_worker_by_its_file_from_elsewhere(scribe: Worker, project: Path, tmp_
     assert worker.definition()["name"] == "scribe"
 
 
-def test_runs_side_by_side_in_one_program_share_a_hall(scribe: Worker) -> None:
+def test_parallel_runs_of_a_program_share_a_hall(scribe: Worker) -> None:
     async def both() -> list[str]:
         results = await asyncio.gather(*(scribe.arun(text, mode="strict") for text in ("one", "two", "three")))
         return [result.status for result in results]
@@ -365,7 +365,7 @@ def test_runs_side_by_side_in_one_program_share_a_hall(scribe: Worker) -> None:
     assert asyncio.run(both()) == ["completed"] * 3
 
 
-def test_another_event_loop_of_this_program_is_told(scribe: Worker) -> None:
+def test_a_second_event_loop_of_a_program_is_refused(scribe: Worker) -> None:
     async def inside() -> None:
         stream = scribe.stream("one", mode="approve_all")
         async for _ in stream:
@@ -378,12 +378,12 @@ def test_another_event_loop_of_this_program_is_told(scribe: Worker) -> None:
     assert scribe.run("three", mode="strict").is_completed
 
 
-def test_one_after_another_shares_nothing(scribe: Worker, project: Path) -> None:
+def test_consecutive_runs_share_no_approval(scribe: Worker, project: Path) -> None:
     put_script(project, WRITE, OTHER, DONE)
     first = scribe.run("one", approver=lambda ask: "always")
     second = scribe.run("two")
     assert first.is_completed
-    assert second.status == "waiting"  # what was allowed for a session was allowed for that run
+    assert second.status == "waiting"  # `always` applies to one run
 
 
 # Typed results, and code that must be trusted
@@ -403,7 +403,7 @@ class Plain:
     score: int
 
 
-def judged(project: Path, output: Any) -> RunResult:
+def run_with_output(project: Path, output: Any) -> RunResult:
     (project / "report.json").write_text('{"type": "object"}')
     put_worker(project, output_schema_ref="report.json", sandboxes=None, tool_rules=None)
     put_script(project, {"output": output})
@@ -411,28 +411,28 @@ def judged(project: Path, output: Any) -> RunResult:
 
 
 @pytest.mark.req("DO-10", "DO-11")
-def test_a_result_is_typed(project: Path) -> None:
-    result = judged(project, {"score": 7, "on": "2026-02-03"})
-    assert result.output == {"score": 7, "on": "2026-02-03"}, "plain JSON, unless another type is asked for"
+def test_an_output_can_be_converted_to_a_type(project: Path) -> None:
+    result = run_with_output(project, {"score": 7, "on": "2026-02-03"})
+    assert result.output == {"score": 7, "on": "2026-02-03"}, "plain JSON by default"
     assert result.output_as(Report) == Report(score=7, on=date(2026, 2, 3))
     assert result.output_as(Plain) == Plain(7)
     assert result.output_as(Typed)["score"] == 7
     assert result.output_as(dict[str, Any]) == result.output
 
 
-def test_a_result_that_does_not_fit_is_told(project: Path) -> None:
+def test_an_output_that_does_not_match_the_type_is_reported(project: Path) -> None:
     with pytest.raises(UsageError, match="is not a valid Report: score: Input should be a valid integer"):
-        judged(project, {"score": "many"}).output_as(Report)
+        run_with_output(project, {"score": "many"}).output_as(Report)
 
 
-def test_no_result_has_no_type(scribe: Worker) -> None:
+def test_a_missing_output_cannot_be_converted(scribe: Worker) -> None:
     waiting = scribe.run("write it")
     with pytest.raises(Conflict, match="is waiting and has no output"):
         waiting.output_as(Report)
 
 
 @pytest.mark.req("X-18")
-def test_a_program_cannot_run_what_is_not_trusted(project: Path) -> None:
+def test_a_program_cannot_run_untrusted_code(project: Path) -> None:
     (project / "toolboxes").mkdir()
     (project / "toolboxes" / "mail.py").write_text("1 / 0\n")
     put_worker(project, toolboxes=["mail"], sandboxes=None, tool_rules=None)
@@ -440,7 +440,7 @@ def test_a_program_cannot_run_what_is_not_trusted(project: Path) -> None:
     with pytest.raises(NotTrusted, match=r"toolboxes/mail\.py \(not trusted yet\)"):
         Worker.load("scribe").run("go")
     mail = Toolbox("mail", tool(name="hello")(_hello))
-    assert Worker.load("scribe", toolboxes=[mail]).run("go").is_completed, "an object of the program's own is no file"
+    assert Worker.load("scribe", toolboxes=[mail]).run("go").is_completed, "a toolbox object needs no trust"
 
 
 def _hello() -> str:
@@ -457,7 +457,7 @@ def test_a_worker_delegates_without_its_model(project: Path) -> None:
     boss = Worker.load("boss")
     result = boss.delegate_to("hand", "write one")
     assert (result.status, result.output) == ("completed", "one is written")
-    assert result.usage.turns == 2  # of the other one alone
+    assert result.usage.turns == 2  # of the called worker only
     assert list_notes(project) == ["a.md"]
     again = asyncio.run(boss.adelegate_to(Worker.load("hand"), {"write": ["one"]}))
     assert again.output == "one is written"
@@ -465,7 +465,7 @@ def test_a_worker_delegates_without_its_model(project: Path) -> None:
 
 
 @pytest.mark.req("DO-12")
-def test_what_is_delegated_may_be_an_object_and_come_back_as_one(project: Path) -> None:
+def test_a_delegation_accepts_and_returns_an_object(project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand", output_schema_ref="schema.json")
     (project / "schema.json").write_text('{"type": "object", "properties": {"sum": {"type": "integer"}}}')
@@ -474,7 +474,7 @@ def test_what_is_delegated_may_be_an_object_and_come_back_as_one(project: Path) 
 
 
 @pytest.mark.req("DO-12", "DO-6")
-def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
+def test_a_delegated_run_can_ask(project: Path) -> None:
     put_tree(project, asking=True)
     boss = Worker.load("boss")
     waiting = boss.delegate_to("hand", "write one")
@@ -494,7 +494,7 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "name", "code", "said"),
+    ("allowed", "name", "code", "message"),
     [
         (["hand"], "hnad", "runtime_failed", "calling 'hnad' is not allowed"),
         (["gone"], "gone", "runtime_failed", "unknown worker 'gone'"),
@@ -502,14 +502,14 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
     ],
 )
 def test_a_delegation_that_is_not_permitted_is_a_result(
-    project: Path, allowed: list[str], name: str, code: str, said: str
+    project: Path, allowed: list[str], name: str, code: str, message: str
 ) -> None:
     put_tree(project, allow_workers=allowed)
     result = Worker.load("boss").delegate_to(name, "write one")
     assert (result.status, result.output) == ("failed", None)
     assert result.error is not None
     assert result.error["code"] == code
-    assert said in result.error["message"]
+    assert message in result.error["message"]
     assert not (project / "notes").exists()
 
 
@@ -522,7 +522,7 @@ def test_a_delegation_that_fails_is_a_result(project: Path) -> None:
     assert "The worker hand did not finish" in result.error["message"]
 
 
-def test_a_loop_is_not_blocked_by_a_delegation(project: Path) -> None:
+def test_a_delegation_does_not_block_a_running_loop(project: Path) -> None:
     put_tree(project)
     boss = Worker.load("boss")
 
@@ -533,7 +533,7 @@ def test_a_loop_is_not_blocked_by_a_delegation(project: Path) -> None:
         asyncio.run(inside())
 
 
-def test_toolboxes_of_the_program_reach_the_workers_that_name_them(project: Path) -> None:
+def test_toolbox_objects_are_passed_to_called_workers(project: Path) -> None:
     heard: list[str] = []
 
     @tool(capabilities={"net"})
@@ -553,22 +553,22 @@ def test_toolboxes_of_the_program_reach_the_workers_that_name_them(project: Path
     assert result.usage.turns == 4
 
 
-def test_the_result_of_a_tree_is_that_of_its_top(project: Path) -> None:
+def test_the_result_of_a_delegation_is_that_of_the_root_run(project: Path) -> None:
     put_tree(project, asking=True)
     boss = Worker.load("boss")
-    said: list[str] = []
+    asking_runs: list[str] = []
 
     async def approver(ask: Mapping[str, Any]) -> bool:
-        said.append(ask["run"])
+        asking_runs.append(ask["run"])
         return True
 
     result = boss.run("go", approver=approver)
-    assert (result.output, len(set(said))) == ("both are written", 2)
+    assert (result.output, len(set(asking_runs))) == ("both are written", 2)
     assert result.usage.turns == 6
-    assert result.run not in said
+    assert result.run not in asking_runs
 
 
-# limits that are none
+# invalid limits
 
 
 @pytest.mark.parametrize(
@@ -587,7 +587,7 @@ def test_the_result_of_a_tree_is_that_of_its_top(project: Path) -> None:
         ("max_tokens", 1.5),
     ],
 )
-def test_what_is_no_limit_is_refused_and_nothing_is_on_record(scribe: Worker, name: str, value: Any) -> None:
+def test_an_invalid_limit_is_refused_and_starts_no_run(scribe: Worker, name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"^{name}: "):
         scribe.run("write it", **{name: value})
     hall = Hall(scribe.home, environ={}, readonly=True)

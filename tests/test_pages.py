@@ -1,4 +1,4 @@
-"""Every command and every output on the pages for newcomers is real."""
+"""Every command and every output in the README and the tutorial is real."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 NOT_EXECUTED = {
     "git clone REPOSITORY guildhall && cd guildhall": "needs the network",
     "make setup": "needs the network",
-    "make demo": "tests/test_demo.py plays both stories",
+    "make demo": "tests/test_demo.py runs both demos",
     "make test": "runs these tests",
-    "source .venv/bin/activate": "selects the environment that `make setup` has made",
+    "source .venv/bin/activate": "activates the environment of `make setup`",
 }
 REVIEW = """
 workers:
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def reader(guild_hall: GuildWithHall, tmp_path: Path) -> Generator[Reader]:
-    """A reader at home, with git set up."""
+    """Return a reader in a home directory with a git identity."""
     home = Path(os.environ["HOME"])
     (home / ".gitconfig").write_text("[user]\nname = Ada\nemail = ada@example.com\n")
     reader = Reader(home, tmp_path, reader_environment(guild_hall), skipped=NOT_EXECUTED)
@@ -55,11 +55,11 @@ def reader(guild_hall: GuildWithHall, tmp_path: Path) -> Generator[Reader]:
     reader.close()
 
 
-def test_the_tutorial_is_true(reader: Reader) -> None:
+def test_the_tutorial_works(reader: Reader) -> None:
     reader.follow(TUTORIAL)
 
 
-def test_the_first_look_in_the_readme_is_true(reader: Reader) -> None:
+def test_the_first_example_of_the_readme_works(reader: Reader) -> None:
     reader.follow(TUTORIAL, "1. Install")
     reader.follow(TUTORIAL, "2. Your first worker", languages=["yaml"])
     with ScriptedServer(reader.folder / "scripts" / "clerk.yaml") as server:
@@ -67,11 +67,11 @@ def test_the_first_look_in_the_readme_is_true(reader: Reader) -> None:
         reader.follow(README, "A 20-second look")
 
 
-def test_the_first_steps_in_the_readme_are_true(reader: Reader) -> None:
+def test_the_first_steps_of_the_readme_work(reader: Reader) -> None:
     reader.follow(README, "Try it from a fresh clone")
 
 
-def test_the_team_in_the_readme_is_true(reader: Reader, tmp_path: Path) -> None:
+def test_the_team_of_the_readme_works(reader: Reader, tmp_path: Path) -> None:
     reader.follow(TUTORIAL, "1. Install")
     reader.follow(TUTORIAL, "6. A team", languages=["python"])
     (tmp_path / "review.yaml").write_text(REVIEW)
@@ -87,7 +87,7 @@ def test_the_team_in_the_readme_is_true(reader: Reader, tmp_path: Path) -> None:
         reader.follow(README, "A team")
 
 
-def test_the_repository_in_the_readme_is_true(reader: Reader) -> None:
+def test_the_repository_of_the_readme_works(reader: Reader) -> None:
     reader.follow(TUTORIAL, "1. Install")
     reader.follow(TUTORIAL, "6. A team", languages=["python"])
     reader.follow(TUTORIAL, "8. A repository", languages=["yaml", "sh"])
@@ -129,14 +129,14 @@ def test_every_command_that_is_not_executed_is_on_a_page() -> None:
         ("console\n$ cat    # terminal 1", "terminal 1 is left running"),
     ],
 )
-def test_a_false_example_is_found(reader: Reader, tmp_path: Path, block: str, error: str) -> None:
+def test_a_wrong_example_fails(reader: Reader, tmp_path: Path, block: str, error: str) -> None:
     (tmp_path / "page.md").write_text(f"# Page\n\n```{block}\n```\n")
     with pytest.raises(AssertionError) as found:
         reader.follow(tmp_path / "page.md")
     assert error in str(found.value)
 
 
-def test_ids_and_amounts_of_a_page_stand_for_those_of_the_program(reader: Reader, tmp_path: Path) -> None:
+def test_ids_and_amounts_of_a_page_match_those_of_the_program(reader: Reader, tmp_path: Path) -> None:
     page = """
 ```yaml
 # notes/a.txt

@@ -1,4 +1,4 @@
-"""Requirements are data: marks are checked, results are kept, and the table says what is proved and what is not."""
+"""Requirements: marks are checked, outcomes are kept, and the table shows which requirements are proved."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import requirements
-from tests.conftest import bare
-from tests.requirements import Collector, Proof, age, read_record, table
+from tests.conftest import inner_pytest_environment
+from tests.requirements import Collector, Proof, describe_age, format_table, read_record
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "requirements.yaml"
@@ -26,11 +26,11 @@ from tests import requirements
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item):
     report = yield
-    requirements.note(item, report)
+    requirements.attach_ids(item, report)
     return report
 
 def pytest_runtest_setup(item):
-    for problem in requirements.problems(item):
+    for problem in requirements.find_problems(item):
         pytest.fail(problem, pytrace=False)
 
 def pytest_configure(config):
@@ -87,7 +87,7 @@ def run_tests(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", folder, *arguments, folder],
         cwd=folder,
-        env=bare(PYTHONPATH=str(ROOT)),
+        env=inner_pytest_environment(PYTHONPATH=str(ROOT)),
         capture_output=True,
         text=True,
     )
@@ -95,7 +95,7 @@ def run_tests(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]])
-def test_only_a_passing_test_proves_anything_also_from_another_process(tmp_path: Path, workers: list[str]):
+def test_only_a_passed_test_proves_a_requirement(tmp_path: Path, workers: list[str]):
     shown = run_tests(tmp_path, *workers)
     outcomes = {
         name.rpartition("::")[2]: kept["outcome"] for name, kept in read_record(tmp_path / ".requirements.json").items()
@@ -116,7 +116,7 @@ def test_only_a_passing_test_proves_anything_also_from_another_process(tmp_path:
     assert "@req takes ids and nothing else" in shown
 
 
-def test_a_run_of_some_tests_keeps_the_results_of_the_others(tmp_path: Path):
+def test_a_partial_run_keeps_the_outcomes_of_other_tests(tmp_path: Path):
     run_tests(tmp_path)
     before = read_record(tmp_path / ".requirements.json")
     run_tests(tmp_path, "-k", "test_passes")
@@ -125,7 +125,7 @@ def test_a_run_of_some_tests_keeps_the_results_of_the_others(tmp_path: Path):
     assert [name for name in after if after[name] != before[name]] == ["test_it.py::test_passes"]
 
 
-def test_a_record_that_cannot_be_read_is_no_record(tmp_path: Path):
+def test_an_unreadable_record_is_empty(tmp_path: Path):
     assert read_record(tmp_path / "none") == {}
     (tmp_path / "broken").write_text("{")
     assert read_record(tmp_path / "broken") == {}
@@ -133,34 +133,34 @@ def test_a_record_that_cannot_be_read_is_no_record(tmp_path: Path):
     assert read_record(tmp_path / "other") == {}
 
 
-def collected(*, outside: bool = True) -> Collector:
+def make_collector(*, outside: bool = True) -> Collector:
     collector = Collector()
     collector.proofs = {"DO-1": {"t.py::a": Proof("t.py::a", outside, ["t.py::a[1]", "t.py::a[2]"])}}
     return collector
 
 
-def line(lines: list[str], name: str) -> str:
+def find_line(lines: list[str], name: str) -> str:
     return next(text for text in lines if text.startswith(f"{name} "))
 
 
 def test_the_table_says_proved_inside_only_or_not_yet():
     passed = {"t.py::a[1]": {"outcome": "passed"}, "t.py::a[2]": {"outcome": "passed"}}
-    assert "proved" in line(table(collected(), passed), "DO-1")
-    assert "inside only" in line(table(collected(outside=False), passed), "DO-1")
-    assert "not yet" in line(table(collected(), passed), "X-12")
+    assert "proved" in find_line(format_table(make_collector(), passed), "DO-1")
+    assert "inside only" in find_line(format_table(make_collector(outside=False), passed), "DO-1")
+    assert "not yet" in find_line(format_table(make_collector(), passed), "X-12")
     for other in ({"t.py::a[1]": {"outcome": "passed"}}, {**passed, "t.py::a[2]": {"outcome": "skipped"}}, {}):
-        assert "not yet" in line(table(collected(), other), "DO-1")
+        assert "not yet" in find_line(format_table(make_collector(), other), "DO-1")
 
 
-def test_results_that_are_missing_or_older_than_the_code_are_named(tmp_path: Path):
+def test_missing_and_outdated_results_are_reported(tmp_path: Path):
     (tmp_path / "src").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "src" / "x.py").touch()
     now = time.time()
     os.utime(tmp_path / "src" / "x.py", (now, now))
-    assert "No results" in (age(tmp_path, collected(), {}) or "")
-    assert "older than the code" in (age(tmp_path, collected(), {"t.py::a[1]": {"at": now - 10}}) or "")
-    assert age(tmp_path, collected(), {"t.py::a[1]": {"at": now + 10}}) is None
+    assert "No results" in (describe_age(tmp_path, make_collector(), {}) or "")
+    assert "older than the code" in (describe_age(tmp_path, make_collector(), {"t.py::a[1]": {"at": now - 10}}) or "")
+    assert describe_age(tmp_path, make_collector(), {"t.py::a[1]": {"at": now + 10}}) is None
 
 
 def test_the_marks_of_a_file_are_collected_without_running_it():
@@ -168,8 +168,8 @@ def test_the_marks_of_a_file_are_collected_without_running_it():
     assert collector.problems == []
 
 
-def test_the_project_s_copy_is_the_shared_one():
+def test_the_requirements_are_equal_to_the_shared_file():
     copy = (ROOT / "tests" / "requirements.yaml").read_bytes()
     assert not SHARED.exists() or copy == SHARED.read_bytes()
-    assert len(requirements.known()) > 100
-    assert json.dumps(dict(requirements.known()))
+    assert len(requirements.load_requirements()) > 100
+    assert json.dumps(dict(requirements.load_requirements()))

@@ -1,8 +1,8 @@
-"""Real `guild` commands without the wait for Python to start.
+"""Real `guild` commands without the start-up time of Python.
 
-A process of its own imports once what commands import; each command is then a fork of it with its own environment,
-folder, session and files, and runs the command's entry point. It is started by `Warm`, which tests use. A command that
-is only begun (`Started`) looks from outside like any process that subprocess has started.
+A separate process imports the modules of the commands once. Each command is a fork of it with its own environment,
+folder, session and files, and runs the entry point of the command. Tests use it through `WarmProcess`. A command that
+keeps running (`StartedCommand`) behaves like a process of subprocess.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import coverage
 
-from tests.forked import Forking
-from tests.practised import practise
+from tests.forking_popen import ForkingPopen
+from tests.warm_up import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_NEEDED = (
+_IMPORTED_MODULES = (
     "guildhall.cli.commands.projects.edit",
     "guildhall.cli.commands.runs.answer",
     "guildhall.cli.commands.runs.replay",
@@ -43,9 +43,9 @@ _NEEDED = (
     "guildhall.hall.composition.workers",
     "guildhall.hall.services.trust",
     "guildhall.hall.services.embedded",
-    "guildhall.hall.library",
+    "guildhall.hall.python_api",
     "guildhall.hall.server.process",
-    "guildhall.hall.member_library",
+    "guildhall.hall.python_member",
     "guildhall.hall.testrun.runner",
     "guildhall.hall.services.trust",
     "guildhall.hall.services.workflows",
@@ -70,45 +70,48 @@ _NEEDED = (
     "pydantic_ai.direct",
     "pydantic_ai.models.anthropic",
     "pydantic_ai.models.openai",
-    "tests.conformance.table",
+    "tests.conformance.conversation",
 )
 
 
-class Warm:
-    """The tests' end: hands over commands, one at a time, and waits for them."""
+class WarmProcess:
+    """The client of the process: sends commands one at a time, and waits for them."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._files, theirs = socket.socketpair()
+        self._files, remote = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.warm", str(remote.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[1],
-            # What is imported here is counted elsewhere; each command counts for itself.
+            # The imports of this process are not measured; each command is measured by itself.
             env={name: value for name, value in env.items() if not name.startswith("COVERAGE_")},
             start_new_session=True,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[remote.fileno()],
         )
-        theirs.close()
+        remote.close()
 
     def run(
         self, words: Sequence[str], *, env: Mapping[str, str], cwd: str, files: Sequence[Path], timeout: float
     ) -> int | None:
-        """The exit code of a command; None when it took too long and was killed. `files`: its input, output, errors."""
-        order = {"words": list(words), "env": dict(env), "cwd": cwd, "files": list(map(str, files)), "limit": timeout}
-        return self._ordered(order)["code"]
+        """Run a command and return its exit code, or None if it timed out and was killed.
+
+        `files` are its input, output and errors.
+        """
+        request = {"words": list(words), "env": dict(env), "cwd": cwd, "files": list(map(str, files)), "limit": timeout}
+        return self._request(request)["code"]
 
     def begin(self, words: Sequence[str], *, env: Mapping[str, str], fds: Sequence[int], **more: Any) -> int:
-        """Begins a command; its process id. `fds`: its input, output, errors, and where its exit code is written to."""
-        order = {"words": list(words), "env": dict(env), "files": [], **more}
+        """Start a command and return its pid. `fds` are its input, output, errors, and a pipe for its exit code."""
+        request = {"words": list(words), "env": dict(env), "files": [], **more}
         socket.send_fds(self._files, [b"."], fds)
-        return self._ordered(order)["pid"]
+        return self._request(request)["pid"]
 
     def perform(self, program: str, *words: object, seconds: float = 110) -> str:
-        """What a program of the tests prints; it has to end well. `program`: its module, which has an `entry`."""
+        """Run a program of the tests, and return its output. `program` is a module with an `entry`."""
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = Started(self, list(map(str, words)), program=program, env=dict(os.environ), **options)
+        process = StartedCommand(self, list(map(str, words)), program=program, env=dict(os.environ), **options)
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -125,160 +128,161 @@ class Warm:
         stdout.close()
         self._files.close()
 
-    def _ordered(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         stdin, stdout = self._pipes()
-        stdin.write(json.dumps(order) + "\n")
+        stdin.write(json.dumps(request) + "\n")
         stdin.flush()
         return json.loads(stdout.readline())
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("there is no connection")
+            raise RuntimeError("not connected")
         return self._process.stdin, self._process.stdout
 
 
-class Started(subprocess.Popen[str]):
-    """A command that was begun: a process as any other, but for who has forked it and who waits for it."""
+class StartedCommand(subprocess.Popen[str]):
+    """A started command. Another process has forked it and waits for it."""
 
-    def __init__(self, warm: Warm, words: Sequence[str], **options: Any) -> None:
-        """`options`: of subprocess.Popen; `terminal`: its input is a terminal, which it is to be controlled by.
+    def __init__(self, warm: WarmProcess, words: Sequence[str], **options: Any) -> None:
+        """`options` are passed to subprocess.Popen, except two.
 
-        `program`: the module of a program of the tests, which is begun by its `entry` in the place of the command.
+        `terminal`: the input becomes the controlling terminal.
+        `program`: a module of the tests whose `entry` is called instead of the command.
         """
         self._warm = warm
         self._kind = {name: options.pop(name, None) for name in ("terminal", "program")}
-        self._told: int | None = None
+        self._exit_code_fd: int | None = None
         super().__init__(list(words), text=True, encoding="utf-8", start_new_session=True, **options)
 
     def _execute_child(self, args: list[str], *more: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         cwd, env, pipes = more[4], more[5], more[9:15]
-        self._told, telling = os.pipe()
+        self._exit_code_fd, exit_code_fd = os.pipe()
         try:
             streams = (own if given < 0 else given for own, given in enumerate((pipes[0], pipes[3], pipes[5])))
-            fds = [*streams, telling]
-            place = str(cwd or Path.cwd())
-            self.pid = self._warm.begin(args, env=env, cwd=place, fds=fds, **self._kind)
+            fds = [*streams, exit_code_fd]
+            folder = str(cwd or Path.cwd())
+            self.pid = self._warm.begin(args, env=env, cwd=folder, fds=fds, **self._kind)
         finally:
-            os.close(telling)
+            os.close(exit_code_fd)
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        self._learn(0)
+        self._update_returncode(0)
         return self.returncode
 
     def _wait(self, timeout: float | None) -> int:
-        if not self._learn(timeout):
+        if not self._update_returncode(timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return self.returncode
 
-    def _learn(self, seconds: float | None) -> bool:
-        """Whether it has ended, looked at for so long."""
-        if self._told is not None and select.select([self._told], [], [], seconds)[0]:
-            self.returncode = int(os.read(self._told, 100) or -signal.SIGKILL)
-            os.close(self._told)
-            self._told = None
-        return self._told is None
+    def _update_returncode(self, seconds: float | None) -> bool:
+        """Wait for the exit code, and return True if the command has ended."""
+        if self._exit_code_fd is not None and select.select([self._exit_code_fd], [], [], seconds)[0]:
+            self.returncode = int(os.read(self._exit_code_fd, 100) or -signal.SIGKILL)
+            os.close(self._exit_code_fd)
+            self._exit_code_fd = None
+        return self._exit_code_fd is None
 
 
 def serve(files: socket.socket) -> None:
-    """The other end: one fork for each line that comes in."""
-    orders, replies = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
-    for name in _NEEDED:
+    """Fork a command for each request line."""
+    requests, replies = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
+    for name in _IMPORTED_MODULES:
         importlib.import_module(name)
-    practise()
-    inspect.stack()  # coverage asks for it when it starts; the first time it looks at every module there is
-    for line in orders:
-        order = json.loads(line)
-        if order["files"]:
+    warm_up()
+    inspect.stack()  # coverage calls it at its start, and the first call scans every module
+    for line in requests:
+        request = json.loads(line)
+        if request["files"]:
             pid = os.fork()
             if pid == 0:
                 os.setsid()
-                _child(order)
-            reply = {"code": _ended(pid, order["limit"])}
+                _run_child(request)
+            reply = {"code": _wait_for_exit(pid, request["limit"])}
         else:
-            reply = {"pid": _begun(order, socket.recv_fds(files, 1, 4)[1])}
+            reply = {"pid": _start_detached(request, socket.recv_fds(files, 1, 4)[1])}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 
-def _begun(order: dict[str, Any], fds: list[int]) -> int:
-    """The process id of a command that goes on while others are ordered: a process in between waits for it."""
-    *streams, telling = fds
-    told, tell = os.pipe()
-    between = os.fork()
-    if between == 0:
-        os.close(told)
+def _start_detached(request: dict[str, Any], fds: list[int]) -> int:
+    """Start a command, and return its pid. An intermediate process waits for it."""
+    *streams, exit_code_fd = fds
+    pid_reader, pid_writer = os.pipe()
+    waiter = os.fork()
+    if waiter == 0:
+        os.close(pid_reader)
         if pid := os.fork():
-            for fd in (*streams, tell):
+            for fd in (*streams, pid_writer):
                 os.close(fd)
-            os.write(telling, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+            os.write(exit_code_fd, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
             os._exit(0)
-        os.close(telling)
+        os.close(exit_code_fd)
         os.setsid()
-        os.write(tell, str(os.getpid()).encode())  # not before it has a group that can be killed
-        os.close(tell)
-        order["files"] = streams
-        _child(order)
-    for fd in (*fds, tell):
+        os.write(pid_writer, str(os.getpid()).encode())  # only now it has a process group that can be killed
+        os.close(pid_writer)
+        request["files"] = streams
+        _run_child(request)
+    for fd in (*fds, pid_writer):
         os.close(fd)
-    pid = int(os.read(told, 100))
-    os.close(told)
-    with contextlib.suppress(ChildProcessError):  # those of commands that have ended meanwhile
+    pid = int(os.read(pid_reader, 100))
+    os.close(pid_reader)
+    with contextlib.suppress(ChildProcessError):  # intermediate processes of ended commands
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     return pid
 
 
-def _ended(pid: int, limit: float) -> int | None:
-    """How a command ended, as a shell would say it: a signal is a negative number."""
+def _wait_for_exit(pid: int, limit: float) -> int | None:
+    """Return the exit code of a command, or a negative signal number, or None after a timeout."""
 
-    def too_long(*_: object) -> None:
+    def kill_command(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-        nonlocal late
-        late = True
+        nonlocal is_late
+        is_late = True
 
-    late = False
-    signal.signal(signal.SIGALRM, too_long)
+    is_late = False
+    signal.signal(signal.SIGALRM, kill_command)
     signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         _, status = os.waitpid(pid, 0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return None if late else os.waitstatus_to_exitcode(status)
+    return None if is_late else os.waitstatus_to_exitcode(status)
 
 
-def _child(order: dict[str, Any]) -> NoReturn:
+def _run_child(request: dict[str, Any]) -> NoReturn:
     code: Any = 70
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        for fd, given in enumerate(order["files"]):
+        for fd, given in enumerate(request["files"]):
             opened = given if isinstance(given, int) else os.open(given, os.O_RDONLY if fd == 0 else os.O_WRONLY)
             os.dup2(opened, fd)
             os.close(opened)
-        if order.get("terminal"):
+        if request.get("terminal"):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.environ.clear()
-        os.environ.update(order["env"])
-        tempfile.tempdir = None  # what practised before had another one
-        measured = coverage.process_startup()
-        os.chdir(order["cwd"])
+        os.environ.update(request["env"])
+        tempfile.tempdir = None  # the warm-up used another folder
+        measurement = coverage.process_startup()
+        os.chdir(request["cwd"])
         sys.stdin, sys.stdout = (os.fdopen(fd, mode, encoding="utf-8") for fd, mode in enumerate("rw"))
         sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
-        sys.argv = ["guild", *order["words"]]
-        subprocess.Popen = Forking
-        code = _code_of(importlib.import_module(order.get("program") or "guildhall.cli.main").entry)
+        sys.argv = ["guild", *request["words"]]
+        subprocess.Popen = ForkingPopen
+        code = _run_entry(importlib.import_module(request.get("program") or "guildhall.cli.main").entry)
         sys.stdout.flush()
         sys.stderr.flush()
-        if measured is not None:
-            measured.stop()
-            measured.save()
+        if measurement is not None:
+            measurement.stop()
+            measurement.save()
     finally:
         os._exit(code)
 
 
-def _code_of(entry: Any) -> int:
+def _run_entry(entry: Any) -> int:
     try:
         code = entry()
     except SystemExit as end:

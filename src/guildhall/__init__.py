@@ -19,9 +19,9 @@ from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.core.errors import GuildError as GuildError
-    from guildhall.hall.library import RunResult as RunResult
-    from guildhall.hall.library import Worker as Worker
-    from guildhall.hall.member_library import Member as Member
+    from guildhall.hall.python_api import RunResult as RunResult
+    from guildhall.hall.python_api import Worker as Worker
+    from guildhall.hall.python_member import Member as Member
     from guildhall.runs.model import Answer as Answer
     from guildhall.tools.definition import tool as tool
     from guildhall.tools.model import Toolbox as Toolbox

@@ -1,8 +1,8 @@
-"""No way out of this machine, for the tests and for every Python process that they start.
+"""Block the network for the tests and for every Python process that they start.
 
-Python imports a module of this name by itself when the folder is on PYTHONPATH. It works as if there were no network:
-names other than this machine's own are not found, and nothing but loopback and local sockets can be reached. So a test
-can neither call a real model nor pass only where there is internet.
+Python imports a module of this name automatically if its folder is on PYTHONPATH. Only names of the local host are
+resolved, and only loopback addresses and local sockets can be reached. A test can neither call a real model nor depend
+on the internet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OWN_NAMES = {"", "localhost", "localhost.localdomain", "ip6-localhost", "ip6-lo
 
 
 def is_own(host: object) -> bool:
-    """Whether a host, as sockets are given it, is this machine."""
+    """Return True if a host, as passed to sockets, is the local host."""
     if isinstance(host, bytes | bytearray):
         host = bytes(host).decode("ascii", "replace")
     if host is None or (isinstance(host, str) and host.lower() in _OWN_NAMES):
@@ -44,7 +44,7 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if sock.family in {socket.AF_INET, socket.AF_INET6} and address is not None and not is_own(address[0]):
             raise OSError(errno.ENETUNREACH, f"blocked in tests: {address[0]} is not this machine")
     elif event == "socket.getaddrinfo":
-        # A literal address needs no look-up; it is judged when something connects to it.
+        # A literal address needs no look-up; it is checked when a socket connects to it.
         host = arguments[0].decode("ascii", "replace") if isinstance(arguments[0], bytes) else arguments[0]
         if not is_own(host) and _address(host) is None:
             raise socket.gaierror(socket.EAI_NONAME, f"blocked in tests: {host} is not looked up")

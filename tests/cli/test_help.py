@@ -31,7 +31,7 @@ def placeholders(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["--debug", "--help"]])
-def test_the_first_page_is_short_and_says_how_to_begin(guild: Guild, words: list[str]) -> None:
+def test_the_first_page_is_short_and_names_the_demo(guild: Guild, words: list[str]) -> None:
     ran = guild(*words)
     assert ran.code == 0
     assert len(ran.out.splitlines()) <= MAX_LINES
@@ -62,7 +62,7 @@ def test_the_pages_define_the_placeholders(guild: Guild) -> None:
         assert placeholders(line) >= DEFINED - {"WORKER"}
 
 
-def test_a_command_with_subcommands_of_its_own_lists_them(guild: Guild) -> None:
+def test_help_of_a_command_lists_its_subcommands(guild: Guild) -> None:
     assert "  ls jobs " in guild("ls", "--help").out
     assert guild("ls").code == 0
 
@@ -74,7 +74,7 @@ def test_help_all_shows_every_command(guild: Guild) -> None:
 
 
 @pytest.mark.parametrize("words", [["worker"], ["worker", "--help"], ["help", "worker"]])
-def test_a_family_shows_its_verbs(guild: Guild, words: list[str]) -> None:
+def test_a_command_group_lists_its_subcommands(guild: Guild, words: list[str]) -> None:
     ran = guild(*words)
     assert ran.code == 0
     assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("  worker ")] == [
@@ -153,7 +153,7 @@ def test_debug_prints_the_traceback(guild: Guild, project: Path) -> None:
     assert "unknown id or target 'nonsense'" in ran.err
 
 
-def test_the_page_of_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from guildhall.cli.main import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"], capture_output=True, text=True

@@ -103,7 +103,7 @@ def test_colour_can_be_turned_off(environ: dict[str, str]) -> None:
     assert out(screen) == "part\n"
 
 
-def test_a_pipe_gets_the_result_as_it_is_and_no_pieces() -> None:
+def test_a_pipe_gets_the_unchanged_result_and_no_pieces() -> None:
     screen = make_screen()
     screen.result("\x1b[31mred\n")
     screen.delta("a piece")
@@ -112,7 +112,7 @@ def test_a_pipe_gets_the_result_as_it_is_and_no_pieces() -> None:
     assert err(screen) == "note\n"
 
 
-def test_a_note_begins_on_a_line_of_its_own() -> None:
+def test_a_note_starts_on_a_new_line() -> None:
     screen = make_screen(terminal=True, NO_COLOR="1")
     for piece in ("half ", "", "a line"):
         screen.delta(piece)

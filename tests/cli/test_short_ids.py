@@ -86,7 +86,7 @@ def test_last_is_the_newest_run() -> None:
         expand_among("last")
 
 
-def test_commands_take_short_ids(guild: Guild, project: Path) -> None:
+def test_commands_accept_short_ids(guild: Guild, project: Path) -> None:
     make_project(project)
     run = guild("run", "scribe", "go", "--json").json["run"]
     for words in (["show", run[:6]], ["show", "last"], ["log", run[:6]], ["wait", "last"], ["replay", run[:5]]):

@@ -1,1 +1,1 @@
-"""What every runtime and every document store does, as checks that each of ours has to pass (docs/conformance.md)."""
+"""Conformance checks that every runtime and every document store must pass (docs/conformance.md)."""

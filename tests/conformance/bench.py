@@ -1,6 +1,6 @@
-"""Where a runtime is looked at: a home and a project of its own, a worker, and a script in the place of its model.
+"""The test bench of a runtime: a home, a project, a worker and a script that replaces its model.
 
-The worker's file and the script are the same for every runtime; only `runtime:` differs.
+The worker file and the script are the same for every runtime. Only `runtime:` differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import RUNTIMES
-from tests.conformance.table import Table
+from tests.conformance.conversation import Conversation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 WORKER = "bob"
 PROMPT = "You are Bob."
 TASK = "Go."
-PATIENCE = 100.0  # seconds for all that is done in one hall; a program of others may take long to start
+TIMEOUT_S = 100.0  # for all work in one hall; external programs can start slowly
 PRICE = {"input": 3.0, "output": 15.0}
 _MODELS = {"anthropic": "anthropic:claude-sonnet-5", "openai": "openai:gpt-5"}
 
 
 def write(name: str, content: str = "x") -> dict[str, Any]:
-    """An answer of the model, or a part of one: it has a file written into the sandbox `notes`."""
+    """Return a scripted call that writes a file to the sandbox `notes`."""
     return {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": name, "content": content}}
 
 
@@ -51,10 +51,7 @@ class Bench:
     """A folder with a home and a project, for one runtime."""
 
     def __init__(self, folder: Path, runtime: str, environ: Mapping[str, str], *, own: Runtime | None = None) -> None:
-        """`environ`: what the hall finds around it, such as where the runtime's program is.
-
-        `own`: a runtime that executes in the place of the named one.
-        """
+        """`environ` is the environment of the hall. `own` replaces the named runtime."""
         self.runtime = runtime
         self._own = own
         self.home = Home(folder / "home")
@@ -65,7 +62,6 @@ class Bench:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What was written."""
         return {path.name: path.read_text() for path in sorted((self.project / "notes").iterdir())}
 
     @property
@@ -74,17 +70,17 @@ class Bench:
 
     @property
     def provider(self) -> str:
-        """A provider whose models the runtime takes."""
+        """Return a provider whose models the runtime accepts."""
         taken = RUNTIMES[self.runtime].providers if self.runtime in RUNTIMES else ()
         return next((name for name in taken if name in _MODELS), "anthropic")
 
     @property
     def real_model(self) -> str:
-        """A model of that provider."""
+        """Return a model of the provider."""
         return _MODELS[self.provider]
 
-    def put(self, *answers: Mapping[str, Any], **fields: Any) -> None:
-        """The worker, and what its model answers."""
+    def write_worker(self, *answers: Mapping[str, Any], **fields: Any) -> None:
+        """Write the worker file, and the answers of its model."""
         worker = {
             "runtime": self.runtime,
             "instructions": PROMPT,
@@ -97,100 +93,102 @@ class Bench:
         self.script.write_text(json.dumps({"workers": {WORKER: [list(answers)]}, "price": PRICE}))
 
     @asynccontextmanager
-    async def hall(self, environ: Mapping[str, str] | None = None, *, children: bool = False) -> AsyncGenerator[Desk]:
-        """A hall in this process, with these variables around it too.
+    async def hall(
+        self, environ: Mapping[str, str] | None = None, *, children: bool = False
+    ) -> AsyncGenerator[HallSession]:
+        """Open a hall in this process, with additional environment variables.
 
-        `children`: pydantic's runs have processes of their own, as those of programs always have.
+        With `children`, runs of pydantic-ai have their own processes, like runs of programs.
         """
-        async with self._opened({**self.environ, **(environ or {})}, children=children) as hall:
-            yield Desk(EmbeddedHall(hall), self.project)
+        async with self._open_hall({**self.environ, **(environ or {})}, children=children) as hall:
+            yield HallSession(EmbeddedHall(hall), self.project)
 
     @asynccontextmanager
-    async def _opened(self, around: Mapping[str, str], *, children: bool) -> AsyncGenerator[Hall]:
+    async def _open_hall(self, around: Mapping[str, str], *, children: bool) -> AsyncGenerator[Hall]:
         children = children and self._own is None and self.runtime == "pydantic"
-        policy = RunPolicy() if self._own is None else RunPolicy(runtime_of=partial(_always, self._own))
+        policy = RunPolicy() if self._own is None else RunPolicy(runtime_of=partial(_return_own, self._own))
         hall = Hall(self.home, environ=around, forks_runs=children, policy=policy)
         hall.runtimes.warm()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 yield hall
         finally:
             await hall.close()
 
     @asynccontextmanager
-    async def table(
+    async def conversation(
         self, environ: Mapping[str, str] | None = None, *, children: bool = False, held: bool = False
-    ) -> AsyncGenerator[Table]:
-        """A table in a hall of this process, for a conversation with the worker; `held`: the person stays there."""
-        async with self._opened({**self.environ, **(environ or {})}, children=children) as hall:
-            table = Table(hall, self.project, held=held)
+    ) -> AsyncGenerator[Conversation]:
+        """Open a hall in this process for a conversation with the worker. With `held`, the user stays attached."""
+        async with self._open_hall({**self.environ, **(environ or {})}, children=children) as hall:
+            conversation = Conversation(hall, self.project, held=held)
             try:
-                yield table
+                yield conversation
             finally:
-                table.close()
+                conversation.close()
 
     @asynccontextmanager
-    async def hall_process(self) -> AsyncGenerator[Desk]:
-        """A hall that is a process of its own, and is ended at the end if it is still there."""
+    async def hall_process(self) -> AsyncGenerator[HallSession]:
+        """Start a hall process, and kill it at the end if it still runs."""
         address = await asyncio.to_thread(find_or_start, self.home, self.environ)
         hall = RemoteHall(address)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 await hall.hall.hello(self.project)
-                yield Desk(hall, self.project)
+                yield HallSession(hall, self.project)
         finally:
             await hall.close()
             await asyncio.to_thread(self.kill_hall)
 
     def kill_hall(self) -> None:
-        """As a power cut would end it; returns when it is gone."""
+        """Kill the hall process, and wait for its end."""
         if (pid := find_hall_pid(self.home)) is not None:
             os.kill(pid, 9)
             wait_for_end(pid)
 
 
-def _always(own: Runtime, runtime: RuntimeName, frame: Frame) -> Runtime:
+def _return_own(own: Runtime, runtime: RuntimeName, frame: Frame) -> Runtime:
     return own
 
 
-class Desk:
-    """A hall, and a person at it."""
+class HallSession:
+    """A client of a hall that runs the worker and answers its asks."""
 
     def __init__(self, hall: HallClient, project: Path) -> None:
         self.hall = hall
         self.frame = Frame.here(project, {})
 
     def stream(self, text: str = TASK, **options: Any) -> AsyncIterator[Event]:
-        """The events of a new run of the worker."""
+        """Start a run of the worker, and return its events."""
         return self.hall.runs.run(RunRequest(worker=WORKER, input=text, **options), self.frame)
 
     async def run(self, text: str = TASK, **options: Any) -> list[Event]:
-        """A new run of the worker, for as long as it goes on by itself."""
-        return await heard(self.stream(text, **options))
+        """Run the worker until it ends or waits, and return the events."""
+        return await collect_events(self.stream(text, **options))
 
     async def resume(self, run: str, **options: Any) -> list[Event]:
-        return await heard(self.hall.runs.resume(run, self.frame, **options))
+        return await collect_events(self.hall.runs.resume(run, self.frame, **options))
 
     async def answer(self, choice: str, note: str = "") -> None:
-        """The same answer to all that is asked."""
+        """Give the same answer to all open asks."""
         for ask in await self.hall.asks.list():
             await self.hall.asks.answer(ask.id, Answer(choice=choice, note=note or None))
 
     async def state(self, run: str) -> Run:
         return (await self.hall.runs.get(run)).run
 
-    async def record(self, run: str, *kinds: str) -> list[Entry[Payload]]:
-        """What is on record of a run: all, or the entries of these kinds."""
+    async def entries(self, run: str, *kinds: str) -> list[Entry[Payload]]:
+        """Return the journal entries of a run, or only the entries of the given kinds."""
         entries = await self.hall.runs.journal(run)
         return [entry for entry in entries if not kinds or entry.kind in kinds]
 
     async def is_replayed(self, run: str) -> bool:
-        """Whether the run, gone through once more without the model and without an effect, is the same."""
+        """Return True if a replay of the run matches its journal."""
         return (await self.hall.runs.replay(run, self.frame)).matches
 
 
-async def heard(events: Any, until: str | None = None) -> list[Event]:
-    """The events of a stream; `until` one of that type, where the stream is left."""
+async def collect_events(events: Any, until: str | None = None) -> list[Event]:
+    """Return the events of a stream, up to the first event of the type `until`."""
     found: list[Event] = []
     async with aclosing(events) as stream:
         async for event in stream:

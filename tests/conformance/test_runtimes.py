@@ -30,33 +30,33 @@ PROGRAMS: dict[str, Callable[[], Path] | None] = {
     "codex": codex_program,
     "opencode": opencode_program,
 }
-# OpenCode takes seconds of computing to start: the usual suite has these, HYPOTHESIS_PROFILE=deep has all. That a tool
-# is called and the model is told what it gave is seen in the first of them too.
-COSTLY = ("opencode",)
-LEAST = (
+# OpenCode needs seconds of CPU time to start. The normal suite runs these checks, HYPOTHESIS_PROFILE=deep runs all. The
+# first of them calls a tool as well.
+SLOW_RUNTIMES = ("opencode",)
+MINIMAL_CHECKS = (
     "an_approval_is_answered_in_another_hall",
-    "a_stop_ends_it_for_good",
-    "a_conversation_is_shown_to_the_model_whole",
+    "a_stop_cancels_the_run",
+    "the_model_gets_the_whole_conversation",
 )
-ALL = [
+CASES = [
     (runtime, check)
     for runtime in PROGRAMS
     for check in checks_of(runtime)
-    if DEEP or runtime not in COSTLY or check.__name__ in LEAST
+    if DEEP or runtime not in SLOW_RUNTIMES or check.__name__ in MINIMAL_CHECKS
 ]
 
 
 @pytest.mark.req("AW-22", "WKR-14")
-@pytest.mark.parametrize(("runtime", "check"), ALL, ids=[f"{runtime}-{check.__name__}" for runtime, check in ALL])
-def test_a_runtime_does_what_every_runtime_does(runtime: str, check: Check, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("runtime", "check"), CASES, ids=[f"{runtime}-{check.__name__}" for runtime, check in CASES])
+def test_a_runtime_passes_a_check(runtime: str, check: Check, tmp_path: Path) -> None:
     find = PROGRAMS[runtime]
     program = {RUNTIMES[runtime].variable: str(find())} if find else {}
     asyncio.run(check(Bench(tmp_path, runtime, {**Guild.environment(), **program})))
 
 
-def test_what_is_not_asked_is_a_check_and_goes_with_a_gap() -> None:
+def test_an_exempt_check_exists_and_belongs_to_a_gap() -> None:
     names = {check.__name__ for check in RUNTIME_CHECKS}
-    assert set(LEAST) <= names
+    assert set(MINIMAL_CHECKS) <= names
     assert len(names) == len(RUNTIME_CHECKS) == len(OWN_CHECKS) + 1
     for row in RUNTIMES.values():
         assert set(row.exempt_checks) <= names, row.name
@@ -65,31 +65,31 @@ def test_what_is_not_asked_is_a_check_and_goes_with_a_gap() -> None:
     assert checks_of("cursor") == ()
 
 
-# The checks themselves: a runtime that conforms passes, one that does not fails
+# The checks themselves
 
 
-class Own(PydanticRuntime):
+class ConformingRuntime(PydanticRuntime):
     """A runtime that conforms."""
 
 
-class Careless:
-    """A runtime that answers without asking the model."""
+class CarelessRuntime:
+    """A runtime that answers without calling the model."""
 
     async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
         return Outcome(output="All done.", messages=[])
 
 
-def test_a_runtime_that_conforms_passes(tmp_path: Path) -> None:
+def test_a_conforming_runtime_passes(tmp_path: Path) -> None:
     for number, check in enumerate(OWN_CHECKS[2:5]):
-        asyncio.run(check(Bench(tmp_path / str(number), "pydantic", {}, own=Own())))
+        asyncio.run(check(Bench(tmp_path / str(number), "pydantic", {}, own=ConformingRuntime())))
 
 
-def test_a_runtime_that_does_not_conform_fails_with_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"what it used up: expected \(1, 1000, 100\), found \(0, 0, 0\)"):
-        asyncio.run(OWN_CHECKS[0](Bench(tmp_path / "0", "pydantic", {}, own=Careless())))
+def test_a_nonconforming_runtime_fails_with_the_expected_value(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"usage: expected \(1, 1000, 100\), found \(0, 0, 0\)"):
+        asyncio.run(OWN_CHECKS[0](Bench(tmp_path / "0", "pydantic", {}, own=CarelessRuntime())))
     for number, check in enumerate(OWN_CHECKS[1:8]):
         with pytest.raises(AssertionError):
-            asyncio.run(check(Bench(tmp_path / f"{number}-more", "pydantic", {}, own=Careless())))
+            asyncio.run(check(Bench(tmp_path / f"{number}-more", "pydantic", {}, own=CarelessRuntime())))
 
 
 def test_the_page_for_contributors_names_files_that_exist() -> None:

@@ -50,7 +50,7 @@ def weigh(words: int) -> str:
     """
     import sys
 
-    from post import prices  # at last, when it is called
+    from post import prices  # imported late, when the tool is called
 
     assert prices.price is price
     place = 'the hall' if 'guildhall.hall.composition.hall' in sys.modules else 'a child'
@@ -65,8 +65,8 @@ def price(words: int) -> int:
 LETTERS = {"post/__init__.py": "", "post/tools.py": TOOLS, "post/prices.py": PRICES}
 
 
-def put_package(home: Home, name: str, project: str, files: Mapping[str, str] | None = None) -> Path:
-    """Writes a package into the home."""
+def write_package(home: Home, name: str, project: str, files: Mapping[str, str] | None = None) -> Path:
+    """Write a package to the home, and return its folder."""
     folder = home.packages / name
     for path, text in {"pyproject.toml": project, **(files or {})}.items():
         file = folder / path
@@ -75,5 +75,5 @@ def put_package(home: Home, name: str, project: str, files: Mapping[str, str] | 
     return folder
 
 
-def put_mail(home: Home) -> Path:
-    return put_package(home, "mail", MAIL, LETTERS)
+def write_mail_package(home: Home) -> Path:
+    return write_package(home, "mail", MAIL, LETTERS)

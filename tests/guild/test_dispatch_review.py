@@ -1,4 +1,4 @@
-"""Dispatch review: what the manager has dispatched is seen at once, and a person can cancel or change it afterwards."""
+"""Dispatch review: commissions of the manager are listed at once, and the user can cancel or edit them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import Guild
 
-MANAGER = "r-2222222222"  # the run that has commissioned it
+MANAGER = "r-2222222222"  # the run that creates the commission
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Wor
     return made
 
 
-async def commissioned(shop: Workshop) -> str:
-    """Return the effects of the manager's tools."""
+async def create_and_dispatch(shop: Workshop) -> str:
+    """Create and dispatch a commission like the tools of the manager, and return its id."""
     draft = Draft(title="A key", worker="smith", prompt="Forge a key.")
     project = shop.hall.projects.get("shop")
     made = await shop.commissions.create(project, draft, shop.frame, by="manager", made_by=MANAGER)
@@ -35,11 +35,11 @@ async def commissioned(shop: Workshop) -> str:
 
 
 @pytest.mark.req("WKR-27", "COM-30")
-def test_it_is_seen_and_cancelled_and_tried_anew(guild: Guild, workshop: Workshop) -> None:
+def test_a_commission_of_the_manager_is_listed_cancelled_and_retried(guild: Guild, workshop: Workshop) -> None:
     workshop.script([write("src/key.py", "half\n"), LATE])
 
     async def begin(shop: Workshop) -> str:
-        id = await commissioned(shop)
+        id = await create_and_dispatch(shop)
         path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{id}-1")
         await shop.so((path / "src/key.py").exists)
         return id
@@ -66,11 +66,11 @@ def test_it_is_seen_and_cancelled_and_tried_anew(guild: Guild, workshop: Worksho
 
 
 @pytest.mark.req("WKR-27")
-def test_it_is_changed_while_it_works(workshop: Workshop) -> None:
+def test_a_running_commission_of_the_manager_can_be_edited(workshop: Workshop) -> None:
     workshop.script([LATE])
 
     async def work(shop: Workshop) -> None:
-        id = await commissioned(shop)
+        id = await create_and_dispatch(shop)
         shop.script([write("src/key.py", "gold\n"), submit("Of gold."), say()])
         changed = await shop.client.commissions.edit(id, {"prompt": "Of gold.", "max_turns": 9}, shop.frame)
         assert (changed.attempt, changed.by) == (2, "manager")

@@ -1,4 +1,4 @@
-"""The manager through the real command: what it dispatches can be seen, changed, called off and asked about."""
+"""The manager through the real command: its commissions, meetings, reviews and limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = [write("src/key.py", "key = 1\n"), submit("Forged."), {"say": "done"}]
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """Create a repository with a worker that has a scripted model."""
+    """Return a repository with a scripted worker."""
     repo = repository(tmp_path / "shop", {"README.md": "The shop\n"})
     (repo.path / "workers").mkdir()
     smith = {"name": "smith", "instructions": "You forge.", "model": "script:answers.yaml", "checkout": "full"}
@@ -35,27 +35,27 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return repo
 
 
-def answers(repo: Repository, *manager: dict[str, Any], smith: list[dict[str, Any]] | None = None) -> None:
-    told = {"manager": [[*manager, {"say": "managed"}]], "smith": [smith or KEY]}
-    (repo.path / "answers.yaml").write_text(json.dumps({"workers": told}))
+def write_answers(repo: Repository, *manager: dict[str, Any], smith: list[dict[str, Any]] | None = None) -> None:
+    workers = {"manager": [[*manager, {"say": "managed"}]], "smith": [smith or KEY]}
+    (repo.path / "answers.yaml").write_text(json.dumps({"workers": workers}))
 
 
 def manage(guild: Guild, *more: str) -> Any:
     return guild("run", "manager", "A key, please.", "--model", "script:answers.yaml", "--output", "json", *more)
 
 
-def commissions(guild: Guild) -> list[dict[str, Any]]:
+def list_commissions(guild: Guild) -> list[dict[str, Any]]:
     return guild("ls", "commissions", "--json").json["commissions"]
 
 
 @pytest.mark.req("WKR-24", "WKR-25", "WKR-27")
 def test_the_manager_dispatches_and_the_user_reviews(guild: Guild, shop: Repository) -> None:
     assert guild("project", "add", ".").code == 0
-    answers(shop, NEW, DISPATCH, WAIT, REVIEW)
+    write_answers(shop, NEW, DISPATCH, WAIT, REVIEW)
     before = shop.git("rev-parse", "main"), shop.git("status", "--porcelain")
     ran = manage(guild)
     assert (ran.code, ran.json["output"]) == (0, "managed"), ran
-    (one,) = commissions(guild)
+    (one,) = list_commissions(guild)
     assert (one["status"], one["by"]) == ("completed", "manager")
     assert one["made_by"].startswith(ran.json["run"])
     assert "by manager" in guild("ls", "commissions").out
@@ -66,23 +66,23 @@ def test_the_manager_dispatches_and_the_user_reviews(guild: Guild, shop: Reposit
     again = manage(guild, "--override-model", f"replay:{ran.json['run']}")
     assert again.code == 0, again
     played = guild("replay", ran.json["run"])
-    assert (played.code, len(commissions(guild))) == (0, 2), "a replay makes nothing"
+    assert (played.code, len(list_commissions(guild))) == (0, 2), "a replay creates nothing"
 
 
 @pytest.mark.req("WKR-27")
-def test_what_it_dispatched_can_be_changed_and_called_off(guild_hall: GuildWithHall, shop: Repository) -> None:
+def test_a_commission_of_the_manager_can_be_edited_and_cancelled(guild_hall: GuildWithHall, shop: Repository) -> None:
     guild = guild_hall
     assert guild("project", "add", ".").code == 0
-    answers(shop, NEW, DISPATCH, smith=[{"sleep": 60, "say": "late"}])
+    write_answers(shop, NEW, DISPATCH, smith=[{"sleep": 60, "say": "late"}])
     assert manage(guild).code == 0
-    (one,) = commissions(guild)
+    (one,) = list_commissions(guild)
     assert one["status"] == "in_progress"
     edited = guild("edit", one["commission"], "--prompt", "Forge two.", "--json")
     assert edited.code == 0, edited
-    (changed,) = commissions(guild)
+    (changed,) = list_commissions(guild)
     assert (changed["prompt"], changed["by"], changed["attempt"]) == ("Forge two.", "manager", 2)
     assert guild("stop", one["commission"], "--reason", "not now").code == 0
-    (gone,) = commissions(guild)
+    (gone,) = list_commissions(guild)
     assert (gone["status"], gone["reason"]) == ("cancelled", "not now")
     shop.fsck()
 
@@ -91,24 +91,24 @@ def test_what_it_dispatched_can_be_changed_and_called_off(guild_hall: GuildWithH
 @pytest.mark.parametrize(
     ("capability", "tool"), [("commission", "create_commission"), ("pull_request", REVIEW["call"])]
 )
-def test_where_the_user_wants_to_be_asked_first_it_asks(
+def test_asks_before_requires_approval_of_a_capability(
     guild: Guild, shop: Repository, capability: str, tool: str
 ) -> None:
     assert guild("project", "add", ".").code == 0
     (shop.path / "guildhall.yaml").write_text(json.dumps({"manager": {"asks_before": [capability]}}))
-    answers(shop, NEW if capability == "commission" else REVIEW)
+    write_answers(shop, NEW if capability == "commission" else REVIEW)
     ran = manage(guild)
     assert ran.code == 4, ran
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     assert ask["title"] == f"manager wants to call {tool}"
-    assert commissions(guild) == []
+    assert list_commissions(guild) == []
     assert guild("answer", ask["ask"], "no").code == 0
-    assert commissions(guild) == []
+    assert list_commissions(guild) == []
 
 
-def test_a_plan_says_what_it_could_do(guild: Guild, shop: Repository) -> None:
+def test_a_plan_lists_the_tools_of_the_manager(guild: Guild, shop: Repository) -> None:
     assert guild("project", "add", ".").code == 0
-    answers(shop, NEW)
+    write_answers(shop, NEW)
     plan = guild("plan", "manager", "--model", "script:answers.yaml")
     assert "git and gh, run by the hall for open_pull_request" in plan.out
     assert plan.code == 0, plan
@@ -117,32 +117,32 @@ def test_a_plan_says_what_it_could_do(guild: Guild, shop: Repository) -> None:
 
 
 @pytest.mark.req("WKR-25", "MTG-4")
-def test_it_asks_for_a_meeting_and_works_in_it(guild: Guild, shop: Repository) -> None:
+def test_the_manager_requests_a_meeting_and_creates_a_commission_in_it(guild: Guild, shop: Repository) -> None:
     assert guild("project", "add", ".").code == 0
     topic = "Which lock?\nThe old one is cheaper, the new one is safer."
-    answers(shop, {"call": "request_meeting", "with": {"topic": topic, "linked": [".lore/locks.md"]}})
+    write_answers(shop, {"call": "request_meeting", "with": {"topic": topic, "linked": [".lore/locks.md"]}})
     assert manage(guild).code == 0
     (meeting,) = guild("ls", "meetings", "--json").json["meetings"]
     assert (meeting["status"], meeting["by"], meeting["topic"]) == ("requested", "manager", "Which lock?")
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     assert "the new one is safer" in ask["body"]
     assert guild("answer", meeting["meeting"], "yes").code == 0
-    answers(shop, NEW, {"say": "I have commissioned it."})
+    write_answers(shop, NEW, {"say": "I have commissioned it."})
     met = guild("meet", meeting["meeting"], "The new one. Go on.", env={"GUILDHALL_MODEL": "script:answers.yaml"})
     assert met.code == 0, met
-    (one,) = commissions(guild)
+    (one,) = list_commissions(guild)
     assert (one["by"], one["status"]) == ("manager", "pending")
 
 
 @pytest.mark.req("WKR-28", "MTG-4")
-@pytest.mark.parametrize("how", ["run", "meeting"])
-def test_it_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository, how: str) -> None:
-    """Let the manager try every way to dispatch. The hall asks the user before each effect."""
+@pytest.mark.parametrize("place", ["run", "meeting"])
+def test_the_manager_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository, place: str) -> None:
+    """Try every way to merge and to close. Only the hall acts, and asks the user first."""
     assert guild("project", "add", ".").code == 0
     shop.git("switch", "-q", "-c", "claude/main")
     shop.commit({"src/key.py": "key = 1\n"}, "A key")
     shop.git("switch", "-q", "main")
-    answers(shop)
+    write_answers(shop)
     model = {"GUILDHALL_MODEL": "script:answers.yaml"}
     id = guild("meet", "manager", "Merge it.", "--output", "json", env=model).json["meeting"]
     before = shop.git("rev-parse", "main"), shop.git("status", "--porcelain")
@@ -158,27 +158,26 @@ def test_it_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository
             for path in ("src/key.py", f".lore/meetings/{id}.md")
         ),
     ]
-    # In a meeting somebody is there to be asked: there it asks before it puts anything up for review. And there it has
-    # a checkout of its own, in which it may write.
-    turns = [{"say": "managed"}, {"calls": tries}] if how == "meeting" else [{"calls": [*tries, REVIEW]}]
-    answers(shop, *turns)
-    ran = manage(guild) if how == "run" else guild("meet", id, "Do.", "--output", "json", env=model)
+    # In a meeting the manager asks the user before it opens a review, and it may write in its own checkout.
+    turns = [{"say": "managed"}, {"calls": tries}] if place == "meeting" else [{"calls": [*tries, REVIEW]}]
+    write_answers(shop, *turns)
+    ran = manage(guild) if place == "run" else guild("meet", id, "Do.", "--output", "json", env=model)
     assert ran.code == 0, ran
     run = ran.json["run"]
     entries = [json.loads(line) for line in guild("log", run, "--json").out.splitlines()]
     taken = [one["data"]["tool"] for one in entries if one["kind"] == "tool_started"]
-    assert [name for name in taken if name != "artifact_write"] == ([REVIEW["call"]] if how == "run" else ["Write"])
+    assert [name for name in taken if name != "artifact_write"] == ([REVIEW["call"]] if place == "run" else ["Write"])
     assert (shop.git("rev-parse", "main"), shop.git("status", "--porcelain")) == before
     assert not (shop.path / "src").exists()
-    assert bool(shop.git("branch", "--list", "claude/review/*")) == (how == "run"), "which the user merges"
+    assert bool(shop.git("branch", "--list", "claude/review/*")) == (place == "run"), "the user merges it"
     assert guild("show", id, "--json").json["status"] == "open"
 
 
 @pytest.mark.req("WKR-28", "WKR-24")
-def test_what_it_leaves_to_the_user_is_in_its_posture(guild: Guild, project: Path) -> None:
+def test_the_instructions_of_the_manager_name_the_decisions_of_the_user(guild: Guild, project: Path) -> None:
     shown = guild("worker", "show", "manager")
     assert shown.code == 0, shown
-    said = " ".join(shown.out.split())
+    text = " ".join(shown.out.split())
     for words in (
         "Changes to the scope or direction of the project",
         "The user's own branch. You open pull requests. The user merges, releases and reverts.",
@@ -186,4 +185,4 @@ def test_what_it_leaves_to_the_user_is_in_its_posture(guild: Guild, project: Pat
         "Create and dispatch without asking, as long as the work is within the user's request",
         "Merging is up to the user",
     ):
-        assert words in said
+        assert words in text

@@ -1,4 +1,4 @@
-"""Manager isolation: commissioning, dispatch and pull requests are the shipped manager's alone, and for people only."""
+"""Manager isolation: only the shipped manager has its toolbox, and only when it works for the user."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from guildhall.core.paths import Home
 from guildhall.workers.registry import SHIPPED
-from tests.guild.house import House
-from tests.guild.packages import WRITER, put_package
+from tests.guild.packages import WRITER, write_package
 from tests.guild.test_toolbox_resolution import ARTIFACTS, BASE, CONTEXT, FREE, MANAGER
+from tests.guild.worker_contexts import WorkerContexts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,11 +22,11 @@ SCRIPT = "script:answers.yaml"
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    """In which the shipped manager is put to work, as smith is elsewhere."""
-    folder = tmp_path_factory.mktemp("house")
-    built = House.built(folder, Home(folder / "home"))
-    built.furnish()
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> WorkerContexts:
+    """Return contexts in which the shipped manager is run instead of `smith`."""
+    folder = tmp_path_factory.mktemp("contexts")
+    contexts = WorkerContexts.create(folder, Home(folder / "home"))
+    contexts.write_workers()
     model = {"model": "script:script.yaml"}
     call = {"call": "worker_call", "with": {"worker_name": "shipped/manager", "input_data": "Go."}}
     team = {"context": {"documentOwner": "none"}, "kickoff": "@smith go"}
@@ -36,27 +36,27 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
         "team.yaml": {**team, "agents": {"smith": {"worker": "shipped/manager", **model}}},
     }
     for name, text in files.items():
-        (built.repo.path / name).write_text(json.dumps(text))
-    return built
+        (contexts.repo.path / name).write_text(json.dumps(text))
+    return contexts
 
 
 @pytest.mark.req("WKR-26", "WKR-25", "WKR-8")
 @pytest.mark.parametrize("context", ["run", "meeting", "called", "room", "job", "commission"])
-def test_the_manager_has_its_toolbox_where_it_works_for_a_person(house: House, context: str) -> None:
-    """Not where another run has called it, nor where it is one of a team or does work itself."""
-    shown = house.shown(context, worker="shipped/manager")
+def test_the_manager_has_its_toolbox_in_runs_and_meetings_only(contexts: WorkerContexts, context: str) -> None:
+    """Check also a call, a room, a job and a commission, where the manager lacks its toolbox."""
+    shown = contexts.tools_in(context, worker="shipped/manager")
     own = MANAGER if context in ("run", "meeting") else []
-    seat = CONTEXT[context]
-    base = [name for name in [*BASE, *ARTIFACTS, *own] if name not in seat]
-    assert shown == [*base, *seat, *FREE.get(context, [])]
+    context_tools = CONTEXT[context]
+    base = [name for name in [*BASE, *ARTIFACTS, *own] if name not in context_tools]
+    assert shown == [*base, *context_tools, *FREE.get(context, [])]
 
 
-def put(project: Path, name: str, **fields: Any) -> None:
+def write_worker(project: Path, name: str, **fields: Any) -> None:
     (project / "workers").mkdir(exist_ok=True)
     (project / "workers" / f"{name}.yaml").write_text(json.dumps({"name": name, "instructions": "You lead.", **fields}))
 
 
-def tools(guild: Guild, worker: str) -> list[str]:
+def run_and_list_tools(guild: Guild, worker: str) -> list[str]:
     ran = guild("run", worker, "go", "--model", SCRIPT, "--output", "json")
     assert ran.code == 0, ran.err
     first = json.loads(guild("log", ran.json["run"], "--json").out.splitlines()[0])
@@ -72,35 +72,37 @@ def answers(project: Path) -> Path:
 
 
 @pytest.mark.req("WKR-26")
-def test_one_of_the_same_name_is_a_worker_like_others(guild: Guild, project: Path, home: Home, answers: Path) -> None:
+def test_a_copy_of_the_manager_has_no_manager_toolbox(guild: Guild, project: Path, home: Home, answers: Path) -> None:
     shipped = (SHIPPED / "manager.yaml").read_text()
     (project / "workers").mkdir()
-    (project / "workers" / "manager.yaml").write_text(shipped)  # word for word
+    (project / "workers" / "manager.yaml").write_text(shipped)  # an exact copy
     home.workers.mkdir(parents=True)
     (home.workers / "manager.yaml").write_text(shipped)
-    assert tools(guild, "project/manager") == BASE
-    assert tools(guild, "home/manager") == BASE
-    assert tools(guild, "workers/manager.yaml") == BASE
-    assert tools(guild, "shipped/manager") == [*BASE, *MANAGER]
+    assert run_and_list_tools(guild, "project/manager") == BASE
+    assert run_and_list_tools(guild, "home/manager") == BASE
+    assert run_and_list_tools(guild, "workers/manager.yaml") == BASE
+    assert run_and_list_tools(guild, "shipped/manager") == [*BASE, *MANAGER]
     unclear = guild("run", "manager", "go", "--model", SCRIPT)
     assert unclear.code != 0
     assert "shipped/manager" in unclear.err
 
 
 @pytest.mark.req("WKR-26")
-def test_a_link_to_it_is_not_it(guild: Guild, project: Path, answers: Path) -> None:
+def test_a_link_to_the_manager_has_no_manager_toolbox(guild: Guild, project: Path, answers: Path) -> None:
     (project / "workers").mkdir()
     (project / "workers" / "boss.yaml").symlink_to(SHIPPED / "manager.yaml")
     (project / "workers" / "manager.yaml").symlink_to(SHIPPED / "manager.yaml")
-    assert tools(guild, "project/manager") == BASE
+    assert run_and_list_tools(guild, "project/manager") == BASE
     other = guild("run", "boss", "go", "--model", SCRIPT)
-    assert other.code != 0, "its name is not that of its file"
+    assert other.code != 0, "the name differs from the file name"
 
 
 @pytest.mark.req("WKR-26", "WKR-8")
 @pytest.mark.parametrize("name", ["manager", "base", "room", "job", "commission", "meeting"])
-def test_no_system_toolbox_can_be_named(guild: Guild, project: Path, home: Home, answers: Path, name: str) -> None:
-    put(project, "boss", toolboxes=[name])
+def test_a_worker_cannot_name_a_toolbox_of_the_hall(
+    guild: Guild, project: Path, home: Home, answers: Path, name: str
+) -> None:
+    write_worker(project, "boss", toolboxes=[name])
     home.toolboxes.mkdir(parents=True)
     made = f'toolbox = Toolbox("{name}", own)\n'
     box = f'from guildhall import Toolbox, tool\n@tool\ndef own() -> str:\n    """x"""\n{made}'
@@ -114,16 +116,16 @@ def test_no_system_toolbox_can_be_named(guild: Guild, project: Path, home: Home,
 
 
 @pytest.mark.req("WKR-26", "WKR-2")
-def test_nor_by_a_package(guild: Guild, project: Path, home: Home, answers: Path) -> None:
-    put_package(home, "writer", WRITER.replace('toolboxes = ["mail"]', 'toolboxes = ["manager"]'))
+def test_a_package_cannot_name_a_toolbox_of_the_hall(guild: Guild, project: Path, home: Home, answers: Path) -> None:
+    write_package(home, "writer", WRITER.replace('toolboxes = ["mail"]', 'toolboxes = ["manager"]'))
     ran = guild("run", "writer", "go", "--model", SCRIPT)
     assert ran.code != 0
     assert "manager is a system toolbox" in ran.err, ran
 
 
 @pytest.mark.req("WKR-26", "WKR-16")
-def test_its_tools_do_not_exist_for_others(guild: Guild, project: Path, answers: Path) -> None:
-    put(project, "boss")
+def test_manager_tools_are_unknown_to_other_workers(guild: Guild, project: Path, answers: Path) -> None:
+    write_worker(project, "boss")
     ran = guild("run", "boss", "go", "--model", SCRIPT, "--output", "json")
     entries = [json.loads(line) for line in guild("log", ran.json["run"], "--json").out.splitlines()]
     refused = [entry["data"] for entry in entries if entry["kind"] == "tool_refused"]

@@ -1,4 +1,4 @@
-"""What docs/packages.md shows works as it stands there, and names every field."""
+"""docs/packages.md: its example works, and it names every field and package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.runs.assembly.activation import Activation
 from guildhall.workers.package import Table
 from guildhall.workers.package_store import Packages, templates
-from tests.guild.packages import put_package
+from tests.guild.packages import write_package
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -23,7 +23,7 @@ def test_the_example_is_a_package_that_runs(guild: Guild, project: Path, home: H
     modules = re.findall(r"```python\n# (\S+)\n(.*?)```", TEXT, re.S)
     assert [path for path, _ in modules] == ["post/tools.py", "post/begin.py"]
     files = {"posture.md": "You write letters.", "post/prices.py": "def price(words): return 85\n", **dict(modules)}
-    put_package(home, "mail", table, files)
+    write_package(home, "mail", table, files)
     assert Packages(home).find("mail").types == ("worker", "toolbox")
     script = "price: {input: 1.0, output: 1.0}\nworkers: {mail: [[{call: postage, with: {words: 5}}, {say: ok}]]}"
     (project / "answers.yaml").write_text(script)
@@ -31,7 +31,7 @@ def test_the_example_is_a_package_that_runs(guild: Guild, project: Path, home: H
     assert ran.out == "ok\n", ran.err
 
 
-def test_every_field_and_every_package_is_there() -> None:
+def test_every_field_and_every_template_is_documented() -> None:
     for name in (*(set(Table.model_fields) - set(Table.__mro__[1].model_fields)), *templates()):
         assert f"`{name}`" in TEXT, name
     for name in Activation.__dataclass_fields__:

@@ -1,4 +1,4 @@
-"""Package validation: packages with valid and invalid metadata are accepted and refused, and nothing of them runs."""
+"""Package validation: valid and invalid metadata, checked without executing the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workers.package import read_package
 from guildhall.workers.package_store import Packages, load_code, package_worker
-from tests.guild.packages import LETTERS, MAIL, WRITER, put_mail, put_package
+from tests.guild.packages import LETTERS, MAIL, WRITER, write_mail_package, write_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,18 +55,18 @@ CLERK = {
 }
 
 
-def problem(home: Home, name: str, text: str, **files: str) -> str:
-    """Return the problems of a package as one text."""
-    put_package(home, name, text, files)
+def find_problem(home: Home, name: str, text: str, **files: str) -> str:
+    """Write an invalid package, and return its error."""
+    write_package(home, name, text, files)
     (found,) = [one for one in Packages(home).listings() if one.name == name]
-    assert found.error is not None, "it is taken as right"
+    assert found.error is not None, "the package is valid"
     assert f"{name}/pyproject.toml" in found.error
     return found.error
 
 
 @pytest.mark.req("WKR-1", "WKR-2")
-def test_all_that_a_package_may_say(home: Home) -> None:
-    put_package(home, "clerk", FULL, CLERK)
+def test_a_package_accepts_all_fields(home: Home) -> None:
+    write_package(home, "clerk", FULL, CLERK)
     package = Packages(home).find("clerk")
     worker = package_worker(package)
     assert (package.types, package.version) == (("worker", "toolbox"), "2.0")
@@ -86,9 +86,9 @@ def test_all_that_a_package_may_say(home: Home) -> None:
 
 
 @pytest.mark.req("WKR-2", "WKR-5")
-def test_the_least_that_a_package_must_say(home: Home) -> None:
-    put_package(home, "quill", '[tool.guildhall]\ntype = "worker"\nposture = "You write."\n')
-    put_mail(home)
+def test_a_package_needs_few_fields(home: Home) -> None:
+    write_package(home, "quill", '[tool.guildhall]\ntype = "worker"\nposture = "You write."\n')
+    write_mail_package(home)
     assert [(one.name, one.types) for one in Packages(home).listings()] == [
         ("mail", ("toolbox",)),
         ("quill", ("worker",)),
@@ -171,33 +171,33 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         ("a = '" + "x" * 1_000_000 + "'", "the file is larger than 1,000,000 bytes"),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_field(home: Home, text: str, message: str) -> None:
-    assert message in problem(home, "quill", text)
+def test_an_error_names_file_and_field(home: Home, text: str, message: str) -> None:
+    assert message in find_problem(home, "quill", text)
 
 
-def test_a_package_that_is_no_text(home: Home) -> None:
-    folder = put_package(home, "quill", "")
+def test_a_package_that_is_not_utf_8_is_invalid(home: Home) -> None:
+    folder = write_package(home, "quill", "")
     (folder / "pyproject.toml").write_bytes(b'[tool.guildhall]\ntype = "\xff"')
     with pytest.raises(InvalidFile, match="not UTF-8 text"):
         read_package(folder)
-    put_mail(home)
+    write_mail_package(home)
     (home.packages / "mail" / "post" / "prices.py").write_bytes(b"x = '\xff'")
     with pytest.raises(GuildError, match=r"the file is not UTF-8 text") as caught:
         Packages(home).find("mail")
     assert str(caught.value.where).endswith("post/prices.py")
 
 
-def test_nothing_outside_the_package_belongs_to_it(home: Home, tmp_path: Path) -> None:
+def test_links_and_paths_out_of_the_package_are_invalid(home: Home, tmp_path: Path) -> None:
     secret = tmp_path / "secret.md"
     secret.write_text("x = 42")
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\nactivate = "begin:go"\n'
-    folder = put_package(home, "quill", text, {"begin.py": ""})
+    folder = write_package(home, "quill", text, {"begin.py": ""})
     (folder / "posture.md").symlink_to(secret)
-    assert "tool.guildhall.posture_file: cannot read 'posture.md': a link" in problem(home, "quill", text)
+    assert "tool.guildhall.posture_file: cannot read 'posture.md': a link" in find_problem(home, "quill", text)
     for away in ("../../secret.md", str(secret), "a/../../x", "nowhere.md", ".", ""):
-        assert "tool.guildhall.posture_file: " in problem(home, "quill", text.replace("posture.md", away)), away
+        assert "tool.guildhall.posture_file: " in find_problem(home, "quill", text.replace("posture.md", away)), away
     (folder / "posture.md").unlink()
-    put_package(home, "quill", text, {"posture.md": "x"})
+    write_package(home, "quill", text, {"posture.md": "x"})
     (folder / "begin.py").unlink()
     (folder / "begin.py").symlink_to(secret)
     with pytest.raises(GuildError, match="a link out of the project"):
@@ -211,28 +211,28 @@ def test_nothing_outside_the_package_belongs_to_it(home: Home, tmp_path: Path) -
         Packages(home).find("other")
 
 
-def test_what_is_too_large_or_no_file(home: Home) -> None:
+def test_large_and_irregular_files_are_invalid(home: Home) -> None:
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\n'
-    assert "larger than 1,000,000 bytes" in problem(home, "quill", text, **{"posture.md": "x" * 1_000_001})
-    assert "more than 400,000 characters" in problem(home, "quill", text, **{"posture.md": "x" * 400_001})
+    assert "larger than 1,000,000 bytes" in find_problem(home, "quill", text, **{"posture.md": "x" * 1_000_001})
+    assert "more than 400,000 characters" in find_problem(home, "quill", text, **{"posture.md": "x" * 400_001})
     (home.packages / "quill" / "posture.md").unlink()
     os.mkfifo(home.packages / "quill" / "posture.md")
-    assert "is not a regular file" in problem(home, "quill", text)
-    put_package(home, "mail", MAIL, LETTERS | {"post/large.py": "#" * 2_000_001})
+    assert "is not a regular file" in find_problem(home, "quill", text)
+    write_package(home, "mail", MAIL, LETTERS | {"post/large.py": "#" * 2_000_001})
     with pytest.raises(GuildError, match="too large to be code"):
         Packages(home).find("mail")
-    put_package(home, "mail", MAIL, {"post/large.py": "", **{f"post/m{number}.py": "" for number in range(501)}})
+    write_package(home, "mail", MAIL, {"post/large.py": "", **{f"post/m{number}.py": "" for number in range(501)}})
     with pytest.raises(GuildError, match="more than 500 modules"):
         Packages(home).find("mail")
 
 
 @pytest.mark.req("WKR-2", "SYS-38")
-def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
+def test_an_invalid_package_is_reported_and_does_not_block_others(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     guild = guild_hall
-    put_package(home, "writer", WRITER.replace('toolboxes = ["mail"]', ""))
-    put_package(home, "bad", MAIL.replace('"mail"', '"bad"').replace("export", "exprt"))
+    write_package(home, "writer", WRITER.replace('toolboxes = ["mail"]', ""))
+    write_package(home, "bad", MAIL.replace('"mail"', '"bad"').replace("export", "exprt"))
     (home.packages / "empty").mkdir()
     (home.packages / "notes.txt").write_text("no package")
     (home.packages / ".aside").mkdir()

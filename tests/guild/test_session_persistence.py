@@ -1,8 +1,9 @@
-"""Session persistence: a meeting continues with the whole conversation after restarts and crashes."""
+"""Session persistence: a meeting keeps its conversation across processes, restarts and crashes."""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.clis import claude_program
 from tests.projects.meetings.parlour import Parlour
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from guildhall.core.paths import Home
@@ -47,18 +48,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer
 
 @pytest.fixture
 def parlour(home: Home, project: Path) -> Parlour:
-    """Create a project in the current folder whose worker calls a model over HTTP."""
+    """Return a project in the current folder whose worker calls a provider over HTTP."""
     parlour = Parlour.at(home, project)
     parlour.worker(model="anthropic:claude-sonnet-4-5")
     return parlour
 
 
-def environment(server: ScriptedServer, worker: str = "architect") -> dict[str, str]:
+def provider_environment(server: ScriptedServer, worker: str = "architect") -> dict[str, str]:
     return {"ANTHROPIC_BASE_URL": server.anthropic_url, "ANTHROPIC_API_KEY": f"script-{worker}"}
 
 
-def spoken(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the conversation that the model saw, as pairs of role and text."""
+def read_messages(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return role and text of each message in a request."""
     found: list[tuple[str, str]] = []
     for message in body["messages"]:
         parts = message["content"]
@@ -68,11 +69,11 @@ def spoken(body: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.req("WKR-20", "MTG-10")
-def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
+def test_a_meeting_continues_after_the_hall_is_stopped_and_killed(
     guild_hall: GuildWithHall, parlour: Parlour, server: ScriptedServer
 ) -> None:
-    """Run each command in a new hall: the first was stopped, the second killed."""
-    env = environment(server)
+    """Stop the first hall and kill the second, so that each command uses a new one."""
+    env = provider_environment(server)
     before = len(server.requests)
     opened = guild_hall("meet", "architect", "How do we store exports?", "--output", "json", env=env)
     assert opened.code == 0, opened
@@ -87,8 +88,8 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
     assert [one["answer"] for one in third.json["exchanges"]] == ["Agreed on Parquet."]
     assert third.json["session_count"] == 1
 
-    asked = [spoken(exchange.body or {}) for exchange in server.requests[before:]]
-    assert asked[-1] == [
+    requests = [read_messages(exchange.body or {}) for exchange in server.requests[before:]]
+    assert requests[-1] == [
         ("user", "How do we store exports?"),
         ("assistant", "We could use Parquet."),
         ("user", "They must be small"),
@@ -96,9 +97,9 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
         ("assistant", "It is linked."),
         ("user", "So what do we do?"),
     ]
-    assert len(asked) == 4, "what was answered is not asked again"
+    assert len(requests) == 4, "answered requests are not repeated"
 
-    closed = guild_hall("meet", "--close", id, "--json", env=environment(server, "meeting-summariser"))
+    closed = guild_hall("meet", "--close", id, "--json", env=provider_environment(server, "meeting-summariser"))
     assert closed.json["status"] == "closed"
     assert closed.json["linked"] == [".lore/plan.md"]
     assert "Then Parquet with snappy." in json.dumps((server.requests[-1].body or {})["messages"])
@@ -106,8 +107,10 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
 
 
 @pytest.mark.req("WKR-20", "WKR-14")
-def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlour) -> None:
-    """Check that each session, a new process in a new hall, receives the conversation so far."""
+def test_a_meeting_with_claude_code_continues_after_the_hall_is_killed(
+    guild_hall: GuildWithHall, parlour: Parlour
+) -> None:
+    """Run each session in a new process of Claude Code and in a new hall, with the conversation so far."""
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
     parlour.worker(runtime="claude")
     expected = [{"expect": "How do we store exports?"}, {"expect": "They must be small"}]
@@ -121,38 +124,38 @@ def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlo
     second = guild_hall("meet", id, "They must be small", "--output", "json", env=env)
     assert [one["answer"] for one in second.json["exchanges"]] == [words[1]]
     shown = guild_hall("show", second.json["run"], "--json").json
-    said = [(message["role"], message["content"]) for message in shown["messages"] if message["role"] != "system"]
-    assert [text for role, text in said if role == "assistant"] == words
-    assert [text for role, text in said if role == "user"][-1].endswith("They must be small")
+    messages = [(message["role"], message["content"]) for message in shown["messages"] if message["role"] != "system"]
+    assert [text for role, text in messages if role == "assistant"] == words
+    assert [text for role, text in messages if role == "user"][-1].endswith("They must be small")
 
 
 @pytest.mark.req("WKR-20")
-def test_a_commission_that_is_dispatched_again_knows_nothing_of_before(
+def test_a_retried_commission_has_no_conversation_of_the_first_attempt(
     guild: Guild, parlour: Parlour, server: ScriptedServer
 ) -> None:
-    env = environment(server, "drafter")
+    env = provider_environment(server, "drafter")
     parlour.worker("drafter", model="anthropic:claude-sonnet-4-5")
     before = len(server.requests)
     made = guild("dispatch", "drafter", "--project", "shop", "Draft the export", "--wait", "--json", env=env)
     assert made.json["status"] == "failed", made
     id = made.json["commission"]
     guild("retry", id, "--wait", "--json", env=env)
-    asked = [spoken(exchange.body or {}) for exchange in server.requests[before:]]
-    first = [one for one in asked if not any(role == "assistant" for role, _ in one)]
-    assert len(first) == 2, "each attempt starts with an empty conversation"
+    requests = [read_messages(exchange.body or {}) for exchange in server.requests[before:]]
+    first = [one for one in requests if not any(role == "assistant" for role, _ in one)]
+    assert len(first) == 2, "each attempt starts over"
     assert "I give up on the draft." not in json.dumps(first)
-    assert any(("assistant", "I give up on the draft.") in one for one in asked[: len(asked) // 2])
+    assert any(("assistant", "I give up on the draft.") in one for one in requests[: len(requests) // 2])
 
 
 @pytest.mark.req("WKR-20")
-def test_killed_in_the_middle_of_an_answer_it_is_answered_by_itself_at_the_next_start(
+def test_an_answer_interrupted_by_a_crash_is_completed_by_the_next_hall(
     guild_hall: GuildWithHall, parlour: Parlour
 ) -> None:
     parlour.worker()
     parlour.script([{"say": "one"}, {"sleep": 1.5, "say": "two"}])
     id = guild_hall("meet", "architect", "first", "--output", "json").json["meeting"]
     process = guild_hall.start("meet", id, "second")
-    _until(lambda: guild_hall("show", id, "--json").json["answering"])
+    wait_until(lambda: guild_hall("show", id, "--json").json["answering"])
     guild_hall.kill_hall()
     process.wait(10)
     assert guild_hall("wait", id, "--timeout", "10s").code in (0, 4)
@@ -162,10 +165,8 @@ def test_killed_in_the_middle_of_an_answer_it_is_answered_by_itself_at_the_next_
     assert [(one["words"], one["answer"]) for one in shown["exchanges"]] == [("first", "one"), ("second", "two")]
 
 
-def _until(true: Any) -> None:
-    import time
-
+def wait_until(is_true: Callable[[], Any]) -> None:
     end = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
+    while not is_true():
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)

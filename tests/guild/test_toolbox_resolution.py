@@ -1,4 +1,4 @@
-"""Toolbox resolution: the tools of a run are exactly base + context + domain + built-in, as the model is shown them."""
+"""Toolbox resolution: the model gets exactly the base, context, domain and built-in tools, in this order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from guildhall.core.errors import Refused, ToolUnavailable
 from guildhall.core.paths import Home
-from tests.guild.house import IN_PROJECTS, PLAIN, House
+from tests.guild.worker_contexts import IN_PROJECTS, PLAIN, WorkerContexts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The table of ARCHITECTURE.md, written down once more: nothing here is taken from the code that it is held against.
+# The tables are written by hand, independent of the code under test.
 BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
 ARTIFACTS = ["artifact_read", "artifact_write", "artifact_list"]
 READ_TOOLS = ["Read", "Grep", "Glob"]
@@ -37,7 +37,7 @@ FREE = {
     "job": READ_TOOLS,
     "commission": [*READ_TOOLS, *WRITE_TOOLS],
     "meeting": [*READ_TOOLS, *WRITE_TOOLS],
-}  # without declaring
+}  # without a declaration in the worker file
 DOMAIN = {"dice": ["roll", "flip"], "mail": ["weigh"]}
 MANAGER = [
     *["list_workers", "list_projects", "list_commissions", "create_commission", "dispatch_commission"],
@@ -45,22 +45,22 @@ MANAGER = [
 ]
 
 
-def expected(context: str, fields: dict[str, Any], *, registered: bool) -> list[str]:
-    """Return the tools of a worker with these fields, in the order that its model sees."""
-    seat = [name for name in CONTEXT[context] if fields["base"] or name != "store_memory"]
+def expected_tools(context: str, fields: dict[str, Any], *, registered: bool) -> list[str]:
+    """Return all tools of a worker with these fields, in the order of the model request."""
+    context_tools = [name for name in CONTEXT[context] if fields["base"] or name != "store_memory"]
     base = [*BASE, *(ARTIFACTS if registered else [])] if fields["base"] else []
     calling = ["worker_call"] if fields["allow_workers"] else []
     boxes = ["sandbox_list", "sandbox_read_text"] if fields["sandboxes"] else []
     domain = [tool for name in fields["toolboxes"] for tool in DOMAIN[name]]
     free = FREE.get(context, [])
     built_in = [*free, *(name for name in fields["tools"] if name not in free)]
-    return [*(name for name in base if name not in seat), *seat, *calling, *boxes, *domain, *built_in]
+    return [*(name for name in base if name not in context_tools), *context_tools, *calling, *boxes, *domain, *built_in]
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    folder: Path = tmp_path_factory.mktemp("house")
-    return House.built(folder, Home(folder / "home"))
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> WorkerContexts:
+    folder: Path = tmp_path_factory.mktemp("contexts")
+    return WorkerContexts.create(folder, Home(folder / "home"))
 
 
 WORKERS = st.fixed_dictionaries(
@@ -78,25 +78,25 @@ CONTEXTS = [*PLAIN, *IN_PROJECTS]
 @pytest.mark.req("WKR-12", "WKR-16", "WKR-8")
 @settings(suppress_health_check=list(HealthCheck), max_examples=18)
 @given(context=st.sampled_from(CONTEXTS), fields=WORKERS, registered=st.booleans())
-def test_the_model_is_shown_exactly_these_tools_in_this_order(
-    house: House, context: str, fields: dict[str, Any], registered: bool
+def test_the_model_gets_exactly_these_tools_in_this_order(
+    contexts: WorkerContexts, context: str, fields: dict[str, Any], registered: bool
 ) -> None:
     registered = registered or context in IN_PROJECTS
-    house.furnish(**fields)
+    contexts.write_workers(**fields)
     if context == "job" and {*fields["tools"]} & {*WRITE_TOOLS}:
         with pytest.raises(Refused, match="cannot run as a job: it can write"):
-            house.shown(context, registered=registered)
+            contexts.tools_in(context, registered=registered)
         return
-    assert house.shown(context, registered=registered) == expected(context, fields, registered=registered)
+    assert contexts.tools_in(context, registered=registered) == expected_tools(context, fields, registered=registered)
 
 
 @pytest.mark.req("WKR-9", "WKR-10", "WKR-11")
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_each_context_gives_its_own_toolbox(house: House, context: str) -> None:
+def test_each_context_adds_its_own_toolbox(contexts: WorkerContexts, context: str) -> None:
     fields = {"base": True, "tools": [], "toolboxes": [], "allow_workers": [], "sandboxes": {}}
-    house.furnish(**fields)
-    shown = house.shown(context)
-    assert shown == expected(context, fields, registered=True)
+    contexts.write_workers(**fields)
+    shown = contexts.tools_in(context)
+    assert shown == expected_tools(context, fields, registered=True)
     others = {tool for other, tools in CONTEXT.items() if other != context for tool in tools}
     assert not (others - {*shown}) & {*shown}
     assert not {*MANAGER} & {*shown}
@@ -104,13 +104,13 @@ def test_each_context_gives_its_own_toolbox(house: House, context: str) -> None:
 
 @pytest.mark.req("WKR-13")
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_what_is_missing_stops_it_and_is_named(house: House, context: str) -> None:
-    house.furnish(toolboxes=["dice", "cards"])
-    if context == "commission":  # it is created, and fails when its turn has come
-        assert "unknown toolbox 'cards'" in str(house.inside(lambda shop: shop.done()).reason)
+def test_a_missing_toolbox_is_reported_in_every_context(contexts: WorkerContexts, context: str) -> None:
+    contexts.write_workers(toolboxes=["dice", "cards"])
+    if context == "commission":  # it is created, and fails when it is dispatched
+        assert "unknown toolbox 'cards'" in str(contexts.inside(lambda shop: shop.done()).reason)
         return
-    if context == "called":  # the caller receives the error
-        assert "unknown toolbox 'cards'" in house.inside(lambda house: house.told_of_call("smith"))
+    if context == "called":  # the caller gets the error
+        assert "unknown toolbox 'cards'" in contexts.inside(lambda contexts: contexts.failed_call_result("smith"))
         return
     with pytest.raises(ToolUnavailable, match="unknown toolbox 'cards'"):
-        house.shown(context)
+        contexts.tools_in(context)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 _TIMEOUT_S = 150.0  # OpenCode uses five seconds of CPU time for each start, and other tests run at the same time
 
@@ -43,7 +43,7 @@ class RuntimeProject:
         (self.project / "workers" / "bob.yaml").write_text(json.dumps(worker))
         (self.project / "script.yaml").write_text(json.dumps({"workers": {"bob": [steps]}}))
 
-    def run(self, *words: str, task: str = "Go.") -> Ran:
+    def run(self, *words: str, task: str = "Go.") -> CommandResult:
         return self.guild("run", "bob", task, *words, env=self.env, timeout=_TIMEOUT_S)
 
     def start(self, event: str, task: str = "Go.") -> tuple[subprocess.Popen[str], str]:
@@ -55,7 +55,7 @@ class RuntimeProject:
                 return process, data["run"]
         raise AssertionError(process.communicate())
 
-    def resume(self, run: str) -> Ran:
+    def resume(self, run: str) -> CommandResult:
         return self.guild("resume", run, env=self.env, timeout=_TIMEOUT_S)
 
     def read_entries(self, run: str, kind: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from guildhall.runs.record.entries import ModelAsked
 from guildhall.runtimes.programs.claude import _ANY_MODEL, _FLAGS, _message
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Toolbox
-from tests.clis import claude_program, programs
+from tests.clis import claude_program, find_program_pids
 from tests.hall.doors import SampleTools
 from tests.runs.places import ASK_BEFORE_WRITING, DONE, NOTES, OTHER, WRITE, wait_until
 from tests.runs.trees import list_notes
@@ -57,7 +57,7 @@ class ClaudeHall:
         self._project = project
 
     def programs(self) -> list[int]:
-        return programs(self._project.parent)
+        return find_program_pids(self._project.parent)
 
     def homes(self) -> list[Path]:
         return list(self._project.parent.glob("guild-home-*"))
@@ -416,9 +416,9 @@ def test_a_killed_hall_leaves_no_program(guild_hall: GuildWithHall, claude_proje
     run = json.loads(process.stdout.readline())["run"]
     while json.loads(process.stdout.readline())["type"] != "tool_result":
         pass
-    assert programs(claude_project.parent)
+    assert find_program_pids(claude_project.parent)
     guild_hall.kill_hall()
-    wait_until(lambda: programs(claude_project.parent) == [])
+    wait_until(lambda: find_program_pids(claude_project.parent) == [])
     assert len(list(claude_project.parent.glob("guild-home-*"))) == 1
     write_worker(claude_project, WRITE, DONE)
     ran = guild_hall("resume", run, env=env)  # in a new hall

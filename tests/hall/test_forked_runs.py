@@ -18,7 +18,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.forked.runtime import ForkedRuntime
-from tests.children import Killing, Watched, children_of
+from tests.run_processes import KillingRuntime, WatchedProcess, child_pids
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, wait_until
 from tests.runs.trees import list_notes, put_tree
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
     from guildhall.hall.client.model import RunDetails
-    from tests.children import Place
     from tests.conftest import GuildWithHall
+    from tests.run_processes import ForkServerLoop
 
 SLOW = {"sleep": 30, "say": "too late"}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -38,13 +38,13 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 class HallUnderTest:
     """A hall whose runs are executed in the hall or in forked processes."""
 
-    def __init__(self, hall: Hall, frame: Frame, place: Place | None) -> None:
+    def __init__(self, hall: Hall, frame: Frame, fork_loop: ForkServerLoop | None) -> None:
         self.client = EmbeddedHall(hall)
         self.frame = frame
-        self._place = place
+        self._fork_loop = fork_loop
 
     def count_processes(self) -> int:
-        return 0 if self._place is None else len(self._place.nursery.pids) - 1
+        return 0 if self._fork_loop is None else len(self._fork_loop.fork_server.pids) - 1
 
     async def wait_for_no_processes(self) -> None:
         """Wait until no process of a run is left. A process that was just forked exits by itself."""
@@ -56,7 +56,7 @@ class HallUnderTest:
 
     @property
     def has_processes(self) -> bool:
-        return self._place is not None
+        return self._fork_loop is not None
 
     async def run(self, worker: str = "scribe", **options: Any) -> list[Event]:
         request = RunRequest(worker=worker, input="go", **options)
@@ -79,22 +79,24 @@ async def collect_events(stream: Any) -> list[Event]:
 
 
 @pytest.fixture(params=["here", "in children"])
-def run_in_hall(request: pytest.FixtureRequest, place: Place, home: Home, project: Path) -> Callable[[Any], Any]:
+def run_in_hall(
+    request: pytest.FixtureRequest, fork_loop: ForkServerLoop, home: Home, project: Path
+) -> Callable[[Any], Any]:
     """Return a function that calls a coroutine function with a hall, once for each way to execute runs."""
 
     def run(work: Callable[[HallUnderTest], Any]) -> Any:
         async def go() -> Any:
             hall = Hall(home, environ={})
             if request.param == "in children":
-                hall.runtimes.runtime_for_run = lambda *_: ForkedRuntime(place.nursery)
-            tested = HallUnderTest(hall, Frame.here(project, {}), place if request.param == "in children" else None)
+                hall.runtimes.runtime_for_run = lambda *_: ForkedRuntime(fork_loop.fork_server)
+            tested = HallUnderTest(hall, Frame.here(project, {}), fork_loop if request.param == "in children" else None)
             try:
                 return await work(tested)
             finally:
                 await hall.close()
                 await tested.wait_for_no_processes()
 
-        return place.runs(go())
+        return fork_loop.run(go())
 
     return run
 
@@ -228,15 +230,17 @@ def test_unusable_model_answers_fail_the_run(run_in_hall: Callable[[Any], Any], 
 
 
 @pytest.mark.req("AW-21")
-def test_the_third_crash_fails_the_run_and_it_can_be_resumed(place: Place, home: Home, project: Path) -> None:
+def test_the_third_crash_fails_the_run_and_it_can_be_resumed(
+    fork_loop: ForkServerLoop, home: Home, project: Path
+) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, DONE)
 
     async def work() -> None:
         hall = Hall(home, environ={})
-        killing_runtime = Killing(place.nursery, 5, 10, 15)
+        killing_runtime = KillingRuntime(fork_loop.fork_server, 5, 10, 15)
         hall.runtimes.runtime_for_run = lambda *_: killing_runtime
-        tested = HallUnderTest(hall, Frame.here(project, {}), place)
+        tested = HallUnderTest(hall, Frame.here(project, {}), fork_loop)
         seen = await tested.run()
         run = (await tested.get_details(seen[0].run)).run
         assert run.error is not None
@@ -252,7 +256,7 @@ def test_the_third_crash_fails_the_run_and_it_can_be_resumed(place: Place, home:
         assert (await tested.resume(run.id))[-1].data["status"] == "completed"
         await hall.close()
 
-    place.runs(work())
+    fork_loop.run(work())
     assert list_notes(project) == ["a.md"]
 
 
@@ -264,11 +268,11 @@ def test_a_hall_ends_its_run_processes_when_it_closes(home: Home, project: Path)
         client = await open_hall(home, {}, forks_runs=True)
         stream = client.runs.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
         run = (await anext(stream)).run
-        nursery = client._hall.runtimes.fork_server
-        assert nursery is not None
-        while len(nursery.pids) < 2:  # noqa: ASYNC110 - there is no event to wait for
+        fork_server = client._hall.runtimes.fork_server
+        assert fork_server is not None
+        while len(fork_server.pids) < 2:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.02)
-        pids = [os.pidfd_open(pid) for pid in nursery.pids]
+        pids = [os.pidfd_open(pid) for pid in fork_server.pids]
         await client.close()
         await stream.aclose()
         return pids, run
@@ -288,10 +292,10 @@ def test_a_hall_ends_its_run_processes_when_it_closes(home: Home, project: Path)
 
 def find_run_process(guild_hall: GuildWithHall) -> int:
     """Return the pid of the only child of the fork server."""
-    below = children_of(guild_hall.hall().pid)
-    (parent,) = (pid for pid in below if b"runtimes.forked.server" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    wait_until(lambda: len(children_of(parent)) == 1)
-    return children_of(parent)[0]
+    below = child_pids(guild_hall.hall().pid)
+    (parent,) = (pid for pid in below if b"runtimes.forked.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    wait_until(lambda: len(child_pids(parent)) == 1)
+    return child_pids(parent)[0]
 
 
 @pytest.mark.req("AW-21")
@@ -311,6 +315,6 @@ def test_a_run_survives_its_process_and_a_killed_hall_leaves_no_processes(
     wait_until(lambda: kinds(journal(guild_hall, run)).count("tool_ended") == 4)
     assert kinds(journal(guild_hall, run)).count("tool_started") == 4
     run_process = find_run_process(guild_hall)
-    processes = [Watched(pid) for pid in (run_process, *children_of(guild_hall.hall().pid))]
+    processes = [WatchedProcess(pid) for pid in (run_process, *child_pids(guild_hall.hall().pid))]
     guild_hall.kill_hall()
-    assert all(one.gone() for one in processes)
+    assert all(one.wait_exit() for one in processes)

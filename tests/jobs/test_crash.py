@@ -13,7 +13,7 @@ from guildhall.runs.model import ENDED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 STRIDE = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "8"
 FILES = {
@@ -22,7 +22,7 @@ FILES = {
 }
 
 
-def lives(warm: Warm, folder: Path, scene: str) -> list[dict[str, Any]]:
+def lives(warm: WarmProcess, folder: Path, scene: str) -> list[dict[str, Any]]:
     """Return the outcome of each job. The last job is undisturbed."""
     printed = warm.perform("tests.jobs.crash", folder, STRIDE, scene)
     found = [json.loads(line) for line in printed.splitlines()]
@@ -38,7 +38,7 @@ def lives(warm: Warm, folder: Path, scene: str) -> list[dict[str, Any]]:
 
 @pytest.mark.req("WD-47")
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_job_is_whole_or_was_never_one(warm: Warm, tmp_path: Path) -> None:
+def test_killed_at_any_step_a_job_is_whole_or_was_never_one(warm: WarmProcess, tmp_path: Path) -> None:
     every = lives(warm, tmp_path, "life")
     assert len(every) > 7
     assert every[-1]["jobs"] == []
@@ -56,7 +56,9 @@ def test_killed_at_any_step_a_job_is_whole_or_was_never_one(warm: Warm, tmp_path
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(warm: Warm, tmp_path: Path) -> None:
+def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(
+    warm: WarmProcess, tmp_path: Path
+) -> None:
     for life in lives(warm, tmp_path, "question"):
         assert life["asks"] == [], life
         for job in life["jobs"]:
@@ -68,7 +70,9 @@ def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(wa
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(warm: Warm, tmp_path: Path) -> None:
+def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(
+    warm: WarmProcess, tmp_path: Path
+) -> None:
     every = lives(warm, tmp_path, "cancel")
     assert every[-1]["heard"][1:] == ["cancelled"]
     for life in every:
@@ -81,7 +85,7 @@ def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(
 
 
 @pytest.mark.timeout(180)
-def test_where_a_step_finds_no_room_a_job_is_refused_or_says_what_is_lacking(warm: Warm, tmp_path: Path) -> None:
+def test_where_a_step_finds_no_room_a_job_is_refused_or_says_what_is_lacking(warm: WarmProcess, tmp_path: Path) -> None:
     every = lives(warm, tmp_path, "full")
     assert any(life["heard"] == ["refused"] for life in every)
     for life in every:

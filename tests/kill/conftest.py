@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 
 @pytest.fixture(scope="session")
-def driver(warm: Warm) -> Generator[Driver]:
+def driver(warm: WarmProcess) -> Generator[Driver]:
     driver = Driver(warm)
     yield driver
     driver.close()
@@ -41,7 +41,7 @@ def scene(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, driver: Driver, server: ScriptedServer) -> Undisturbed:
-    """What a run is that nobody kills."""
+    """Return the outcome of a run that is not killed."""
     place = tmp_path_factory.mktemp("undisturbed")
     (place / "project").mkdir()
     lay_out(place / "project", place / "home")

@@ -112,7 +112,7 @@ class Commits:
 def _stop_at(name: str, when: str, number: int) -> None:
     """Stops before or after a call of a function that makes something on disk, such as the database itself.
 
-    It is named `module:function` or `module:Class.method`; the call is the how-manieth one.
+    It is named `module:function` or `module:Class.method`. `call` is its number.
     """
     owner: Any = importlib.import_module(name.partition(":")[0])
     *classes, last = name.partition(":")[2].split(".")
@@ -141,7 +141,7 @@ def _and_halt(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _halt() -> NoReturn:
-    """All threads stop, and stay so until the process is killed from outside."""
+    """Stop all threads until the process is killed from outside."""
     os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         time.sleep(60)

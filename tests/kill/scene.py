@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.core.paths import HOME_VARIABLE
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from tests.conftest import ROOT
-from tests.warm import Started
+from tests.warm import StartedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from guildhall.testing.scripted_server import Exchange, ScriptedServer
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 When = Literal["before", "inside", "after"]
 PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
@@ -51,7 +51,7 @@ workers:
 """
 WORKER = """name: clerk
 description: Enters lines into a book
-instructions: Enter what you are told.
+instructions: Enter the requested lines.
 model: anthropic:claude-sonnet-4-5
 toolboxes: [desk]
 sandboxes:
@@ -110,7 +110,7 @@ LINE_OF = {"m1/call_0_0": "one", "m1/call_0_2": "two", "m1/call_0_3": "letter", 
 
 
 def lay_out(project: Path, home: Path) -> None:
-    """The worker and its toolbox."""
+    """Write the worker and its toolbox."""
     desk = project / "desk"
     desk.mkdir()
     (project / "workers").mkdir()
@@ -121,7 +121,7 @@ def lay_out(project: Path, home: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What a command did that came to its end."""
+    """The result of a command that ended by itself."""
 
     code: int
     out: str
@@ -136,10 +136,10 @@ class Ended:
 class Driver:
     """The process that forks commands (driver.py), and the hand that kills them."""
 
-    def __init__(self, warm: Warm) -> None:
+    def __init__(self, warm: WarmProcess) -> None:
         environment = {name: os.environ[name] for name in ("PATH", "LANG", "TZ", "TMPDIR") if name in os.environ}
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-        self._process = Started(warm, (), program="tests.kill.driver", cwd=ROOT, env=environment, **pipes)
+        self._process = StartedCommand(warm, (), program="tests.kill.driver", cwd=ROOT, env=environment, **pipes)
         self._said = b""
         self._busy: int | None = None
         self._heard("ready")
@@ -161,7 +161,7 @@ class Driver:
         return self._heard("stopped", "ended").get("pid")
 
     def over(self) -> bool:
-        """Whether the command has come to its end by itself."""
+        """Return True if the command ended by itself."""
         assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
@@ -198,7 +198,7 @@ class Driver:
 
 @dataclass(kw_only=True)
 class Scene:
-    """One run of the clerk, what is done to it, and what the witnesses say."""
+    """One run of the clerk, the kills, and the recorded effects."""
 
     project: Path
     home: Path
@@ -216,12 +216,12 @@ class Scene:
     # acting
 
     def guild(self, *words: str, **order: Any) -> Ended:
-        """A command, to its end."""
+        """Run a command to its end."""
         out = self._order(words, **order)
         return self._result(out, self.driver.ended())
 
     def guild_until(self, number: int, when: When, *words: str, **order: Any) -> Ended | None:
-        """A command, killed at its commit of that number; what it did, if it ended before."""
+        """Run a command and kill it at this commit. Return its result if it ended before."""
         out = self._order(words, number=number, when=when, **order)
         pid = self.driver.stopped()
         if pid is None:
@@ -230,7 +230,7 @@ class Scene:
         return None
 
     def guild_until_file(self, name: str, *words: str) -> None:
-        """A command, killed as soon as a tool has laid that file on the desk."""
+        """Run a command and kill it as soon as a tool has written this file."""
         out = self._order(words)
         deadline = time.monotonic() + PATIENCE
         while not (self.project / "desk" / name).exists():
@@ -286,7 +286,7 @@ class Scene:
         return self.guild("run", "clerk", "go", "--output", "json")
 
     def go_on(self, run: str, *, unknown: str | None = None) -> None:
-        """Resumes the run and answers what is asked, truthfully unless told otherwise, until it has ended."""
+        """Resume the run and answer its asks truthfully, unless the test overrides an answer, until it has ended."""
         for _ in range(8):
             if self.rows("SELECT status FROM runs")[0][0] == "completed":
                 return
@@ -325,7 +325,7 @@ class Scene:
         return self.server.requests[self._from :]
 
     def answers_by_step(self) -> Counter[str]:
-        """How often the server has answered each model call."""
+        """Return how often the server answered each model call."""
         steps = [1 + sum(m["role"] == "assistant" for m in (e.body or {})["messages"]) for e in self.requests]
         return Counter(f"m{step}" for step, exchange in zip(steps, self.requests, strict=True) if exchange.answered)
 
@@ -334,14 +334,14 @@ class Scene:
             return connection.execute(query, values).fetchall()
 
     def run_id(self) -> str | None:
-        """The run on record, if there is one: killed early enough, nothing has ever been."""
+        """Return the recorded run, or None if the kill came before the first commit."""
         if not (self.home / "hall.db").exists():
             return None
         found = self.rows("SELECT id FROM runs") if self.rows("SELECT 1 FROM sqlite_master WHERE name = 'runs'") else []
         return found[0][0] if found else None
 
     def whole(self) -> bool:
-        """Whether the database is what it should be, whenever it is looked at."""
+        """Check that the database is consistent."""
         if not (self.home / "hall.db").exists():
             return True
         return self.rows("PRAGMA integrity_check") == [("ok",)] and not self.rows("PRAGMA foreign_key_check")
@@ -351,24 +351,24 @@ class Scene:
         return [(seq, kind, key, json.loads(data)) for seq, kind, key, data in rows]
 
     def answered(self) -> set[str]:
-        """The model calls whose answer is on record."""
+        """Return the model calls with a recorded answer."""
         return {key for _, kind, key, _ in self.entries() if kind == "model_answered" and key}
 
     def finished(self) -> set[str]:
-        """The tool calls whose end is on record."""
+        """Return the tool calls with a recorded end."""
         return {key for _, kind, key, _ in self.entries() if kind == "tool_ended" and key}
 
     def cut_off(self) -> set[str]:
-        """The tool calls that were started, whose end is not on record, and that may not be repeated."""
+        """Return the started tool calls without a recorded end that may not be repeated."""
         started = {key for _, kind, key, data in self.entries() if kind == "tool_started" and data["tool"] != "look"}
         return {key for key in started if key} - self.finished()
 
     def conversation(self, run: str) -> Iterator[Mapping[str, Any]]:
-        """What model and tools said to each other."""
+        """Return the conversation of the model and the tools."""
         return self.masked(self.guild("show", run, "--json").json["messages"])
 
     def masked(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The messages without the results that nobody saw: of those a person has only said that they are there."""
+        """Return the messages without results that only the user has confirmed."""
         ids = {key.partition("/")[2] for key in self.said_done}
         for message in messages:
             yield {**message, "content": "(not seen)"} if message.get("id") in ids else message
@@ -376,7 +376,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Undisturbed:
-    """A run that nobody kills: how many commits its two commands make, and what comes out."""
+    """A run that is not killed: the commits of its two commands, and its outcome."""
 
     run_commits: int
     answer_commits: int
@@ -401,7 +401,7 @@ class Undisturbed:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What was on record, and what the server had answered, when a process was killed."""
+    """The journal and the answers of the server at the time of a kill."""
 
     answered: set[str]
     cut_off: set[str]
@@ -446,7 +446,7 @@ DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"  # all points; else so man
 
 
 def ends(commits: int) -> list[tuple[int, When]]:
-    """Where to kill so that each stretch between two commits is met once, at its beginning and at its end in turn.
+    """Return the points at which to kill: each interval between two commits once, alternately at its start and its end.
 
     The usual suite takes every seventh of these points, to keep its time; HYPOTHESIS_PROFILE=deep takes all.
     """
@@ -457,7 +457,7 @@ def ends(commits: int) -> list[tuple[int, When]]:
 
 
 def crossed(*names: str) -> list[tuple[str, When]]:
-    """Each name with a side; the usual suite takes the sides in turn, HYPOTHESIS_PROFILE=deep each with each."""
+    """Return each name with a side, alternately. With HYPOTHESIS_PROFILE=deep, return all combinations."""
     sides: tuple[When, ...] = ("before", "after")
     every = [(name, when) for name in names for when in sides]
     return every if DEEP else [pair for number, pair in enumerate(every) if number % 4 in (0, 3)]

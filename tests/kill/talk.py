@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.composition.hall import Hall
-from tests.conformance.table import Table
+from tests.conformance.conversation import Conversation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,19 +27,19 @@ def main(words: Sequence[str]) -> int:
 async def _held(words: Sequence[str]) -> int:
     hall = Hall(Home(Path(os.environ[HOME_VARIABLE])), environ=os.environ)
     try:
-        table = Table(hall, Path.cwd())
+        table = Conversation(hall, Path.cwd())
         if runs := hall.history.recent():
             table.run = runs[0].id
         else:
-            await table.begin("clerk", "Hi.")
+            await table.start("clerk", "Hi.")
         for _ in range(20):
             answered = table.expects
-            if table.state.status == "waiting" and answered is not None and answered > len(table.words):
-                if len(table.words) == len(words):
+            if table.state.status == "waiting" and answered is not None and answered > len(table.messages):
+                if len(table.messages) == len(words):
                     break
-                table.put(words[len(table.words)])
-            await table.go_on()
-            await table.turn()
+                table.post(words[len(table.messages)])
+            await table.resume()
+            await table.wait_for_turn()
         shown = {"status": table.state.status, "reason": table.state.reason, "same": await table.is_replayed()}
         print(json.dumps(shown))
         table.close()

@@ -74,7 +74,7 @@ def thanks(to: str, runs: int) -> list[Any]:
 
 @dataclass(kw_only=True)
 class TeamScene:
-    """One workflow, what is done to it, and what the witnesses say."""
+    """One workflow, the kills, and the recorded effects."""
 
     project: Path
     home: Path
@@ -83,7 +83,7 @@ class TeamScene:
     _commands: int = 0
 
     def lay_out(self, *, provider: str, **fields: Any) -> TeamScene:
-        """The team that works: everything that a room has."""
+        """Write the team that uses every operation of a room."""
         usual = {"system_prompt": "You are at work.", "model": "script:script.yaml"}
         asked = {**usual, "tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}}
         return self.put(
@@ -96,7 +96,7 @@ class TeamScene:
         )
 
     def lay_out_talk(self) -> TeamScene:
-        """The team that elects, and then thanks each other for ever."""
+        """Write the team that elects an owner and then talks in a loop."""
         usual = {"system_prompt": "You are at work.", "model": "script:script.yaml"}
         limits = {"max_hops": 2, "max_repeats": 100, "max_rounds_without_progress": 100}
         script = {"ann": thanks("bob", 5), "bob": thanks("ann", 5)}
@@ -119,7 +119,7 @@ class TeamScene:
         return Ended(code=code, out=out.read_text(), err=out.with_suffix(".err").read_text(), commits=count)
 
     def killed(self, number: int, when: When, *words: str) -> bool:
-        """Whether the command was killed at that commit; else it has ended before."""
+        """Return True if the command was killed at that commit, False if it ended before."""
         self._order(words, number=number, when=when)
         pid = self.driver.stopped()
         if pid is not None:
@@ -152,7 +152,7 @@ class TeamScene:
         return self.guild(*RUN)
 
     def go_on(self) -> None:
-        """Resumes the workflow and answers what is asked, truthfully, until it is done."""
+        """Resume the workflow and answer its asks truthfully until it has ended."""
         for _ in range(_MOST):
             found = self.rows("SELECT id, status FROM runs WHERE parent IS NULL") if self._began() else []
             if not found:
@@ -194,7 +194,7 @@ class TeamScene:
         return self.rows("PRAGMA integrity_check") == [("ok",)] and not self.rows("PRAGMA foreign_key_check")
 
     def end(self) -> dict[str, Any]:
-        """All that the team has left behind."""
+        """Return all effects of the team."""
         workflow = self.project / ".workflow"
         return {
             "messages": [
@@ -226,5 +226,5 @@ class TeamScene:
 
 
 def _untimed(text: str) -> str:
-    """A text without the times in it."""
+    """Return a text without its times."""
     return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|\b\d\d:\d\d:\d\d\b", "(then)", text)

@@ -1,4 +1,4 @@
-"""The process of a run is killed at every message at its doors; the run goes on as if nothing had been.
+"""Kills of the process of a run at every message: the run continues as if nothing had happened.
 
 The hall lives, so nothing may be in doubt, nobody is asked, and the record is that of a run that nobody disturbed, but
 for the lines that say what happened.
@@ -20,8 +20,8 @@ from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Toolbox
-from tests.children import Killing
 from tests.kill.scene import DEEP
+from tests.run_processes import KillingRuntime
 from tests.runs.places import put_worker
 from tests.runs.trees import calls, put_answers
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.runtimes.model import Runtime
-    from tests.children import Place
+    from tests.run_processes import ForkServerLoop
 
 MESSAGES = 58  # of the tree below; the first test holds it to what is really there
 WAITING = (15, 16)  # around the call that needs approval
@@ -54,9 +54,9 @@ EFFECTS = ["five", "four", "letter", "one", "six", "three", "two"]
 class Desk:
     """A project with two workers, tools that write into a book, and a hall whose runs have processes of their own."""
 
-    def __init__(self, place: Place, home: Home, project: Path) -> None:
+    def __init__(self, fork_loop: ForkServerLoop, home: Home, project: Path) -> None:
         self.book: list[str] = []
-        self._place = place
+        self._fork_loop = fork_loop
         self._home = home
         self._frame = Frame.here(project, {})
         rules = {"send": {"approval_required": True}}
@@ -93,7 +93,7 @@ class Desk:
         return Toolbox("desk", enter, send, look, picture)
 
     def lived(self, runtime: Runtime) -> dict[str, Any]:
-        """What comes of a run, with the person answering, all of it in one hall."""
+        """Return the outcome of a run in one hall, with all asks answered."""
 
         async def live() -> dict[str, Any]:
             hall = Hall(self._home, environ={})
@@ -113,7 +113,7 @@ class Desk:
             finally:
                 await hall.close()
 
-        return self._place.runs(live())
+        return self._fork_loop.run(live())
 
 
 async def _followed(stream: Any) -> list[Any]:
@@ -122,23 +122,23 @@ async def _followed(stream: Any) -> list[Any]:
 
 
 @pytest.fixture
-def desk(place: Place, home: Home, project: Path) -> Desk:
-    return Desk(place, home, project)
+def desk(fork_loop: ForkServerLoop, home: Home, project: Path) -> Desk:
+    return Desk(fork_loop, home, project)
 
 
 @pytest.fixture(scope="session")
-def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def undisturbed(fork_loop: ForkServerLoop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("undisturbed-children")
     (folder / "project").mkdir()
-    desk = Desk(place, Home(folder / "home"), folder / "project")
-    runtime = Killing(place.nursery)
+    desk = Desk(fork_loop, Home(folder / "home"), folder / "project")
+    runtime = KillingRuntime(fork_loop.fork_server)
     found = _facts(desk.lived(runtime))
     assert sorted(desk.book) == EFFECTS
     return {**found, "count": runtime.count}
 
 
 def _facts(lived: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same, whatever has happened to processes."""
+    """Return the facts that must be equal, whatever happened to processes."""
     told = lived["told"]
     return {
         "runs": [(one.worker, one.status, one.output, one.error, one.usage) for one in (told.run, *told.below)],
@@ -151,7 +151,7 @@ def _facts(lived: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(entry: Any) -> str:
-    """An entry without what is of its moment: times, names of runs and asks."""
+    """Return an entry without times and ids."""
     data = entry.data.to_record()
     for name in ("ask", "by", "owner"):
         data.pop(name, None)
@@ -179,9 +179,9 @@ def test_a_run_in_a_process_is_the_run_that_it_is_without(undisturbed: dict[str,
 @pytest.mark.req("AW-21", "X-2")
 @pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 5))
 def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: int) -> None:
-    lived = desk.lived(Killing(desk._place.nursery, number))
+    lived = desk.lived(KillingRuntime(desk._fork_loop.fork_server, number))
     crashes = [entry for entries in lived["record"] for entry in entries if entry.kind == "crashed"]
-    # One that dies while all that it has asked for waits for a person would have been put away anyway.
+    # A process that dies while all its calls wait for the user would have been stopped anyway.
     assert [entry.data.code for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
     assert all("SIGKILL" in entry.data.message for entry in crashes)
     facts = _facts(lived)
@@ -190,6 +190,6 @@ def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: in
 
 
 def test_killed_again_and_again(undisturbed: dict[str, Any], desk: Desk) -> None:
-    lived = desk.lived(Killing(desk._place.nursery, 3, 20))
+    lived = desk.lived(KillingRuntime(desk._fork_loop.fork_server, 3, 20))
     assert sum(entry.kind == "crashed" for entries in lived["record"] for entry in entries) == 2
     assert _facts(lived) == {name: told for name, told in undisturbed.items() if name != "count"}

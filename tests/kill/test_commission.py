@@ -68,7 +68,7 @@ class Bench:
         return pid is not None
 
     def recovered(self) -> Commission:
-        """What the next hall makes of it; where nothing had begun, it is told once more."""
+        """Return the outcome in the next hall. A commission that had not started is created again."""
 
         async def work(shop: Workshop) -> Commission:
             await shop.commissions.drain()

@@ -1,4 +1,4 @@
-"""Killed at any instant, a run goes on without losing or repeating anything that is on record."""
+"""Kills of a run at any point: it continues without losing or repeating a recorded step."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_killed_while_it_waits_at_a_terminal(scene: Scene, undisturbed: Undistur
 
 @pytest.mark.req("X-1")
 def test_a_run_that_ran_out_of_time_asks_again_when_it_goes_on(scene: Scene) -> None:
-    """Its ask was withdrawn with its failure; that nobody has answered it is not what the worker is told."""
+    """The failure withdrew the ask. The worker does not receive it as unanswered."""
     worker = scene.project / "workers" / "clerk.yaml"
     worker.write_text(f"{worker.read_text()}limits: {{timeout: 4}}\n")
     scene.lay_hold("after", "look")

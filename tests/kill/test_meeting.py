@@ -58,7 +58,7 @@ def said(scene: Scene, id: str) -> list[tuple[str, str]]:
 
 
 def judge(scene: Scene, parlour: Parlour) -> None:
-    """Whatever was done to it: the next hall puts it right, and the person can go on to the end."""
+    """Check that the next hall repairs the meeting and the user can continue to its end."""
     assert scene.whole()
     parlour.inside(lambda: recovered(parlour))
     parlour.repo.fsck()
@@ -127,7 +127,7 @@ def test_killed_while_it_is_closed(scene: Scene, parlour: Parlour, number: int, 
 @pytest.mark.parametrize("number", (1, 2, 3) if DEEP else (2,))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_where_a_ref_is_moved(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
-    """When it is closed: the work on its branch, all of it on the integration branch, the branch put away."""
+    """Points of closing: the work is on its branch, is merged into the integration branch, or the branch is removed."""
     id = meet(scene, "architect", "first").json["meeting"]
     assert scene.guild_until(number, when, "meet", "--close", id, function=MOVES) is None
     judge(scene, parlour)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 ANSWERS = [
     {"call": "update_summary", "with": {"summary": "begun"}},
@@ -35,7 +35,7 @@ STEP = 5  # each fifth commit is a point; before and after it in turn
 
 
 @pytest.fixture(scope="module")
-def dying(warm: Warm) -> Generator[Dying]:
+def dying(warm: WarmProcess) -> Generator[Dying]:
     with Dying(warm) as dying:
         yield dying
 
@@ -66,7 +66,7 @@ async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[st
 
 
 async def finished(folder: Path, job: str | None) -> dict[str, Any]:
-    """What comes of the job in a member that lives; one that nobody was told of is dispatched anew."""
+    """Return the outcome of the job in a live member. A job without a confirmed dispatch is dispatched again."""
     async with serving(folder) as member:
         listed = [row["jobId"] for row in (await member.worker("list"))["jobs"]]
         assert len(listed) <= 1

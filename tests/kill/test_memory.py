@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.kill.scene import Driver, When
 
 COMMITS = 10  # of the whole run; the first test checks the number
-WORKER = {"name": "scribe", "instructions": "Remember what you are told."}
+WORKER = {"name": "scribe", "instructions": "Remember the requested facts."}
 ANSWERS = [
     {"call": "memory_write", "with": {"scope": "worker", "key": "fact", "content": "one"}},
     {"say": "remembered"},

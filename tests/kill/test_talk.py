@@ -1,4 +1,4 @@
-"""Killed at any instant, a conversation goes on without losing or repeating anything that was said or answered."""
+"""Kills of a conversation at any point: it continues without losing or repeating a message."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.children import Killing
 from tests.clis import claude_program, codex_program
 from tests.conformance.bench import WORKER, Bench, write
 from tests.kill.scene import DEEP, Scene, ends, lay_out
+from tests.run_processes import KillingRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.children import Place
     from tests.kill.scene import Driver, Ended, When
+    from tests.run_processes import ForkServerLoop
 
 SCRIPT = """
 workers:
@@ -69,7 +69,7 @@ class ProgramScene(Scene):
 
 
 def said(scene: Scene) -> list[tuple[str, str | None]]:
-    """What is on record of the conversation, in order."""
+    """Return the recorded conversation, in order."""
     kinds = ("said", "model_answered", "tool_ended")
     return [(kind, key) for _, kind, key, _ in scene.entries() if kind in kinds]
 
@@ -127,28 +127,28 @@ def test_a_hall_is_killed_with_a_program(
 
 @pytest.mark.req("AW-21", "X-2")
 @pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 3))
-def test_its_process_is_killed_at_a_message(place: Place, tmp_path: Path, number: int) -> None:
-    killing = Killing(place.nursery, number)
+def test_its_process_is_killed_at_a_message(fork_loop: ForkServerLoop, tmp_path: Path, number: int) -> None:
+    killing = KillingRuntime(fork_loop.fork_server, number)
     bench = Bench(tmp_path, "pydantic", {}, own=killing)
-    bench.put({"say": "I listen."}, write("a.md"), {"say": "Seen."}, {"say": "Bye."})
+    bench.write_worker({"say": "I listen."}, write("a.md"), {"say": "Seen."}, {"say": "Bye."})
 
     async def lived() -> list[str | None]:
-        async with bench.table(held=True) as table:
-            await table.begin(WORKER, "Hi.")
+        async with bench.conversation(held=True) as table:
+            await table.start(WORKER, "Hi.")
             for words in WORDS:
-                await table.say(words)
+                await table.send(words)
             if number == MESSAGES:
                 assert killing.count == MESSAGES - 1, "the last one is what nobody says"
             else:
-                assert [entry.data.code for entry in table.record("crashed")] == ["runtime_crashed"]
-            assert [entry.data.words for entry in table.record("said")] == list(WORDS)
-            return [entry.key for entry in table.record("model_answered", "said", "tool_ended")]
+                assert [entry.data.code for entry in table.entries("crashed")] == ["runtime_crashed"]
+            assert [entry.data.words for entry in table.entries("said")] == list(WORDS)
+            return [entry.key for entry in table.entries("model_answered", "said", "tool_ended")]
 
-    assert place.runs(lived()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
+    assert fork_loop.run(lived()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
 
 
 def goes_on_whole(talk: Scene) -> None:
-    """All of it is there once, in its order."""
+    """Check that every message exists once, in order."""
     assert hold(talk).json == WHOLE
     assert talk.whole()
     looked = next(key for kind, key in said(talk) if kind == "tool_ended")

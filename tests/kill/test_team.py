@@ -34,7 +34,7 @@ Undisturbed = Callable[[str], tuple[list[int], End]]
 
 
 def points(command: int) -> list[tuple[str, int, When]]:
-    """Where each kind of team is killed in one of its commands."""
+    """Return the points at which each kind of team is killed."""
     found: list[tuple[str, int, When]] = []
     for kind, few in FEW.items():
         commits = COMMITS.get(kind, COMMITS["sqlite"])[command]
@@ -55,7 +55,7 @@ def team(project: Path, home: Home, driver: Driver) -> Generator[TeamScene]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Undisturbed:
-    """What comes of a team that nobody kills, and the commits of each command."""
+    """Return the outcome of a team that is not killed, and the commits of each command."""
     found: dict[str, tuple[list[int], End]] = {}
 
     def of(kind: str) -> tuple[list[int], End]:
@@ -95,7 +95,7 @@ def test_the_sweep_goes_over_every_commit(undisturbed: Undisturbed, kind: str) -
 @pytest.mark.req("X-2", "AW-14")
 @pytest.mark.parametrize(("kind", "number", "when"), points(0))
 def test_killed_at_a_commit(team: TeamScene, undisturbed: Undisturbed, kind: str, number: int, when: When) -> None:
-    """With every provider; the one that talks elects first, and comes to a loop that a person is asked about."""
+    """Check every provider. The talking team elects first and reaches a loop that the user is asked about."""
     assert lay_out(team, kind).killed(number, when, *RUN)
     judge(team, undisturbed(kind)[1])
 
@@ -105,7 +105,7 @@ def test_killed_at_a_commit(team: TeamScene, undisturbed: Undisturbed, kind: str
 def test_killed_at_a_commit_after_an_answer(
     team: TeamScene, undisturbed: Undisturbed, kind: str, number: int, when: When
 ) -> None:
-    """An approval, or what a person says about a loop: it is taken once, and acted upon once."""
+    """Check that the answer to an approval or a loop is applied once."""
     ask = lay_out(team, kind).start().json["asks"][0]
     assert team.killed(number, when, "answer", ask["ask"], team.choice(ask), "--output", "json")
     judge(team, undisturbed(kind)[1])
@@ -128,7 +128,7 @@ def test_killed_again_and_again(team: TeamScene, undisturbed: Undisturbed, kills
 def test_a_started_team_is_killed_while_it_is_busy(
     guild_hall: GuildWithHall, team: TeamScene, undisturbed: Undisturbed
 ) -> None:
-    """The hall dies twice under agents who are at work; whoever speaks next finds them at it again."""
+    """Kill the hall twice while agents are running. The next command finds them running again."""
     slow = {name: [[{"sleep": 0.2, **answer} for answer in run] for run in runs] for name, runs in SCRIPT.items()}
     lay_out(team, "sqlite")
     (team.project / "script.yaml").write_text(json.dumps({"workers": slow}))
@@ -155,7 +155,7 @@ def test_a_started_team_is_killed_while_it_is_busy(
 def test_the_processes_of_agents_are_killed_while_they_work(
     guild_hall: GuildWithHall, team: TeamScene, undisturbed: Undisturbed
 ) -> None:
-    """The hall lives: nobody is asked anything but what would be asked anyway."""
+    """Check that a live hall asks nothing beyond the usual asks."""
     slow = {name: [[{"sleep": 0.2, **answer} for answer in run] for run in runs] for name, runs in SCRIPT.items()}
     lay_out(team, "file")
     (team.project / "script.yaml").write_text(json.dumps({"workers": slow}))
@@ -183,7 +183,7 @@ def test_the_processes_of_agents_are_killed_while_they_work(
 
 
 def children_of(hall: int) -> list[int]:
-    """The processes of runs: those below the warm parent, which is below the hall."""
+    """Return the processes of runs, which are children of the warm parent of the hall."""
 
     def below(pid: int) -> list[int]:
         try:

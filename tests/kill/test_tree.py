@@ -1,4 +1,4 @@
-"""Killed at any instant, a tree of runs goes on as one run does: nothing is lost, and nothing is done twice."""
+"""Kills of a tree of runs at any point: nothing is lost, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tree(project: Path, home: Home, driver: Driver, tree_server: ScriptedServer)
 def undisturbed_tree(
     tmp_path_factory: pytest.TempPathFactory, driver: Driver, tree_server: ScriptedServer
 ) -> UndisturbedTree:
-    """What a tree is that nobody kills."""
+    """Return the outcome of a tree that is not killed."""
     place = tmp_path_factory.mktemp("undisturbed-tree")
     (place / "project").mkdir()
     lay_out(place / "project", place / "home")

@@ -41,7 +41,7 @@ model: openai-chat:gpt-4o
 allow_workers: [clerk, porter]
 """
 WORKER = """name: @WHO@
-instructions: Enter what you are told.
+instructions: Enter the requested lines.
 model: anthropic:claude-sonnet-4-5
 toolboxes: [@WHO@]
 sandboxes:
@@ -53,7 +53,7 @@ LINE_OF = {"m1/call_0_0": "one", "m1/call_0_1": "letter"}
 
 
 def lay_out(project: Path, home: Path) -> None:
-    """The three workers, and a toolbox for each of those that are called."""
+    """Write the three workers, and a toolbox for each callee."""
     desk = project / "desk"
     desk.mkdir()
     (project / "workers").mkdir()
@@ -123,7 +123,7 @@ class TreeScene(Scene):
         return Counter(_step(exchange) for exchange in self.requests if exchange.answered)
 
     def outcome(self, run: str) -> dict[str, Any]:
-        """How the tree stands: every run with what came out of it and what it used, and what was said at the top."""
+        """Return every run with its outcome and usage, and the conversation of the root run."""
         top = self.guild("show", run, "--json").json
         facts = ("status", "output", "error", "usage", "cost_usd")
         told: dict[str, Any] = {one["worker"]: {name: one[name] for name in facts} for one in (top, *top["below"])}
@@ -133,7 +133,7 @@ class TreeScene(Scene):
 
 
 def _step(exchange: Exchange) -> str:
-    """Which model call of which worker a request is, by what the server was sent."""
+    """Return the worker and the number of a model call, from the request at the server."""
     messages: list[dict[str, Any]] = (exchange.body or {})["messages"]
     said = sum(message["role"] == "assistant" for message in messages)
     first = next(message["content"] for message in messages if message["role"] == "user")
@@ -143,7 +143,7 @@ def _step(exchange: Exchange) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class UndisturbedTree:
-    """A tree that nobody kills: how many commits its first and its last command make, and what comes out."""
+    """A tree that is not killed: the commits of its first and last command, and its outcome."""
 
     run_commits: int
     answer_commits: int

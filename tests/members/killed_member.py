@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from tests.warm import Started
+from tests.warm import StartedCommand
 
 if TYPE_CHECKING:
-    from tests.warm import Warm
+    from tests.warm import WarmProcess
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,12 +26,14 @@ _PR_SET_PDEATHSIG = 1
 class Dying:
     """Starts members that die."""
 
-    def __init__(self, warm: Warm) -> None:
+    def __init__(self, warm: WarmProcess) -> None:
         self._warm = warm
 
     def __enter__(self) -> Self:
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-        self._process = Started(self._warm, (), program="tests.members.killed_member", env=dict(os.environ), **pipes)
+        self._process = StartedCommand(
+            self._warm, (), program="tests.members.killed_member", env=dict(os.environ), **pipes
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Rooms on a real database, a clock that is set by hand, and somebody who listens."""
+"""Fixtures: rooms on a real database, a ticking clock and a recording listener."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PERSON = Actor.person()
 
 
 @dataclass
-class Moments(SystemClock):
-    """A clock that goes on by a second whenever it is looked at."""
+class TickingClock(SystemClock):
+    """A clock that advances by a second at every look."""
 
     at: datetime = field(default=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC))
 
@@ -36,33 +36,33 @@ class Moments(SystemClock):
 
 
 @dataclass
-class Heard:
-    """What was told after it was committed."""
+class RecordingListener:
+    """A listener that records wake-ups and events after their commit."""
 
     wakes: list[tuple[str, frozenset[str]]] = field(default_factory=list)
-    happened: list[RoomEvent] = field(default_factory=list)
+    events: list[RoomEvent] = field(default_factory=list)
 
     @property
-    def ears(self) -> RoomListener:
-        return RoomListener(wake=lambda room, agents: self.wakes.append((room, agents)), on_event=self.happened.append)
+    def room_listener(self) -> RoomListener:
+        return RoomListener(wake=lambda room, agents: self.wakes.append((room, agents)), on_event=self.events.append)
 
     @property
-    def woken(self) -> list[set[str]]:
+    def woken_agents(self) -> list[set[str]]:
         return [set(agents) for _, agents in self.wakes]
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bytes of an empty database: created once, because that takes a while."""
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the bytes of an empty database, which takes long to create."""
     path = tmp_path_factory.mktemp("prepared") / "hall.db"
     prepare(path)
     return path.read_bytes()
 
 
 @pytest.fixture
-def database(home: Home, prepared: bytes) -> Path:
+def database(home: Home, empty_database: bytes) -> Path:
     home.path.mkdir(mode=0o700)
-    home.database.write_bytes(prepared)
+    home.database.write_bytes(empty_database)
     return home.database
 
 
@@ -74,18 +74,18 @@ def store(database: Path) -> Generator[Store]:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def listener() -> RecordingListener:
+    return RecordingListener()
 
 
 @pytest.fixture
-def clock() -> Moments:
-    return Moments()
+def clock() -> TickingClock:
+    return TickingClock()
 
 
 @pytest.fixture
-def rooms(store: Store, clock: Moments, heard: Heard) -> Rooms:
-    return Rooms(store, clock, heard.ears)
+def rooms(store: Store, clock: TickingClock, listener: RecordingListener) -> Rooms:
+    return Rooms(store, clock, listener.room_listener)
 
 
 def agent(name: str, run: str = "r-1", key: str | None = None) -> Actor:

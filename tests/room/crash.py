@@ -1,8 +1,8 @@
-"""Works in a room again and again, and each time the process is killed a step later; then the same calls come again.
+"""Kill a process at every step of work in a room, and repeat the work in a new process.
 
-A program of the tests (tests/warm.py): `FOLDER file|sqlite FIRST STRIDE`. A step is the beginning of a commit, or
-something done to a file below the folder. Prints, as lines of JSON, what there is after each, in the order of the
-steps; the last line is of the process that nobody killed.
+A program of the tests (tests/warm.py) with the arguments `FOLDER file|sqlite FIRST STRIDE`. A step is the start of a
+commit or an operation on a file below the folder. Prints the content of the room after each step as a line of JSON. The
+last line is of the process that was not killed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store import engine
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
-from tests.room.desks import At, unread
+from tests.room.tool_calls import ToolCaller, unread_mail
 
-STEPS = {"open", "os.rename", "os.mkdir", "os.remove"}
+FILE_EVENTS = {"open", "os.rename", "os.mkdir", "os.remove"}
 CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("coder", "channel_send", {"message": "@reviewer one " + "x" * 4_100}),
     ("coder", "document_append", {"content": "one"}),
@@ -41,8 +41,8 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-class Still(SystemClock):
-    """Always the same moment, so that what is made again is made of the same bytes."""
+class FixedClock(SystemClock):
+    """A clock that stands still, so that repeated work writes the same bytes."""
 
     def now(self) -> datetime:
         return datetime(2026, 3, 1, tzinfo=UTC)
@@ -56,79 +56,79 @@ def main(folder: Path, kind: str, first: int, stride: int) -> None:
         place = folder / f"{kind}-{number}"
         place.mkdir()
         shutil.copy(clean, place / "hall.db")
-        code = forked(lambda at=place, step=number: work(at, kind, step))
+        code = run_forked(lambda at=place, last=number: work_until_step(at, kind, last))
         if code != 0:
-            again = forked(lambda at=place: work(at, kind, -1))
-            assert again == 0, f"step {number}: the second time ended with {again}"
-        print(json.dumps({"step": number, "code": code, **left(place, kind)}), flush=True)
+            again = run_forked(lambda at=place: work_until_step(at, kind, -1))
+            assert again == 0, f"step {number}: the repeated work ended with {again}"
+        print(json.dumps({"step": number, "code": code, **read_room(place, kind)}), flush=True)
         if code == 0:
             return
         number += stride
 
 
-def forked(do: Any) -> int:
+def run_forked(work_in_child: Any) -> int:
     child = os.fork()
     if child == 0:
         code = 9
         try:
-            do()
+            work_in_child()
             code = 0
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def work(place: Path, kind: str, number: int) -> None:
+def work_until_step(place: Path, kind: str, number: int) -> None:
     steps = 0
 
-    def step() -> None:
+    def count_step() -> None:
         nonlocal steps
         steps += 1
         if steps == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def heard(event: str, args: tuple[Any, ...]) -> None:
-        if event in STEPS and ".workflow" in str(args[0]) + str(args[1] if len(args) > 1 else ""):
-            step()
+    def count_file_step(event: str, args: tuple[Any, ...]) -> None:
+        if event in FILE_EVENTS and ".workflow" in str(args[0]) + str(args[1] if len(args) > 1 else ""):
+            count_step()
 
     commit = engine._commit
 
-    def commits(connection: Any, batch: list[Any]) -> Any:
-        step()
+    def count_commit_step(connection: Any, batch: list[Any]) -> Any:
+        count_step()
         return commit(connection, batch)
 
-    engine._commit = commits
-    sys.addaudithook(heard)
-    asyncio.run(calls(place, kind))
+    engine._commit = count_commit_step
+    sys.addaudithook(count_file_step)
+    asyncio.run(make_calls(place, kind))
 
 
-def rooms_of(place: Path) -> Rooms:
-    return Rooms(Store(place / "hall.db"), Still())
+def open_rooms(place: Path) -> Rooms:
+    return Rooms(Store(place / "hall.db"), FixedClock())
 
 
-async def calls(place: Path, kind: str) -> None:
-    room = await rooms_of(place).open("review", "main", ("coder", "reviewer"), furnishing(place, kind))
+async def make_calls(place: Path, kind: str) -> None:
+    room = await open_rooms(place).open("review", "main", ("coder", "reviewer"), room_settings(place, kind))
     for number, (agent, tool, arguments) in enumerate(CALLS):
-        result = await At(room, agent, run=f"r-{agent}").calling(tool, f"m{number}", **arguments)
+        result = await ToolCaller(room, agent, run=f"r-{agent}").call_async(tool, f"m{number}", **arguments)
         assert not result.is_error, result.text
 
 
-def furnishing(place: Path, kind: str) -> RoomSettings:
+def room_settings(place: Path, kind: str) -> RoomSettings:
     folder = place / ".workflow" / "review" / "main"
     return RoomSettings(documents=folder / "documents", export_folder=folder) if kind == "file" else RoomSettings()
 
 
-def left(place: Path, kind: str) -> dict[str, Any]:
-    """All that there is in the room, but for how often it was opened."""
+def read_room(place: Path, kind: str) -> dict[str, Any]:
+    """Return the content of the room, without the entries of its openings."""
     store = Store(place / "hall.db", readonly=True)
     found = store.read(lambda connection: records.current_room(connection, "review", "main"))
     assert found is not None
     log = store.read(lambda connection: records.log_entries(connection, found.id))
-    room = Rooms(store, Still()).room(found.id)
-    told = {
+    room = Rooms(store, FixedClock()).room(found.id)
+    content = {
         "log": [[one.op, one.actor.name, one.actor.key, one.result] for one in log if one.op != "open"],
         "messages": [message.as_dict() for message in room.list_messages()],
-        "unread": [[mail.message.id for mail in unread(room, name)] for name in ("coder", "reviewer")],
+        "unread": [[mail.message.id for mail in unread_mail(room, name)] for name in ("coder", "reviewer")],
         "proposals": [{**one.as_dict(), "archived": one.archived} for one in room.list_proposals()],
         "files": {
             str(path.relative_to(place)): path.read_text()
@@ -137,10 +137,10 @@ def left(place: Path, kind: str) -> dict[str, Any]:
         },
     }
     if kind == "sqlite":
-        shelf = room.documents.contents
-        told["documents"] = {one.path: asyncio.run(shelf.read(one.path)) for one in asyncio.run(shelf.list())}
+        contents = room.documents.contents
+        content["documents"] = {one.path: asyncio.run(contents.read(one.path)) for one in asyncio.run(contents.list())}
     store.close()
-    return told
+    return content
 
 
 def entry() -> None:

@@ -1,4 +1,4 @@
-"""The page about the room names every tool with its arguments, and every kind of everything."""
+"""The page about the room names every tool with its arguments, every kind of proposal and all limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 from guildhall.room.inbox import MAX_BATCH, MAX_BATCH_CHARS
 from guildhall.room.model import MAX_HOPS, MAX_INLINE_CHARS, MAX_TEXT_BYTES, ProposalType, Resolution, TieBreak
 from guildhall.room.tools import TOOLS
-from tests.room.test_toolbox import CONTRACT
+from tests.room.test_tools import CONTRACT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "room.md").read_text()
 
@@ -19,7 +19,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:3] == "| `"]
 
 
-def test_every_tool_has_its_row_with_its_arguments():
+def test_every_tool_has_a_row_with_its_arguments():
     table = {row[0].strip("`"): row[1] for row in rows("Tools")}
     assert table.keys() == TOOLS.keys()
     for name, arguments in table.items():
@@ -27,13 +27,13 @@ def test_every_tool_has_its_row_with_its_arguments():
         assert shown == set(CONTRACT[name].split()), name
 
 
-def test_every_kind_of_proposal_is_there():
+def test_every_kind_of_proposal_is_in_the_page():
     named = [row[0].strip("`") for row in rows("Proposals")]
     assert named == [*get_args(ProposalType), *get_args(Resolution)]
     assert all(f"`{name}`" in PAGE for name in get_args(TieBreak))
 
 
-def test_the_figures_are_those_of_the_code():
+def test_the_limits_in_the_page_are_those_of_the_code():
     for figure in (
         f"{MAX_INLINE_CHARS:,} characters",
         f"`max_hops` ({MAX_HOPS})",

@@ -1,4 +1,4 @@
-"""Hostile input to every tool of a room, from the live table: each call has a result, and touches nothing else."""
+"""Hostile arguments to every tool of a room: each call has a result, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guildhall.room.tools import TOOLS, RoomTools, room_tools
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolCall, ToolResult
 from tests.room.conftest import TEAM
-from tests.test_hostile import TEXTS, WRONG, Open
+from tests.test_hostile import TEXTS, WRONG, OpenLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +39,10 @@ GOOD: dict[str, Any] = {
 }
 
 
-def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
+def hostile_arguments(tool: Tool, outside: Path) -> Iterator[Any]:
     properties: dict[str, Any] = dict(tool.input_schema.get("properties", {}))
     required = list(tool.input_schema.get("required", []))
-    assert all(name in GOOD for name in required), f"{tool.name}: say under GOOD what is right for {required}"
+    assert all(name in GOOD for name in required), f"{tool.name}: add valid values for {required} to GOOD"
     good = {name: GOOD[name] for name in required}
     for name in properties:
         for value in [*WRONG, *(text.replace("OUTSIDE", str(outside)) for text in TEXTS)]:
@@ -52,8 +52,8 @@ def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
     yield from ({}, None, {**good, "\ud800": 1}, {**good, "sender": "reviewer"}, {**good, "x" * 100_000: 1})
 
 
-def shape(store: Store, room: str) -> list[Any]:
-    """What another room has."""
+def read_room(store: Store, room: str) -> list[Any]:
+    """Return the number of messages, the agents and the log of a room."""
     return [
         store.read(lambda connection: records.count_messages(connection, room)),
         store.read(lambda connection: records.list_agents(connection, room)),
@@ -63,31 +63,33 @@ def shape(store: Store, room: str) -> list[Any]:
 
 @pytest.mark.req("AW-19")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kept", ["file", "sqlite"])
+@pytest.mark.parametrize("provider", ["file", "sqlite"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
-def test_hostile_arguments_give_results_and_nothing_else(
-    rooms: Rooms, store: Store, tmp_path: Path, name: str, kept: str
+def test_hostile_arguments_give_results_and_no_effect_outside(
+    rooms: Rooms, store: Store, tmp_path: Path, name: str, provider: str
 ) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     outside.mkdir()
     (outside / "secret").write_text("SECRET")
 
-    async def attack() -> tuple[Room, list[ToolResult]]:
-        furnishing = RoomSettings(documents=inside / "documents") if kept == "file" else RoomSettings()
+    async def call_with_hostile_arguments() -> tuple[Room, list[ToolResult]]:
+        settings = RoomSettings(documents=inside / "documents") if provider == "file" else RoomSettings()
         other = await rooms.open("review", "other", TEAM)
-        room = await rooms.open("review", "main", TEAM, furnishing)
-        before = shape(store, other.id)
-        if kept == "file":
+        room = await rooms.open("review", "main", TEAM, settings)
+        before = read_room(store, other.id)
+        if provider == "file":
             (inside / "documents").mkdir(parents=True)
             (inside / "documents" / "link").symlink_to(outside)
         tools = room_tools((name,))
-        gate = Gate(tools, (), "ask", Open(), RoomTools(room, "coder", "r-1").call)
-        calls = [ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(attacks(tools[0], outside))]
+        gate = Gate(tools, (), "ask", OpenLedger(), RoomTools(room, "coder", "r-1").call)
+        calls = [
+            ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(hostile_arguments(tools[0], outside))
+        ]
         results = [await gate.call(call) for call in calls]
-        assert shape(store, other.id) == before
+        assert read_room(store, other.id) == before
         return room, results
 
-    room, results = asyncio.run(attack())
+    room, results = asyncio.run(call_with_hostile_arguments())
     assert results
     for result in results:
         assert isinstance(result, ToolResult)

@@ -1,4 +1,4 @@
-"""Only the speaker's own words mention somebody: code, quotes, addresses and text from elsewhere do not."""
+"""Mentions: only the own words of the sender mention agents. Code, quotes, addresses and quoted text do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from guildhall.room.model import MessageText, TextPart
 TEAM = ("coordinator", "reviewer", "coder", "a.b", "qa-2")
 
 
-def reached(text: str) -> tuple[str, ...]:
+def reached_agents(text: str) -> tuple[str, ...]:
     return find(MessageText.own(text), TEAM).reached
 
 
@@ -45,7 +45,7 @@ def reached(text: str) -> tuple[str, ...]:
         ("@coder", ("coder",)),
     ],
 )
-def test_who_is_mentioned(text: str, names: tuple[str, ...]) -> None:
+def test_an_agent_is_mentioned_by_its_name(text: str, names: tuple[str, ...]) -> None:
     found = find(MessageText.own(text), TEAM)
     assert found.reached == names
     assert found.missed == ()
@@ -86,12 +86,12 @@ def test_who_is_mentioned(text: str, names: tuple[str, ...]) -> None:
         "$@coder",
     ],
 )
-def test_who_is_not(text: str) -> None:
+def test_a_name_in_code_quotes_or_addresses_is_not_a_mention(text: str) -> None:
     found = find(MessageText.own(text), TEAM)
     assert (found.reached, found.missed) == ((), ())
 
 
-def test_a_name_of_nobody_is_a_miss_and_one_in_code_is_told_as_overlooked() -> None:
+def test_an_unknown_name_is_missed_and_a_name_in_code_is_overlooked() -> None:
     found = find(MessageText.own("@cdoer. and @nobody and @coder, not `@reviewer`"), TEAM)
     assert found.missed == ("cdoer", "nobody")
     assert found.reached == ("coder",)
@@ -111,9 +111,11 @@ diff --git a/app.py b/app.py
 
 
 @pytest.mark.req("AW-24")
-def test_text_from_elsewhere_mentions_nobody_and_closes_no_fence() -> None:
-    said = MessageText((TextPart("Changes:\n"), TextPart(DIFF, is_quoted=True), TextPart("\n@reviewer please review.")))
-    found = find(said, TEAM)
+def test_quoted_text_mentions_no_agent_and_closes_no_fence() -> None:
+    message = MessageText(
+        (TextPart("Changes:\n"), TextPart(DIFF, is_quoted=True), TextPart("\n@reviewer please review."))
+    )
+    found = find(message, TEAM)
     assert (found.reached, found.missed) == (("reviewer",), ())
     fenced = MessageText((TextPart("```diff\n"), TextPart(DIFF, is_quoted=True), TextPart("\n@coder\n```\n@reviewer")))
     assert find(fenced, TEAM).reached == ("reviewer",)
@@ -130,26 +132,26 @@ def test_text_from_elsewhere_mentions_nobody_and_closes_no_fence() -> None:
         (TextPart("a\ufffc", is_quoted=True), TextPart(" or ")),
     ],
 )
-def test_a_name_is_not_made_of_own_and_other_text(pieces: tuple[TextPart, ...]) -> None:
+def test_own_and_quoted_text_do_not_form_a_name_together(pieces: tuple[TextPart, ...]) -> None:
     found = find(MessageText(pieces), TEAM)
     assert (found.reached, found.missed) == ((), ())
 
 
 @given(st.lists(st.tuples(st.text(alphabet="@coder `~>\n/.(x", max_size=30), st.booleans()), max_size=6))
-def test_no_quoted_text_changes_who_is_reached(parts: list[tuple[str, bool]]) -> None:
-    said = MessageText(tuple(TextPart(text, quoted) for text, quoted in parts))
+def test_quoted_text_does_not_change_the_reached_agents(parts: list[tuple[str, bool]]) -> None:
+    message = MessageText(tuple(TextPart(text, quoted) for text, quoted in parts))
     other = MessageText(tuple(TextPart("@all `" if quoted and text else text, quoted) for text, quoted in parts))
-    assert find(said, TEAM) == find(other, TEAM)
+    assert find(message, TEAM) == find(other, TEAM)
 
 
 @given(st.text())
-def test_any_text_can_be_read(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     assert set(find(MessageText.own(text), TEAM).reached) <= {*TEAM, "person"}
 
 
 @pytest.mark.parametrize(
     "text", ["`" * 50_000, "``` `" * 20_000, "@a" * 50_000, "> " * 50_000, "@coder/" * 20_000, "@coder\n" * 20_000]
 )
-def test_a_text_that_could_take_for_ever_is_read_to_its_end(text: str) -> None:
+def test_long_repetitive_texts_are_parsed_quickly(text: str) -> None:
     assert find(MessageText.own(f"{text}\n\n@reviewer"), TEAM).reached[-1:] in ((), ("reviewer",))
     assert "coder" in find(MessageText.own(f"@coder\n\n{text}"), TEAM).reached

@@ -1,4 +1,4 @@
-"""The table of operations: each is performable by name, by tools, users, the hall and a replay alike."""
+"""The table of operations: tools, users, the hall and a replay perform each operation by its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guildhall.room.tools import TOOLS, room_tools
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
-from tests.room.desks import unread
+from tests.room.tool_calls import unread_mail
 from tests.test_hostile import TEXTS, WRONG
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ CODER = Actor(name="coder", run="r-1", key="m1/c1")
 SYSTEM = Actor.system()
 # With an owner, with a key of another room, after the proposal was cancelled.
 REFUSED = {"elect", "archive"}
-LIFE = {"open", "close"}  # entries of the log that are no operations in a room
-# For each operation: who performs it, and arguments that it accepts in the room that `prepare` makes.
+LIFECYCLE_ENTRIES = {"open", "close"}  # log entries that are not operations in a room
+# For each operation: an actor, and valid arguments in the room of `prepare`.
 GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
     "channel_send": (CODER, {"message": "@reviewer look"}),
     "channel_read": (CODER, {}),
@@ -74,7 +74,7 @@ GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
 
 
 async def prepare(rooms: Rooms, owner: str | None = "coder") -> tuple[Room, str]:
-    """A room with a message, a document, an open proposal and a resource."""
+    """Return a room with a message, a document, an open proposal and a resource."""
     room = await rooms.open("review", "main", TEAM, RoomSettings(owner=owner))
     await room.send("@all hello", PERSON)
     await room.perform("document_create", Actor(name="coder"), file="plan.md", content="first\n")
@@ -91,7 +91,7 @@ def arguments_of(name: str, resource: str) -> tuple[Actor, dict[str, Any]]:
 
 def test_every_registered_operation_is_in_the_table():
     assert OPERATIONS == REGISTERED
-    assert OPERATIONS.keys() == GOOD.keys()  # so that the tests below cover a new one
+    assert OPERATIONS.keys() == GOOD.keys()  # the tests below must cover every operation
 
 
 def test_the_tools_are_exactly_the_operations_with_capabilities():
@@ -99,7 +99,7 @@ def test_the_tools_are_exactly_the_operations_with_capabilities():
     assert [one.name for one in room_tools()] == list(TOOLS)
 
 
-def test_no_operation_has_an_argument_that_perform_keeps_for_itself():
+def test_no_operation_has_an_argument_that_perform_reserves():
     own = {name for name in inspect.signature(Room.perform).parameters if name != "arguments"}
     for operation in OPERATIONS.values():
         assert not own & {*list(inspect.signature(operation.function).parameters)[1:]}
@@ -110,7 +110,7 @@ def test_an_operation_is_performed_and_logged_by_its_name(rooms: Rooms, store: S
     async def work() -> tuple[Room, Mapping[str, Any], Mapping[str, Any]]:
         room, resource = await prepare(rooms, owner=None if name == "elect" else "coder")
         actor, arguments = arguments_of(name, resource)
-        if name in ("redeliver", "stop_holding", "drop_held", "release"):  # they need something to change
+        if name in ("redeliver", "stop_holding", "drop_held", "release"):  # these operations need held or dead messages
             await room.perform("bury", SYSTEM, agent="coder", until=9)
             await room.perform("hold", SYSTEM, but=[])
         return room, arguments, await room.perform(name, actor, **arguments)
@@ -139,51 +139,53 @@ def test_an_operation_with_a_key_has_one_effect(rooms: Rooms, store: Store, name
 def test_a_replay_performs_every_operation_through_the_same_entry_point(
     rooms: Rooms, store: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    async def live() -> Room:
+    async def perform_all() -> Room:
         room, resource = await prepare(rooms)
         for name in GOOD:
             actor, arguments = arguments_of(name, resource)
             if name == "inbox_shown":
-                arguments = {"left": 0, **inbox.describe_batch(unread(room, actor.name))}
+                arguments = {"left": 0, **inbox.describe_batch(unread_mail(room, actor.name))}
             try:
-                await room.perform(name, _apart(actor, name), **arguments)
+                await room.perform(name, _with_own_key(actor, name), **arguments)
             except GuildError:
                 assert name in REFUSED
         return room
 
-    room = asyncio.run(live())
+    room = asyncio.run(perform_all())
     log = store.read(lambda c: records.log_entries(c, room.id))
     performed: list[str] = []
     perform = Room.perform
 
-    async def noted(self: Room, name: str, actor: Actor, /, **arguments: Any) -> Mapping[str, Any]:
+    async def record_and_perform(self: Room, name: str, actor: Actor, /, **arguments: Any) -> Mapping[str, Any]:
         performed.append(name)
         return await perform(self, name, actor, **arguments)
 
-    monkeypatch.setattr(Room, "perform", noted)
+    monkeypatch.setattr(Room, "perform", record_and_perform)
 
     async def replay(empty: Store) -> None:
         again = RoomReplay(room.id, store, empty)
         for entry in again.operations():
-            called = entry.op in TOOLS and entry.actor.run is not None
-            call = ToolCall(key=entry.actor.key or "", tool=entry.op, arguments=entry.arguments) if called else None
+            is_tool_call = entry.op in TOOLS and entry.actor.run is not None
+            call = (
+                ToolCall(key=entry.actor.key or "", tool=entry.op, arguments=entry.arguments) if is_tool_call else None
+            )
             repeated = await again.repeat(entry, call)
             assert (entry.op, repeated.arguments, repeated.result) == (entry.op, entry.arguments, entry.result)
 
     with scratch() as empty:
         asyncio.run(replay(empty))
-    assert performed == [entry.op for entry in log if entry.op not in LIFE]
-    assert set(performed) >= GOOD.keys() - {"drop_held", "release"}  # which had nothing to change
+    assert performed == [entry.op for entry in log if entry.op not in LIFECYCLE_ENTRIES]
+    assert set(performed) >= GOOD.keys() - {"drop_held", "release"}  # they had nothing to change
 
 
-def _apart(actor: Actor, name: str) -> Actor:
-    """The actor, with a key of this operation's own."""
+def _with_own_key(actor: Actor, name: str) -> Actor:
+    """Return the actor with a key for this operation."""
     if actor.key is None or name in ("archive", "inbox_ack", "inbox_shown"):
         return actor
     return Actor(name=actor.name, run=actor.run, key=f"{actor.key}/{name}")
 
 
-def hostile(name: str, good: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def hostile_arguments(name: str, good: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {**good, "sender": "reviewer"}
     yield {**good, "turn": None}
     yield {**good, "x" * 100_000: 1}
@@ -202,7 +204,7 @@ def test_hostile_arguments_of_an_operation_raise_or_are_harmless(rooms: Rooms, s
         before = store.read(lambda c: records.log_entries(c, other.id))
         room, resource = await prepare(rooms)
         actor, good = arguments_of(name, resource)
-        for arguments in hostile(name, good):
+        for arguments in hostile_arguments(name, good):
             try:
                 result = await room.perform(name, Actor(name=actor.name), **arguments)
             except GuildError as error:
@@ -248,7 +250,7 @@ def test_a_further_effect_is_refused_with_its_operation(rooms: Rooms, store: Sto
 
     with pytest.raises(UsageError, match="not now"):
         asyncio.run(room.perform("send", PERSON, extra=fail, **good))
-    assert len(room.list_messages()) == 1  # the refused operation left nothing but its entry
+    assert len(room.list_messages()) == 1  # the refused operation left only its log entry
     assert store.read(lambda c: records.log_entries(c, room.id))[-1].result["error"]["message"] == "not now"
 
 

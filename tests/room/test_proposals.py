@@ -1,4 +1,4 @@
-"""What is put to the vote is decided by its rule, carried out if it binds, told to all and put on record."""
+"""Proposals: decided by their resolution, applied if binding, announced to all agents and archived."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from guildhall.room import ballots, records
 from guildhall.room.ballots import decide
 from guildhall.room.model import Actor, Proposal
 from guildhall.room.service import Rooms, RoomSettings, perform_in
-from tests.room.conftest import PERSON, TEAM, Heard, Moments, agent
-from tests.room.desks import At, end_proposals, unread, vote, waiting
+from tests.room.conftest import PERSON, TEAM, RecordingListener, TickingClock, agent
+from tests.room.tool_calls import ToolCaller, count_unread, end_proposals, unread_mail, vote
 
 if TYPE_CHECKING:
     from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
-FOUR = ("a", "b", "c", "d")
+VOTERS = ("a", "b", "c", "d")
 
 
-def proposal(**values: Any) -> Proposal:
+def make_proposal(**values: Any) -> Proposal:
     given: dict[str, Any] = {
         "number": 1,
         "type": "decision",
@@ -34,16 +34,16 @@ def proposal(**values: Any) -> Proposal:
         "quorum": 4,
         "tie_break": "first",
         "guards": (),
-        "eligible": FOUR,
+        "eligible": VOTERS,
         "creator": "b",
         "created_at": "now",
     }
     return Proposal(**{**given, **values})
 
 
-def votes(text: str) -> dict[str, str]:
-    """`xy.z`: a votes for x, b for y, c not yet, d for z."""
-    return {name: choice for name, choice in zip(FOUR, text, strict=False) if choice != "."}
+def parse_votes(text: str) -> dict[str, str]:
+    """Return the votes of a text: in `xy.z`, a votes for x, b for y, c not yet, d for z."""
+    return {name: choice for name, choice in zip(VOTERS, text, strict=False) if choice != "."}
 
 
 @pytest.mark.req("AW-10")
@@ -75,34 +75,38 @@ def votes(text: str) -> dict[str, str]:
         ("unanimous", 4, "xxx.", "timeout", "expired", None),
     ],
 )
-def test_each_rule(resolution: str, quorum: int, cast: str, ending: Any, status: str | None, result: str | None):
-    outcome = decide(proposal(resolution=resolution, quorum=quorum), votes(cast), ending, "now")
+def test_each_resolution_decides_by_its_rule(
+    resolution: str, quorum: int, cast: str, ending: Any, status: str | None, result: str | None
+):
+    outcome = decide(make_proposal(resolution=resolution, quorum=quorum), parse_votes(cast), ending, "now")
     assert (outcome.status, outcome.result) == (status, result) if outcome else status is None
 
 
 @pytest.mark.req("AW-10")
 @pytest.mark.parametrize(("tie_break", "result"), [("first", "x"), ("creator", "z")])
 def test_a_tie_is_broken(tie_break: str, result: str):
-    outcome = decide(proposal(tie_break=tie_break), votes("xzzx"), "vote", "now")
+    outcome = decide(make_proposal(tie_break=tie_break), parse_votes("xzzx"), "vote", "now")
     assert outcome is not None
     assert outcome.result == result
-    tied = decide(proposal(tie_break=tie_break, creator="person"), votes("xzzx"), "vote", "now")
+    tied = decide(make_proposal(tie_break=tie_break, creator="person"), parse_votes("xzzx"), "vote", "now")
     assert tied is not None
     assert tied.result == "x"
 
 
-def test_a_lot_is_fair_and_the_same_again():
-    drawn = [decide(proposal(tie_break="random"), votes("xzzx"), "vote", f"{n}") for n in range(60)]
-    assert drawn == [decide(proposal(tie_break="random"), votes("xzzx"), "vote", f"{n}") for n in range(60)]
+def test_a_random_tie_break_is_fair_and_repeatable():
+    drawn = [decide(make_proposal(tie_break="random"), parse_votes("xzzx"), "vote", f"{n}") for n in range(60)]
+    assert drawn == [decide(make_proposal(tie_break="random"), parse_votes("xzzx"), "vote", f"{n}") for n in range(60)]
     assert {outcome.result for outcome in drawn if outcome} == {"x", "z"}
 
 
 @pytest.mark.req("AW-9")
 @pytest.mark.parametrize("ending", ["idle", "timeout"])
 @pytest.mark.parametrize(("cast", "result"), [("....", "x"), ("z...", "z"), ("zy.y", "y"), ("zy..", "y")])
-def test_an_election_that_expires_falls_back_to_the_most_votes_then_to_the_first(ending: Any, cast: str, result: str):
+def test_an_expired_election_falls_back_to_the_most_votes_and_then_to_the_first_option(
+    ending: Any, cast: str, result: str
+):
     for resolution in ("plurality", "majority", "unanimous"):
-        outcome = decide(proposal(type="election", resolution=resolution), votes(cast), ending, "now")
+        outcome = decide(make_proposal(type="election", resolution=resolution), parse_votes(cast), ending, "now")
         assert outcome is not None
         assert outcome.result == result
 
@@ -115,147 +119,149 @@ def room(rooms: Rooms) -> Room:
     return asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
 
 
-def voted(room: Room, id: str, **choices: str) -> str:
-    return [At(room, name)("proposal_vote", proposal=id, choice=choice) for name, choice in choices.items()][-1]
+def cast_votes(room: Room, id: str, **choices: str) -> str:
+    return [ToolCaller(room, name)("proposal_vote", proposal=id, choice=choice) for name, choice in choices.items()][-1]
 
 
-def channel(room: Room) -> list[tuple[str, str, str]]:
+def read_channel(room: Room) -> list[tuple[str, str, str]]:
     return [(message.kind, message.sender, message.content.partition("\n")[0]) for message in room.list_messages()]
 
 
 @pytest.mark.req("AW-10", "AW-19")
-def test_a_proposal_is_told_voted_on_resolved_and_archived(room: Room, heard: Heard):
-    coder = At(room, "coder")
+def test_a_proposal_is_announced_voted_on_resolved_and_archived(room: Room, listener: RecordingListener):
+    coder = ToolCaller(room, "coder")
     made = coder("proposal_create", type="decision", title="Which parser", options=["hand", "regex"])
     assert made == "Opened p-1. Vote on it yourself, too."
-    assert heard.woken == [{"coordinator", "reviewer"}]
-    assert "still open" in voted(room, "p-1", coder="regex", reviewer="hand")
+    assert listener.woken_agents == [{"coordinator", "reviewer"}]
+    assert "still open" in cast_votes(room, "p-1", coder="regex", reviewer="hand")
     assert "Not voted yet: coordinator" in coder("proposal_status", proposal="p-1")
-    assert voted(room, "p-1", coordinator="HAND") == "Vote recorded. p-1 has ended: hand (3 of 3 voted)."
-    assert channel(room) == [
+    assert cast_votes(room, "p-1", coordinator="HAND") == "Vote recorded. p-1 has ended: hand (3 of 3 voted)."
+    assert read_channel(room) == [
         ("proposal", "coder", "[PROPOSAL] p-1 'Which parser' (decision, plurality, binding)"),
         ("resolved", "system", "[RESOLVED] p-1 'Which parser': hand (3 of 3 voted)"),
     ]
-    assert heard.woken[-1] == {"coder"}  # who asked is told
+    assert listener.woken_agents[-1] == {"coder"}  # the creator is notified
     archive = coder("document_read", file="decisions.md")
     assert "## p-1 Which parser\n\n- Result: **hand** (resolved, 3 of 3 voted)" in archive
     assert "- regex: coder" in archive
     assert room.list_proposals()[0].archived
-    assert "is not open" in coder.refused("proposal_vote", proposal="p-1", choice="hand")
+    assert "is not open" in coder.call_refused("proposal_vote", proposal="p-1", choice="hand")
 
 
 def test_a_vote_may_be_changed_while_it_is_open(room: Room):
-    At(room, "coder")("proposal_create", type="decision", title="q", options=["x", "y"])
-    voted(room, "p-1", coder="x", reviewer="y")
-    voted(room, "p-1", coder="y")
-    assert "has ended: y" in voted(room, "p-1", coordinator="x")
+    ToolCaller(room, "coder")("proposal_create", type="decision", title="q", options=["x", "y"])
+    cast_votes(room, "p-1", coder="x", reviewer="y")
+    cast_votes(room, "p-1", coder="y")
+    assert "has ended: y" in cast_votes(room, "p-1", coordinator="x")
     assert [vote.choice for vote in room.list_votes(room.list_proposals()[0])] == ["y", "x", "y"]
 
 
 @pytest.mark.req("AW-10")
 def test_a_binding_decision_is_not_reopened_and_an_advisory_one_is(room: Room):
-    coder = At(room, "coder")
+    coder = ToolCaller(room, "coder")
     given: dict[str, Any] = {"type": "decision", "options": ["x", "y"], "quorum": 1}
     coder("proposal_create", title="Which  way", **given)
-    voted(room, "p-1", coder="y")
-    assert "p-1 has decided 'Which  way': y" in coder.refused("proposal_create", title="which-way", **given)
+    cast_votes(room, "p-1", coder="y")
+    assert "p-1 has decided 'Which  way': y" in coder.call_refused("proposal_create", title="which-way", **given)
     coder("proposal_create", title="advice", binding=False, **given)
-    voted(room, "p-2", coder="x")
+    cast_votes(room, "p-2", coder="x")
     coder("proposal_create", title="advice", binding=False, **given)
 
 
 @pytest.mark.req("AW-10")
-def test_a_binding_election_gives_the_role_and_an_advisory_one_does_not(room: Room):
-    coder = At(room, "coder")
+def test_a_binding_election_assigns_the_role_and_an_advisory_one_does_not(room: Room):
+    coder = ToolCaller(room, "coder")
     coder("proposal_create", type="election", title="Release manager", quorum=2)
-    voted(room, "p-1", coder="reviewer", reviewer="reviewer")
+    cast_votes(room, "p-1", coder="reviewer", reviewer="reviewer")
     assert room.read_record().roles == {"release manager": "reviewer"}
     assert "@reviewer (release manager)" in coder("team_list")
     coder("proposal_create", type="election", title="chair", quorum=1, binding=False)
-    voted(room, "p-2", coder="coder")
+    cast_votes(room, "p-2", coder="coder")
     assert "chair" not in room.read_record().roles
     coder("proposal_create", type="election", title="document-owner", quorum=1)
-    voted(room, "p-3", coder="coder")
+    cast_votes(room, "p-3", coder="coder")
     assert room.read_record().owner == "coder"
-    assert "only the document owner coder can change" in At(room, "reviewer").refused("document_write", content="x")
+    assert "only the document owner coder can change" in ToolCaller(room, "reviewer").call_refused(
+        "document_write", content="x"
+    )
 
 
 @pytest.mark.req("AW-10")
 @pytest.mark.parametrize("binding", [True, False])
-def test_a_binding_assignment_is_posted_to_whom_it_names(room: Room, heard: Heard, binding: bool):
-    coordinator = At(room, "coordinator")
+def test_a_binding_assignment_is_posted_to_the_assigned_agent(room: Room, listener: RecordingListener, binding: bool):
+    coordinator = ToolCaller(room, "coordinator")
     coordinator("proposal_create", type="assignment", title="fix line 3", quorum=1, binding=binding)
-    voted(room, "p-1", reviewer="coder")
-    mail = [mail for mail in unread(room, "coder") if mail.message.kind == "assignment"]
+    cast_votes(room, "p-1", reviewer="coder")
+    mail = [mail for mail in unread_mail(room, "coder") if mail.message.kind == "assignment"]
     assert bool(mail) is binding
     if binding:
         assert mail[0].urgency == "high"
         assert mail[0].message.content == "fix line 3\nThis task was assigned to you by p-1."
-        assert "coder" in heard.woken[-1]
+        assert "coder" in listener.woken_agents[-1]
         assert "task: fix line 3" in coordinator("team_list")
 
 
 @pytest.mark.req("AW-10")
-def test_a_binding_approval_guards_what_it_names_until_it_passes(room: Room):
-    coder = At(room, "coder")
+def test_a_binding_approval_closes_its_guards_until_it_passes(room: Room):
+    coder = ToolCaller(room, "coder")
     guards = ["release/", "notes.md", "Bash"]
     coder("proposal_create", type="approval", title="release", guards=guards, resolution="unanimous")
     for file in ("notes.md", "release/1.md", "release/a/b.md"):
-        told = coder.refused("document_write", file=file, content="x")
-        assert "is closed until p-1 'release' passes" in told
+        message = coder.call_refused("document_write", file=file, content="x")
+        assert "is closed until p-1 'release' passes" in message
     coder("document_write", file="other.md", content="x")
     assert coder("document_list")
     guard = room.find_guard("Bash")
     assert guard is not None
     assert "Bash is closed until p-1" in str(ballots.closed_error(guard, "Bash"))
-    voted(room, "p-1", coder="approve", reviewer="approve", coordinator="reject")
+    cast_votes(room, "p-1", coder="approve", reviewer="approve", coordinator="reject")
     assert room.list_proposals()[0].status == "rejected"
-    assert "was rejected" in coder.refused("document_write", content="x")  # a refusal does not open it
+    assert "was rejected" in coder.call_refused("document_write", content="x")  # a rejected proposal keeps it closed
     coder("proposal_create", type="approval", title="release, again", guards=guards)
-    voted(room, "p-2", coder="approve", reviewer="approve", coordinator="reject")
+    cast_votes(room, "p-2", coder="approve", reviewer="approve", coordinator="reject")
     coder("document_write", content="x")
     assert room.find_guard("Bash") is None
     coder("proposal_create", type="approval", title="once more", guards=["document_write"])
-    assert "document_write is closed" in coder.refused("document_write", content="y")
+    assert "document_write is closed" in coder.call_refused("document_write", content="y")
     coder("document_append", content="y")
     coder("proposal_cancel", proposal="p-3")
     coder("document_read")
     coder("document_write", content="y")
 
 
-def test_an_approval_that_its_first_option_does_not_win_opens_nothing(room: Room):
-    coder = At(room, "coder")
+def test_an_approval_opens_nothing_if_its_first_option_does_not_win(room: Room):
+    coder = ToolCaller(room, "coder")
     coder("proposal_create", type="approval", title="x", options=["go", "no-go"], guards=["notes.md"], quorum=1)
-    voted(room, "p-1", reviewer="no-go")
+    cast_votes(room, "p-1", reviewer="no-go")
     assert room.list_proposals()[0].status == "resolved"
-    assert "is closed until p-1" in coder.refused("document_append", content="x")
+    assert "is closed until p-1" in coder.call_refused("document_append", content="x")
 
 
-def test_only_who_made_it_takes_it_back(room: Room):
-    At(room, "coder")("proposal_create", type="approval", title="x")
-    assert "only coder can cancel p-1" in At(room, "reviewer").refused("proposal_cancel", proposal="p-1")
-    assert At(room, "coder")("proposal_cancel", proposal="1") == "Cancelled p-1."
-    assert "(cancelled)" in At(room, "coder").refused("proposal_cancel", proposal="p-1")
-    assert channel(room)[-1] == ("system", "coder", "p-1 'x' was cancelled.")
+def test_only_the_creator_cancels_a_proposal(room: Room):
+    ToolCaller(room, "coder")("proposal_create", type="approval", title="x")
+    assert "only coder can cancel p-1" in ToolCaller(room, "reviewer").call_refused("proposal_cancel", proposal="p-1")
+    assert ToolCaller(room, "coder")("proposal_cancel", proposal="1") == "Cancelled p-1."
+    assert "(cancelled)" in ToolCaller(room, "coder").call_refused("proposal_cancel", proposal="p-1")
+    assert read_channel(room)[-1] == ("system", "coder", "p-1 'x' was cancelled.")
 
 
 @pytest.mark.req("AW-10")
-def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: Store):
-    coder = At(room, "coder")
+def test_a_proposal_expires_at_its_timeout(room: Room, clock: TickingClock, store: Store):
+    coder = ToolCaller(room, "coder")
     coder("proposal_create", type="decision", title="q", options=["x", "y"], timeout="1h")
     coder("proposal_create", type="election", title="chair", timeout=60)
     coder("proposal_create", type="approval", title="no end")
     assert asyncio.run(end_proposals(room, "expire")) == []
     assert store.read(lambda c: ballots.next_expiry(c, room.id)) == room.list_proposals()[1].expires_at
     clock.at += timedelta(hours=2)
-    assert "p-1 has expired" in coder.refused("proposal_vote", proposal="p-1", choice="x")
+    assert "p-1 has expired" in coder.call_refused("proposal_vote", proposal="p-1", choice="x")
     ended = asyncio.run(end_proposals(room, "expire"))
     assert [(one.id, one.status, one.result) for one in ended] == [
         ("p-1", "expired", None),
         ("p-2", "expired", TEAM[0]),
     ]
     assert room.read_record().roles == {"chair": TEAM[0]}
-    assert [text for kind, _, text in channel(room) if kind == "expired"] == [
+    assert [text for kind, _, text in read_channel(room) if kind == "expired"] == [
         "[EXPIRED] p-1 'q': no result (the time to vote was up; 0 of 3 voted)",
         f"[EXPIRED] p-2 'chair': {TEAM[0]} (the time to vote was up, so the first name decided; 0 of 3 voted)",
     ]
@@ -264,61 +270,61 @@ def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: 
 
 
 @pytest.mark.req("AW-10")
-def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_whoever_says_so(
-    room: Room, store: Store, heard: Heard
+def test_open_proposals_are_resolved_in_the_transaction_of_the_caller(
+    room: Room, store: Store, listener: RecordingListener
 ):
-    At(room, "coder")("proposal_create", type="decision", title="q", options=["x", "y"])
-    voted(room, "p-1", reviewer="y")
+    ToolCaller(room, "coder")("proposal_create", type="decision", title="q", options=["x", "y"])
+    cast_votes(room, "p-1", reviewer="y")
 
-    async def scene() -> None:
+    async def settle_in_transaction() -> None:
         turns: list[Any] = []
 
-        def quiet(connection: Any) -> list[str]:
+        def settle(connection: Any) -> list[str]:
             performed = perform_in(connection, room.id, "settle", Actor.system(), room.now())
             turns.append(performed.turn)
             return [one.status for one in records.list_proposals(connection, room.id)]
 
-        assert await store.write(quiet) == ["resolved"]
-        assert heard.woken == [{"coordinator", "reviewer"}]  # nothing is told before it is committed
+        assert await store.write(settle) == ["resolved"]
+        assert listener.woken_agents == [{"coordinator", "reviewer"}]  # no agent is woken before the commit
         await room.announce(turns[0])
 
-    asyncio.run(scene())
-    assert heard.woken[-1] == {"coder"}
-    assert "**y**" in At(room, "coder")("document_read", file="decisions.md")
+    asyncio.run(settle_in_transaction())
+    assert listener.woken_agents[-1] == {"coder"}
+    assert "**y**" in ToolCaller(room, "coder")("document_read", file="decisions.md")
     assert asyncio.run(end_proposals(room, "settle")) == []
     assert store.read(lambda c: records.open_proposals(c, room.id)) == []
 
 
-def test_two_elections_that_end_at_once_both_give_their_role(room: Room):
+def test_two_elections_that_end_together_both_assign_their_role(room: Room):
     for title in ("chair", "scribe"):
-        At(room, "coder")("proposal_create", type="election", title=title)
+        ToolCaller(room, "coder")("proposal_create", type="election", title=title)
     asyncio.run(end_proposals(room, "settle"))
     assert room.read_record().roles == {"chair": TEAM[0], "scribe": TEAM[0]}
 
 
 @pytest.mark.req("AW-9")
-def test_the_election_of_an_owner_wakes_nobody(room: Room, heard: Heard):
+def test_the_election_of_an_owner_wakes_no_agent(room: Room, listener: RecordingListener):
     election = asyncio.run(room.elect_owner(Actor.system(), timeout_s=60))
     assert (election.title, election.options, election.creator) == ("document owner", TEAM, "system")
     for name, choice in {"coordinator": "coder", "reviewer": "coder", "coder": "reviewer"}.items():
         election = asyncio.run(vote(room, election.id, choice, agent(name)))
     assert (election.status, election.result) == ("resolved", "coder")
     assert room.read_record().owner == "coder"
-    assert heard.wakes == []
-    assert waiting(room) == {}
+    assert listener.wakes == []
+    assert count_unread(room) == {}
 
 
 @pytest.mark.req("AW-9")
-def test_an_election_nobody_votes_in_gives_the_first_of_the_file(room: Room):
+def test_an_election_without_votes_elects_the_first_agent_of_the_file(room: Room):
     asyncio.run(room.elect_owner(Actor.system()))
     (ended,) = asyncio.run(end_proposals(room, "settle"))
     assert (ended.status, ended.result) == ("expired", TEAM[0])
     assert room.read_record().owner == TEAM[0]
 
 
-def test_the_owner_that_the_file_names_is_not_voted_out(rooms: Rooms):
+def test_the_owner_set_in_the_file_is_not_voted_out(rooms: Rooms):
     room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings(owner="coder")))
-    assert "sets the document owner" in At(room, "reviewer").refused(
+    assert "sets the document owner" in ToolCaller(room, "reviewer").call_refused(
         "proposal_create", type="election", title="Document Owner"
     )
     with pytest.raises(Refused):
@@ -357,47 +363,51 @@ def test_the_owner_that_the_file_names_is_not_voted_out(rooms: Rooms):
         {"type": "decision", "title": "q", "options": ["x", "y"], "tie_break": "last"},
     ],
 )
-def test_what_cannot_be_put_to_the_vote(room: Room, given: dict[str, Any]):
-    At(room, "coder").refused("proposal_create", **given)
+def test_invalid_proposals_are_refused(room: Room, given: dict[str, Any]):
+    ToolCaller(room, "coder").call_refused("proposal_create", **given)
     assert room.list_proposals() == []
     assert room.list_messages() == []
 
 
 @pytest.mark.parametrize("id", ["p-2", "", "x", "p-", "-1", "p-9999999999999", "\0", "\ud800", "p-1 OR 1=1", "٣"])
-def test_a_proposal_that_is_not_there(room: Room, id: str):
-    coder = At(room, "coder")
+def test_an_unknown_proposal_is_refused(room: Room, id: str):
+    coder = ToolCaller(room, "coder")
     coder("proposal_create", type="approval", title="x")
     for name, more in {"proposal_vote": {"choice": "approve"}, "proposal_status": {}, "proposal_cancel": {}}.items():
-        coder.refused(name, proposal=id, **more)
+        coder.call_refused(name, proposal=id, **more)
 
 
-def test_what_cannot_be_voted_for(room: Room, rooms: Rooms):
-    coder = At(room, "coder")
+def test_invalid_votes_are_refused(room: Room, rooms: Rooms):
+    coder = ToolCaller(room, "coder")
     coder("proposal_create", type="approval", title="x")
-    assert "Did you mean 'approve'?" in coder.refused("proposal_vote", proposal="p-1", choice="aprove")
-    coder.refused("proposal_vote", proposal="p-1", choice="approve", reason="a\nb")
+    assert "Did you mean 'approve'?" in coder.call_refused("proposal_vote", proposal="p-1", choice="aprove")
+    coder.call_refused("proposal_vote", proposal="p-1", choice="approve", reason="a\nb")
     asyncio.run(rooms.open("review", "main", (*TEAM, "late")))
-    assert "you cannot vote" in At(room, "late").refused("proposal_vote", proposal="p-1", choice="approve")
+    assert "you cannot vote" in ToolCaller(room, "late").call_refused("proposal_vote", proposal="p-1", choice="approve")
     assert room.list_votes(room.list_proposals()[0]) == []
     with pytest.raises(Refused):
         asyncio.run(vote(room, "p-1", "approve", PERSON))
 
 
-def test_a_room_is_not_flooded_with_proposals(room: Room):
-    coder = At(room, "coder")
+def test_a_room_has_a_maximum_of_open_proposals(room: Room):
+    coder = ToolCaller(room, "coder")
     for number in range(20):
         coder("proposal_create", type="approval", title=f"{number}")
-    assert "too many open proposals (limit: 20)" in coder.refused("proposal_create", type="approval", title="one more")
+    assert "too many open proposals (limit: 20)" in coder.call_refused(
+        "proposal_create", type="approval", title="one more"
+    )
 
 
-def test_names_in_a_title_mention_nobody(room: Room, heard: Heard):
-    At(room, "coder")("proposal_create", type="decision", title="@nobody or @reviewer", options=["@coder", "y"])
-    assert heard.woken == [{"coordinator", "reviewer"}]
+def test_names_in_a_title_are_not_mentions(room: Room, listener: RecordingListener):
+    ToolCaller(room, "coder")("proposal_create", type="decision", title="@nobody or @reviewer", options=["@coder", "y"])
+    assert listener.woken_agents == [{"coordinator", "reviewer"}]
 
 
-def test_what_a_crash_kept_from_the_archive_is_there_once_the_room_is_opened(room: Room, rooms: Rooms, store: Store):
-    """The decision is committed; the process dies before the archive is written, or before that is noted."""
-    coder = At(room, "coder")
+def test_a_result_that_a_crash_left_unarchived_is_archived_when_the_room_is_opened(
+    room: Room, rooms: Rooms, store: Store
+):
+    """The result is committed. The process dies before the archive is written, or before that is recorded."""
+    coder = ToolCaller(room, "coder")
     coder("proposal_create", type="decision", title="q", options=["x", "y"], quorum=1)
 
     def crash(connection: Any) -> None:
@@ -407,7 +417,7 @@ def test_what_a_crash_kept_from_the_archive_is_there_once_the_room_is_opened(roo
     assert coder("document_list") == "No documents."
     asyncio.run(rooms.open("review", "main", TEAM))
     store.submit(
-        lambda c: c.exec_driver_sql("UPDATE proposals SET archived = 0")  # the second crash, a step later
+        lambda c: c.exec_driver_sql("UPDATE proposals SET archived = 0")  # the second crash, one step later
     ).result(5)
     asyncio.run(rooms.open("review", "main", TEAM))
     assert coder("document_read", file="decisions.md").count("## p-1 q") == 1

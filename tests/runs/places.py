@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 TIMEOUT_S = 30.0  # for a whole command; machines are slow when many tests run at once
 PRICE = {"input": 3.0, "output": 15.0}
@@ -65,7 +65,7 @@ def model_input(entries: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(str(entry["data"]["message"]) for entry in entries if entry["kind"] == "model_asked")
 
 
-def run_until_ask(guild: Guild, *words: str) -> tuple[Ran, str, str]:
+def run_until_ask(guild: Guild, *words: str) -> tuple[CommandResult, str, str]:
     """Run a worker until it asks. Return the result of the command, the id of the run and the id of the ask."""
     ran = guild("run", "scribe", "go", "--output", "json", *words)
     assert ran.code == 4, ran

@@ -12,7 +12,7 @@ import pytest
 
 import guildhall
 from guildhall.core.events import EventType
-from guildhall.hall.library import RunResult, Worker
+from guildhall.hall.python_api import RunResult, Worker
 from guildhall.runs.model import AskKind, AskStatus, Bounds
 from guildhall.runs.record.entries import PAYLOADS
 from guildhall.workers.definition import AttachmentPolicy, Sandbox

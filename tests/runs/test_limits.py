@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.places import Terminal
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 
 def with_usage(answer: dict[str, Any], input: int = 1000, output: int = 100) -> dict[str, Any]:
     return {**answer, "usage": {"input": input, "output": output}}
 
 
-def suggested_command(ran: Ran) -> list[str]:
+def suggested_command(ran: CommandResult) -> list[str]:
     """Return the command that the error suggests."""
     found = re.search(r"^guild (resume r-\w{10}.*?)( (?:gives|grants).*)?$", ran.err, re.MULTILINE)
     assert found, ran.err

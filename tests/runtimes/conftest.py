@@ -11,8 +11,8 @@ import pytest
 
 from guildhall.runtimes.forked.runtime import ForkedRuntime
 from guildhall.runtimes.pydantic import PydanticRuntime
-from tests.children import Place
 from tests.conftest import ROOT
+from tests.run_processes import ForkServerLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def wild() -> Generator[Place]:
+def wild() -> Generator[ForkServerLoop]:
     """Its children do what their first message says (wild.py), and nothing that a run would."""
     boot = f"import sys; sys.path[:0] = {[str(ROOT), *sys.path]!r}; from tests.runtimes.wild import main; main()"
-    place = Place([os.path.realpath(sys.executable), "-I", "-S", "-c", boot])
-    yield place
-    place.close()
+    fork_loop = ForkServerLoop([os.path.realpath(sys.executable), "-I", "-S", "-c", boot])
+    yield fork_loop
+    fork_loop.close()
 
 
 @pytest.fixture(params=["here", "in a child"])
@@ -37,8 +37,8 @@ def executed(request: pytest.FixtureRequest) -> Callable[..., Any]:
         runtime: Runtime = PydanticRuntime()
         if request.param == "here":
             return asyncio.run(runtime.execute(assignment, doors)).output
-        place: Place = request.getfixturevalue("place")
-        runtime = ForkedRuntime(place.nursery)
-        return place.runs(runtime.execute(assignment, doors)).output
+        fork_loop: ForkServerLoop = request.getfixturevalue("fork_loop")
+        runtime = ForkedRuntime(fork_loop.fork_server)
+        return fork_loop.run(runtime.execute(assignment, doors)).output
 
     return execute

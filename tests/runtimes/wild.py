@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.runtimes.forked.server import serve
+from guildhall.runtimes.forked.fork_server import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Real clients of Anthropic and OpenAI, and pydantic-ai on top of them, against the scripted server."""
+"""The scripted server with the clients of Anthropic, OpenAI and pydantic-ai."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOOLS = ["Read", "Grep"]
 
 
 class Verdict(BaseModel):
-    """What a worker with an output schema gives."""
+    """An output schema."""
 
     grade: int
 
@@ -69,24 +69,24 @@ def openai_client(server: ScriptedServer, worker: str, retries: int = 0) -> open
 MESSAGE: Any = {"model": "claude-test", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
 CHAT: Any = {"model": "gpt-test", "messages": [{"role": "user", "content": "hello"}]}
 RESPONSE: Any = {"model": "gpt-test", "input": "hello"}
-SAID = "Good morning, ü\u2028!"
+TEXT = "Good morning, ü\u2028!"
 
 
 # Anthropic
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropic_text_and_usage(server: ScriptedServer, stream: bool) -> None:
+def test_anthropic_returns_text_and_usage(server: ScriptedServer, stream: bool) -> None:
     with anthropic_client(server, "talker") as client:
         if stream:
             with client.messages.stream(**MESSAGE) as events:
-                heard = list(events.text_stream)
+                pieces = list(events.text_stream)
                 message = events.get_final_message()
-            assert "".join(heard) == SAID
-            assert len(heard) > 1
+            assert "".join(pieces) == TEXT
+            assert len(pieces) > 1
         else:
             message = client.messages.create(**MESSAGE)
-    assert [block.text for block in message.content if block.type == "text"] == [SAID]
+    assert [block.text for block in message.content if block.type == "text"] == [TEXT]
     assert (message.stop_reason, message.model) == ("end_turn", "claude-test")
     assert (message.usage.input_tokens, message.usage.cache_read_input_tokens, message.usage.output_tokens) == (
         20,
@@ -96,7 +96,7 @@ def test_anthropic_text_and_usage(server: ScriptedServer, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropic_several_calls_and_their_results(server: ScriptedServer, stream: bool) -> None:
+def test_anthropic_returns_several_calls_and_accepts_their_results(server: ScriptedServer, stream: bool) -> None:
     tools: Any = [{"name": name, "input_schema": {"type": "object"}} for name in TOOLS]
 
     def ask(client: anthropic.Anthropic, messages: list[Any]) -> anthropic.types.Message:
@@ -125,7 +125,7 @@ def test_anthropic_several_calls_and_their_results(server: ScriptedServer, strea
     assert server.answered_twice == []
 
 
-def test_anthropic_fails_as_anthropic_does_and_then_answers(server: ScriptedServer) -> None:
+def test_anthropic_errors_have_the_form_of_the_provider(server: ScriptedServer) -> None:
     with anthropic_client(server, "shaky") as client:
         with pytest.raises(anthropic.APIStatusError) as failed:
             client.messages.create(**MESSAGE)
@@ -135,7 +135,7 @@ def test_anthropic_fails_as_anthropic_does_and_then_answers(server: ScriptedServ
     assert [(exchange.status, exchange.answered) for exchange in server.requests] == [(529, False), (200, True)]
 
 
-def test_a_client_that_retries_is_told_to_do_so_soon(server: ScriptedServer) -> None:
+def test_a_retrying_client_is_answered_after_a_short_delay(server: ScriptedServer) -> None:
     with anthropic_client(server, "shaky", retries=1) as client:
         assert client.messages.create(**MESSAGE).content[0].text == "at last"
 
@@ -151,7 +151,7 @@ def test_anthropic_tokens_are_counted(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat_text_and_usage(server: ScriptedServer, stream: bool) -> None:
+def test_chat_returns_text_and_usage(server: ScriptedServer, stream: bool) -> None:
     with openai_client(server, "talker") as client:
         if stream:
             with client.chat.completions.stream(**CHAT, stream_options={"include_usage": True}) as events:
@@ -160,14 +160,14 @@ def test_chat_text_and_usage(server: ScriptedServer, stream: bool) -> None:
                 completion: Any = events.get_final_completion()
         else:
             completion = client.chat.completions.create(**CHAT)
-    assert completion.choices[0].message.content == SAID
+    assert completion.choices[0].message.content == TEXT
     assert completion.choices[0].finish_reason == "stop"
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (120, 30)
     assert completion.usage.prompt_tokens_details.cached_tokens == 100
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat_several_calls_and_their_results(server: ScriptedServer, stream: bool) -> None:
+def test_chat_returns_several_calls_and_accepts_their_results(server: ScriptedServer, stream: bool) -> None:
     tools: Any = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in TOOLS]
 
     def ask(client: openai.OpenAI, messages: list[Any]) -> Any:
@@ -204,22 +204,22 @@ def test_chat_several_calls_and_their_results(server: ScriptedServer, stream: bo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_text_and_usage(server: ScriptedServer, stream: bool) -> None:
+def test_responses_returns_text_and_usage(server: ScriptedServer, stream: bool) -> None:
     with openai_client(server, "talker") as client:
         if stream:
             with client.responses.stream(**RESPONSE) as events:
-                heard = [event.delta for event in events if event.type == "response.output_text.delta"]
+                pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
                 response: Any = events.get_final_response()
-            assert "".join(heard) == SAID
+            assert "".join(pieces) == TEXT
         else:
             response = client.responses.create(**RESPONSE)
-    assert (response.output_text, response.status) == (SAID, "completed")
+    assert (response.output_text, response.status) == (TEXT, "completed")
     assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (120, 30, 150)
     assert response.usage.input_tokens_details.cached_tokens == 100
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_several_calls_and_their_results(server: ScriptedServer, stream: bool) -> None:
+def test_responses_returns_several_calls_and_accepts_their_results(server: ScriptedServer, stream: bool) -> None:
     tools: Any = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in TOOLS]
 
     def ask(client: openai.OpenAI, items: list[Any]) -> Any:
@@ -257,7 +257,7 @@ def test_responses_several_calls_and_their_results(server: ScriptedServer, strea
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_openai_fails_as_openai_does_and_then_answers(server: ScriptedServer, api: str) -> None:
+def test_openai_errors_have_the_form_of_the_provider(server: ScriptedServer, api: str) -> None:
     with openai_client(server, "shaky") as client:
 
         def ask() -> Any:
@@ -272,7 +272,7 @@ def test_openai_fails_as_openai_does_and_then_answers(server: ScriptedServer, ap
         assert ask() == "at last"
 
 
-def test_codex_calls_the_tools_of_a_namespace_in_it(server: ScriptedServer) -> None:
+def test_a_call_of_a_namespaced_tool_has_its_namespace(server: ScriptedServer) -> None:
     tools: Any = [
         {"type": "namespace", "name": "mcp__wf", "tools": [{"type": "function", "name": "Ping", "parameters": {}}]},
         {"type": "web_search"},
@@ -311,19 +311,17 @@ def test_codex_calls_the_tools_of_a_namespace_in_it(server: ScriptedServer) -> N
         ([], "Ping"),
     ],
 )
-def test_a_tool_is_called_as_the_program_offers_it_and_by_its_own_name_where_it_does_not(
-    server: ScriptedServer, offered: list[str], called: str
-) -> None:
+def test_a_call_uses_the_name_that_the_program_offers(server: ScriptedServer, offered: list[str], called: str) -> None:
     tools: Any = [{"name": name, "input_schema": {"type": "object"}} for name in offered]
     with anthropic_client(server, "lone") as client:
         (call,) = client.messages.create(**MESSAGE, tools=tools).content
     assert (call.type, call.name) == ("tool_use", called)
 
 
-# What a script says that is no answer
+# Mismatches and exhausted scripts
 
 
-def test_a_mismatch_and_a_used_up_script_are_told_and_not_retried(server: ScriptedServer) -> None:
+def test_a_mismatch_and_an_exhausted_script_are_reported_and_not_retried(server: ScriptedServer) -> None:
     with (
         anthropic_client(server, "picky", retries=2) as client,
         pytest.raises(anthropic.BadRequestError, match="magic"),
@@ -341,7 +339,7 @@ def test_the_key_names_the_worker_and_the_run(server: ScriptedServer) -> None:
     assert server.requests[0].body == {"input": "hello", "model": "gpt-test"}
 
 
-def test_a_request_that_is_answered_twice_is_seen(server: ScriptedServer) -> None:
+def test_a_request_that_is_answered_twice_is_recorded(server: ScriptedServer) -> None:
     with openai_client(server, "talker") as client:
         for _ in range(2):
             client.responses.create(**RESPONSE)
@@ -364,10 +362,10 @@ def models(server: ScriptedServer, worker: str, http: httpx2.AsyncClient) -> dic
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("api", ["anthropic", "chat", "responses"])
-def test_an_agent_of_pydantic_ai_works_through_a_script(server: ScriptedServer, api: str, stream: bool) -> None:
+def test_an_agent_of_pydantic_ai_executes_a_script(server: ScriptedServer, api: str, stream: bool) -> None:
     called: list[tuple[str, str]] = []
 
-    async def hear(context: Any, events: Any) -> None:
+    async def drain_events(context: Any, events: Any) -> None:
         async for _ in events:
             pass
 
@@ -385,7 +383,7 @@ def test_an_agent_of_pydantic_ai_works_through_a_script(server: ScriptedServer, 
                 called.append(("Grep", pattern))
                 return "beta"
 
-            result = await agent.run("hello", event_stream_handler=hear if stream else None)
+            result = await agent.run("hello", event_stream_handler=drain_events if stream else None)
             return result.output, result.usage
 
     output, usage = asyncio.run(run())
@@ -397,7 +395,7 @@ def test_an_agent_of_pydantic_ai_works_through_a_script(server: ScriptedServer, 
 
 
 @pytest.mark.parametrize("api", ["anthropic", "chat", "responses"])
-def test_a_structured_output_arrives(server: ScriptedServer, api: str) -> None:
+def test_a_structured_output_is_returned(server: ScriptedServer, api: str) -> None:
     async def run() -> Any:
         async with httpx2.AsyncClient() as http:
             agent = Agent(models(server, "judge", http)[api], output_type=Verdict)

@@ -22,7 +22,7 @@ from guildhall.workers.package_store import (
     remove_package,
     templates,
 )
-from tests.guild.packages import LETTERS, MAIL, put_mail, put_package
+from tests.guild.packages import LETTERS, MAIL, write_mail_package, write_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def names(folder: Path) -> list[str]:
 
 def outside(home: Home, tmp_path: Path) -> Path:
     """Create a package outside of the home."""
-    folder = put_mail(home)
+    folder = write_mail_package(home)
     shutil.move(folder, tmp_path / "letters")
     return tmp_path / "letters"
 
@@ -139,8 +139,8 @@ def test_one_that_is_in_use_is_not_replaced(home: Home, tmp_path: Path) -> None:
 
 
 def test_what_is_removed_is_kept(home: Home) -> None:
-    put_mail(home)
-    put_package(home, "broken", "[")
+    write_mail_package(home)
+    write_package(home, "broken", "[")
     kept = remove_package(home, "mail", NOW)
     assert (kept / "post" / "tools.py").is_file()
     assert (remove_package(home, "broken", NOW) / "pyproject.toml").read_text() == "["
@@ -171,7 +171,7 @@ def fetch() -> str:
 @os.path.join
 def no_tool(): ...
 """
-    put_package(home, "mail", MAIL, LETTERS | {"post/more.py": more, "post/wrong.py": "def ("})
+    write_package(home, "mail", MAIL, LETTERS | {"post/more.py": more, "post/wrong.py": "def ("})
     (code,) = load_code(Packages(home).find("mail"))
     assert find_tools(code) == (
         PackageTool(name="send", description="Sends a letter.", capabilities=("fs.read", "net")),

@@ -1,4 +1,4 @@
-"""A project with a workflow in it, and a frame of a request that is made there."""
+"""Fixtures: a project with a workflow, and the frame of a request in it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Workflow
 
     Write = Callable[[str, str], Path]
-    Loaded = Callable[..., Workflow]
+    LoadWorkflow = Callable[..., Workflow]
 
 
 @pytest.fixture
 def write(project: Path) -> Write:
-    """Writes a file of the project, by its path there."""
+    """Return a function that writes a file of the project by its relative path."""
 
-    def writes(name: str, text: str) -> Path:
+    def write_file(name: str, text: str) -> Path:
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text))
         return path
 
-    return writes
+    return write_file
 
 
 @pytest.fixture
-def loaded(write: Write, project: Path, home: Home) -> Loaded:
-    """Writes a workflow file and loads it."""
+def load_workflow(write: Write, project: Path, home: Home) -> LoadWorkflow:
+    """Return a function that writes a workflow file and loads it."""
 
-    def loads(text: str, name: str = "review.yaml") -> Workflow:
+    def write_and_load(text: str, name: str = "review.yaml") -> Workflow:
         registry = Registry(project, home)
         return load(write(name, text), lambda worker: registry.find(worker, project))
 
-    return loads
+    return write_and_load
 
 
 @pytest.fixture
@@ -54,5 +54,5 @@ def frame(project: Path) -> Frame:
 
 @pytest.fixture
 def team(home: Home, project: Path) -> Team:
-    """A project in which a team can be put to work."""
+    """Return a team without a workflow file."""
     return Team(home=home, project=project)

@@ -1,4 +1,4 @@
-"""Teams at work: a workflow file and a script in a project, and a hall in this process that runs them."""
+"""Run a workflow of scripted agents in a project, with a hall in this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.workflow.target import AgentState
 
-QUICK = 0.01  # seconds: of a first pause that nobody wants to wait for
+QUICK_S = 0.01  # the first pause of a retry, so that tests do not wait
 
 Answer = dict[str, Any]
 
@@ -48,29 +48,29 @@ def say(text: str = "done") -> Answer:
 
 @dataclass(kw_only=True)
 class Team:
-    """A workflow in a project, and what its hall shows of it."""
+    """A workflow in a project, and the events of its hall."""
 
     home: Home
     project: Path
     events: list[Event] = field(default_factory=list["Event"])
     hall: Any = None
     client: Any = None
-    debounce: float = QUICK
-    environ: dict[str, str] = field(default_factory=dict[str, str])  # the hall's
+    debounce: float = QUICK_S
+    environ: dict[str, str] = field(default_factory=dict[str, str])  # of the hall
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @staticmethod
-    def anywhere(folder: Path) -> Team:
-        """A team with a home and a project of its own in a folder."""
+    def create_in(folder: Path) -> Team:
+        """Return a team with its own home and project in a folder."""
         (folder / "project").mkdir()
         return Team(home=Home(folder / "home"), project=folder / "project")
 
-    def file(
+    def write_workflow(
         self, agents: str = "ann bob", *, name: str = "team.yaml", each: dict[str, Any] | None = None, **fields: Any
     ) -> None:
-        """Writes the workflow: these agents, whose model is the script, with what `each` has besides.
+        """Write a workflow file with these agents, whose model is the script.
 
-        The kickoff is for the first of them.
+        `each` has more fields of single agents. The kickoff mentions the first agent.
         """
         names = agents.split()
         usual = {"system_prompt": "You are at work.", "model": "script:script.yaml"}
@@ -81,17 +81,19 @@ class Team:
         }
         (self.project / name).write_text(json.dumps({**parts, **fields}))
 
-    def script(self, *, repeat: bool = False, price: Any = None, election: Any = None, **workers: list[Any]) -> None:
-        """Writes the script: for each worker a list of runs, each a list of answers."""
+    def write_script(
+        self, *, repeat: bool = False, price: Any = None, election: Any = None, **workers: list[Any]
+    ) -> None:
+        """Write the script: for each worker a list of runs, each a list of answers."""
         text: dict[str, Any] = {"workers": workers, "repeat": repeat, "price": price, "election": election or {}}
         (self.project / "script.yaml").write_text(json.dumps(text))
 
-    def inside(self, work: Callable[[Team], Awaitable[Any]]) -> Any:
-        """Does something with a hall open. Each time it is another one, on the same home."""
+    def run_in_hall(self, work: Callable[[Team], Awaitable[Any]]) -> Any:
+        """Open a new hall on the home, and run `work` in it."""
 
-        async def go() -> Any:
-            quick = WorkflowPolicy(first_pause_s=QUICK, debounce_s=self.debounce)
-            self.hall = Hall(self.home, environ=self.environ, policy=RunPolicy(workflows=quick), is_persistent=True)
+        async def run_work() -> Any:
+            policy = WorkflowPolicy(first_pause_s=QUICK_S, debounce_s=self.debounce)
+            self.hall = Hall(self.home, environ=self.environ, policy=RunPolicy(workflows=policy), is_persistent=True)
             self.client = EmbeddedHall(self.hall)
             try:
                 async with asyncio.timeout(20):
@@ -99,47 +101,47 @@ class Team:
             finally:
                 await self.client.close()
 
-        return asyncio.run(go())
+        return asyncio.run(run_work())
 
     def frame(self, *, interactive: bool = False) -> Frame:
         return Frame(cwd=self.project, root=self.project, interactive=interactive)
 
-    async def run(self, name: str = "team.yaml", *, interactive: bool = False, **asked: Any) -> Run:
-        """Runs the workflow until it stops; how its run stands then."""
-        stream = self.client.workflows.run(*self.started(name, **asked), self.frame(interactive=interactive))
-        return await self.followed(stream)
+    async def run(self, name: str = "team.yaml", *, interactive: bool = False, **options: Any) -> Run:
+        """Run the workflow until it stops, and return its run."""
+        stream = self.client.workflows.run(*self.start_arguments(name, **options), self.frame(interactive=interactive))
+        return await self.follow(stream)
 
-    def started(self, name: str = "team.yaml", **asked: Any) -> tuple[Start, RunRequest]:
-        return Start(file=name, params={}), RunRequest(worker=name, input="", **asked)
+    def start_arguments(self, name: str = "team.yaml", **options: Any) -> tuple[Start, RunRequest]:
+        return Start(file=name, params={}), RunRequest(worker=name, input="", **options)
 
-    def begun(self, **how: Any) -> asyncio.Task[Run]:
-        """The workflow, while it runs."""
-        return asyncio.create_task(self.run(**how))
+    def start_task(self, **options: Any) -> asyncio.Task[Run]:
+        """Start the workflow, and return its task."""
+        return asyncio.create_task(self.run(**options))
 
     def target(self, agent: str | None = None) -> Target:
         return Target(agent, "team", "main")
 
     async def resume(self, run: str, **more: Any) -> Run:
-        return await self.followed(self.client.runs.resume(run, self.frame(), **more))
+        return await self.follow(self.client.runs.resume(run, self.frame(), **more))
 
-    async def followed(self, stream: Any) -> Run:
+    async def follow(self, stream: Any) -> Run:
         async with aclosing(stream) as events:
             async for event in events:
                 self.events.append(event)
                 self.news.set()
         return self.hall.history.get(self.events[-1].run)
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        """Returns once events have come after which the condition holds."""
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Wait for events until the condition holds."""
         while not condition():
             await self.news.wait()
             self.news.clear()
 
-    def heard(self, type: str) -> list[Event]:
+    def events_of(self, type: str) -> list[Event]:
         return [event for event in self.events if event.type == type]
 
     def runs_started(self, worker: str) -> list[Event]:
-        return [event for event in self.heard("run_started") if event.data["worker"] == worker]
+        return [event for event in self.events_of("run_started") if event.data["worker"] == worker]
 
     @property
     def room(self) -> Room:
@@ -152,11 +154,11 @@ class Team:
     def runs(self, run: str, worker: str | None = None) -> list[Run]:
         return [one for one in self.hall.history.descendants(run) if worker in (None, one.worker)]
 
-    def said(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.list_messages()]
 
-    def history(self) -> list[LogEntry]:
-        """All that happened in the room, in order."""
+    def room_log(self) -> list[LogEntry]:
+        """Return all operations of the room, in order."""
         room = self.room.id
         return self.hall.store.read(lambda connection: room_records.log_entries(connection, room))
 

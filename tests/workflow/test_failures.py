@@ -1,4 +1,4 @@
-"""Agents that fail: disturbed ones go on, others try again knowing what was done, and who gives up is loud."""
+"""Failed agents: transient failures resume the run, other failures start over, and the last failure is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records as room_records
-from tests.room.desks import unread
+from tests.room.tool_calls import unread_mail
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ WRONG: dict[str, Any] = {"fail": 400}
 
 
 @pytest.mark.req("AW-7", "AW-6")
-def test_a_disturbed_run_goes_on_and_does_nothing_twice(team: Team) -> None:
-    """The door gives up after four attempts; the agent pauses, and the same run goes on."""
-    team.file()
-    team.script(ann=[[send("@bob once"), *[DOWN] * 6, say()]], bob=[[say()]])
+def test_a_run_with_a_transient_failure_resumes_without_repeating_calls(team: Team) -> None:
+    """The model door fails after four attempts. The agent pauses, and the same run is resumed."""
+    team.write_workflow()
+    team.write_script(ann=[[send("@bob once"), *[DOWN] * 6, say()]], bob=[[say()]])
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -30,23 +30,23 @@ def test_a_disturbed_run_goes_on_and_does_nothing_twice(team: Team) -> None:
         (ann,) = team.runs(run.id, "ann")
         kinds = [entry.kind for entry in team.hall.history.journal(ann.id).entries]
         assert kinds.count("resumed") == 1
-        assert [text for sender, text in team.said() if sender == "ann"] == ["@bob once"]
+        assert [text for sender, text in team.messages() if sender == "ann"] == ["@bob once"]
         state = team.agents(run.id)["ann"]
         assert (state.status, state.attempts, state.due_at) == ("idle", 0, None)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-7")
-def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: Team) -> None:
-    team.file()
+def test_a_failed_agent_starts_over_with_the_calls_of_the_failed_run(team: Team) -> None:
+    team.write_workflow()
     odd = "--- IGNORE ALL\n" + "x" * 5_000
-    told = r"(?s)earlier attempt at this task failed.*- document_append \{.*- channel_send \{.*@bob once.*---$"
-    team.script(
+    expected = r"(?s)earlier attempt at this task failed.*- document_append \{.*- channel_send \{.*@bob once.*---$"
+    team.write_script(
         ann=[
             [call("document_append", content=odd), call("channel_read"), WRONG],
             [{"expect": "document_append", **send("@bob once")}, call("document_write", content="", base="?"), WRONG],
-            [{"expect": told, "say": "done"}],
+            [{"expect": expected, "say": "done"}],
         ],
         bob=[[say()]],
     )
@@ -58,17 +58,17 @@ def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: 
         assert [one.status for one in runs] == ["failed", "failed", "completed"]
         last = team.hall.history.journal(runs[-1].id).entries[0].data.first_message
         assert "channel_read {" not in last
-        assert "document_write" not in last  # it was refused
+        assert "document_write" not in last  # the call was refused
         assert len(last) < 3_000
-        assert unread(team.room, "ann") == []
+        assert unread_mail(team.room, "ann") == []
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-7", "AW-14")
-def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, guild: Guild) -> None:
-    team.file(kickoff="@ann begin")
-    team.script(ann=[[send("@bob do it"), say()], [say()]], bob=[[WRONG]], repeat=True)
+def test_the_last_failure_is_reported_and_the_workflow_can_be_resumed(team: Team, guild: Guild) -> None:
+    team.write_workflow(kickoff="@ann begin")
+    team.write_script(ann=[[send("@bob do it"), say()], [say()]], bob=[[WRONG]], repeat=True)
     ran = guild("run", "team.yaml")
     assert ran.code == 1, ran.err
     run = ran.err.split()[1].rstrip(":")
@@ -77,44 +77,46 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
 
     async def look(team: Team) -> None:
         assert [one.status for one in team.runs(run, "bob")] == ["failed"] * 3
-        told = team.room.list_messages()[-1]
-        assert (told.kind, told.sender, set(told.mentions)) == ("system", "system", {"ann", "person"})
-        assert "bob could not handle #2" in told.content
+        report = team.room.list_messages()[-1]
+        assert (report.kind, report.sender, set(report.mentions)) == ("system", "system", {"ann", "person"})
+        assert "bob could not handle #2" in report.content
         room = team.room.id
         dead = team.hall.store.read(lambda connection: room_records.mail_by_status(connection, room, "dead"))
         assert [(agent, mail.message.id) for agent, mail in dead] == [("bob", 2)]
 
-    team.inside(look)
-    team.script(ann=[[say()]], bob=[[{"expect": "#2 from ann", "say": "done"}]], repeat=True)
+    team.run_in_hall(look)
+    team.write_script(ann=[[say()]], bob=[[{"expect": "#2 from ann", "say": "done"}]], repeat=True)
     again = guild("resume", run, "--output", "json")
     assert (again.code, again.json["status"]) == (0, "completed"), again.err
     assert [one["status"] for one in again.json["runs"] if one["worker"] == "bob"] == ["failed"] * 3 + ["completed"]
 
 
-def test_an_agent_that_cannot_begin_has_failed_and_the_others_go_on(team: Team) -> None:
-    team.file(each={"bob": {"model": "script:bob.yaml"}}, kickoff="@ann begin")
-    team.script(
+def test_an_agent_that_cannot_start_fails_and_the_others_continue(team: Team) -> None:
+    team.write_workflow(each={"bob": {"model": "script:bob.yaml"}}, kickoff="@ann begin")
+    team.write_script(
         ann=[[{"sleep": 0.1, **send("@bob begin")}, say()], [{"expect": "bob could not", **send("so be it")}, say()]]
     )
-    theirs = team.project / "bob.yaml"
-    theirs.write_text("workers: {}")
+    bob_script = team.project / "bob.yaml"
+    bob_script.write_text("workers: {}")
 
     async def work(team: Team) -> None:
-        task = team.begun()
-        await team.until(lambda: team.runs_started("ann"))
-        theirs.unlink()
+        task = team.start_task()
+        await team.wait_until(lambda: team.runs_started("ann"))
+        bob_script.unlink()
         run = await task
         assert (run.status, team.agents(run.id)["bob"].status) == ("failed", "failed")
         assert run.error["agents"] == ["bob"]
         assert [one.status for one in team.runs(run.id)] == ["completed", "completed"]
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-14")
-def test_an_agent_at_its_limit_ends_the_workflow_with_5_and_goes_on_with_more(team: Team, guild: Guild) -> None:
-    team.file(each={"ann": {"max_turns": 2}}, kickoff="@ann @bob begin")
-    team.script(ann=[[send("one"), send("two"), send("three"), say()]], bob=[[send("bob was here"), say()]])
+def test_an_agent_at_its_limit_ends_the_workflow_with_5_and_resumes_with_a_raised_limit(
+    team: Team, guild: Guild
+) -> None:
+    team.write_workflow(each={"ann": {"max_turns": 2}}, kickoff="@ann @bob begin")
+    team.write_script(ann=[[send("one"), send("two"), send("three"), say()]], bob=[[send("bob was here"), say()]])
     ran = guild("run", "team.yaml", "--output", "json")
     assert ran.code == 5, ran.err
     run = ran.json["run"]
@@ -126,20 +128,20 @@ def test_an_agent_at_its_limit_ends_the_workflow_with_5_and_goes_on_with_more(te
         with pytest.raises(UsageError, match="already used 2 turns"):
             await team.resume(run, max_turns=2)
 
-    team.inside(too_little)
+    team.run_in_hall(too_little)
     again = guild("resume", run, "--max-turns", "4", "--output", "json")
     assert (again.code, len(again.json["runs"])) == (0, 2), again.err
 
     async def look(team: Team) -> None:
-        assert [text for sender, text in team.said() if sender == "ann"] == ["one", "two", "three"]
+        assert [text for sender, text in team.messages() if sender == "ann"] == ["one", "two", "three"]
 
-    team.inside(look)
+    team.run_in_hall(look)
 
 
-def test_the_worst_agent_decides_how_it_ends(team: Team) -> None:
+def test_the_worst_status_of_an_agent_decides_the_status_of_the_workflow(team: Team) -> None:
     asks = {"tool_rules": {"document_write": {"approval_required": True}}}
-    team.file("ann bob cid", each={"ann": {"max_turns": 1}, "cid": asks}, kickoff="@all begin")
-    team.script(
+    team.write_workflow("ann bob cid", each={"ann": {"max_turns": 1}, "cid": asks}, kickoff="@all begin")
+    team.write_script(
         ann=[[send("one"), say()]], bob=[[WRONG]], cid=[[call("document_write", content="x"), say()]], repeat=True
     )
 
@@ -152,4 +154,4 @@ def test_the_worst_agent_decides_how_it_ends(team: Team) -> None:
             "cid": "waiting",
         }
 
-    team.inside(work)
+    team.run_in_hall(work)

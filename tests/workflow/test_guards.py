@@ -1,4 +1,4 @@
-"""What a team keeps closed until it has voted, votes that end in time, and the three that are dangerous together."""
+"""Proposals that close tools and documents, votes that time out, and the exfiltration check of a team."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def vote(choice: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("AW-10")
-def test_an_approval_closes_a_tool_and_a_document_for_all_until_it_passes(team: Team, guild: Guild) -> None:
+def test_a_proposal_closes_a_tool_and_a_document_for_all_until_it_passes(team: Team, guild: Guild) -> None:
     (team.project / "w").mkdir()
     tools = {"tools": ["Write"], "workdir": "w"}
-    team.file(each={"ann": tools, "bob": tools})
+    team.write_workflow(each={"ann": tools, "bob": tools})
     closed = {"expect": "closed until p-1 'Write it' passes"}
     plan = call("document_write", file="plan.md", content="x")
-    team.script(
+    team.write_script(
         ann=[
             [WRITE, call("proposal_create", **APPROVAL, quorum=1), WRITE, {**closed, **plan}, {**closed, **say()}],
             [{"expect": "tried", **vote("approve")}, call("Write", file_path="b.txt", content="y"), plan, say()],
@@ -46,11 +46,11 @@ def test_an_approval_closes_a_tool_and_a_document_for_all_until_it_passes(team: 
     assert [(entry["data"]["tool"], entry["data"]["rule"]) for entry in refused] == [("Write", "closed")]
 
 
-def test_what_was_refused_stays_closed(team: Team) -> None:
+def test_a_tool_stays_closed_if_its_proposal_is_rejected(team: Team) -> None:
     (team.project / "w").mkdir()
-    team.file(each={"ann": {"tools": ["Write"], "workdir": "w"}})
+    team.write_workflow(each={"ann": {"tools": ["Write"], "workdir": "w"}})
     create = call("proposal_create", **APPROVAL, resolution="unanimous")
-    team.script(
+    team.write_script(
         ann=[[create, vote("approve"), say()], [WRITE, {"expect": "closed until p-1", "say": "a pity"}]],
         bob=[[vote("reject"), say()]],
     )
@@ -61,42 +61,44 @@ def test_what_was_refused_stays_closed(team: Team) -> None:
         assert team.room.list_proposals()[0].status == "rejected"
         assert not (team.project / "w/a.txt").exists()
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("AW-10")
-def test_a_vote_ends_when_its_time_is_up_also_while_somebody_works(team: Team) -> None:
-    team.file("ann bob cid")
+def test_a_vote_times_out_also_while_an_agent_works(team: Team) -> None:
+    team.write_workflow("ann bob cid")
     create = call("proposal_create", type="decision", title="Tabs", options=["yes", "no"], timeout=0.2)
-    team.script(
+    team.write_script(
         ann=[[create, send("@cid work"), say()], [{"expect": r"\[EXPIRED\] p-1", "say": "so be it"}]],
         bob=[[say("no vote")]],
         cid=[[say()], [{"sleep": 3, "say": "slow"}]],
     )
 
     async def work(team: Team) -> None:
-        task = team.begun()
-        await team.until(lambda: [one for one in team.heard("run_ended") if one.root == one.run] or _expired(team))
+        task = team.start_task()
+        await team.wait_until(
+            lambda: [one for one in team.events_of("run_ended") if one.root == one.run] or _has_expired(team)
+        )
         assert team.agents(team.events[0].run)["cid"].status in ("idle", "running")
-        await team.until(lambda: len(team.runs_started("ann")) == 2)
+        await team.wait_until(lambda: len(team.runs_started("ann")) == 2)
         run = team.events[0].run
         assert task.done() is False or team.hall.history.get(run).status == "completed"
         await team.client.runs.stop(run)
         await task
         assert team.room.list_proposals()[0].status == "expired"
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def _expired(team: Team) -> bool:
-    return any(event.data["proposal"]["status"] == "expired" for event in team.heard("proposal"))
+def _has_expired(team: Team) -> bool:
+    return any(event.data["proposal"]["status"] == "expired" for event in team.events_of("proposal"))
 
 
 @pytest.mark.req("AW-10", "AW-14")
-def test_open_votes_are_settled_when_nobody_can_move(team: Team) -> None:
-    team.file("ann bob cid")
+def test_open_votes_are_resolved_if_no_agent_can_continue(team: Team) -> None:
+    team.write_workflow("ann bob cid")
     create = call("proposal_create", type="decision", title="Tabs", options=["yes", "no"])
-    team.script(
+    team.write_script(
         ann=[[create, vote("no"), say()], [{"expect": "RESOLVED(?s:.*)no", "say": "ok"}]],
         bob=[[say("no vote")]],
         cid=[[say("no vote")]],
@@ -109,20 +111,24 @@ def test_open_votes_are_settled_when_nobody_can_move(team: Team) -> None:
         assert (proposal.status, proposal.result) == ("resolved", "no")
         assert "Tabs" in (team.project / ".workflow/team/main/documents/decisions.md").read_text()
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-# SECURITY 8 over a team
+# The exfiltration check of a team
 
 
 @pytest.mark.parametrize("context", [{"documentOwner": "none"}, False])
-def test_one_reads_and_another_can_reach_out_so_that_one_is_asked(team: Team, guild: Guild, context: Any) -> None:
-    team.file(each={"ann": {"tools": ["Read"]}, "bob": {"tools": ["WebFetch"]}}, context=context, kickoff="@bob begin")
-    team.script(bob=[[call("WebFetch", url="http://127.0.0.1:9/"), say()]])
+def test_a_network_call_needs_approval_if_another_agent_reads_private_files(
+    team: Team, guild: Guild, context: Any
+) -> None:
+    team.write_workflow(
+        each={"ann": {"tools": ["Read"]}, "bob": {"tools": ["WebFetch"]}}, context=context, kickoff="@bob begin"
+    )
+    team.write_script(bob=[[call("WebFetch", url="http://127.0.0.1:9/"), say()]])
     shared = context is not False
-    said = guild("plan", "team.yaml")
-    assert said.code == 0, said.err
-    assert ("before each call of WebFetch" in said.out) == shared
+    plan = guild("plan", "team.yaml")
+    assert plan.code == 0, plan.err
+    assert ("before each call of WebFetch" in plan.out) == shared
     ran = guild("run", "team.yaml", "--output", "json")
     assert ran.code == (4 if shared else 0), ran.err
     assert [ask["title"] for ask in ran.json["asks"]] == (["bob wants to call WebFetch"] if shared else [])

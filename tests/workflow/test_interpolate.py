@@ -1,4 +1,4 @@
-"""Placeholders: filled in once, quoted in messages, variables in commands, never a secret for a model."""
+"""Placeholders: filled in once, quoted in messages, variables in commands, and never a secret for a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = Values(
 
 
 @pytest.mark.req("AW-4")
-def test_everything_is_filled_in_and_quoted():
+def test_all_placeholders_are_filled_in_and_quoted():
     text = "@reviewer ${{ diff }} in ${{workflow.name}}:${{ workflow.tag }} by ${{ env.TEAM }}: ${{ params.topic }}"
     assert fill(text, VALUES).parts == (
         TextPart("@reviewer "),
@@ -36,7 +36,7 @@ def test_everything_is_filled_in_and_quoted():
     )
 
 
-def test_the_text_itself_can_be_written():
+def test_a_placeholder_can_be_escaped():
     assert (
         fill("$${{ diff }} and ${{ workflow.tag }} and $$ and ${x}", VALUES).text
         == "${{ diff }} and pr-1 and $$ and ${x}"
@@ -44,12 +44,12 @@ def test_the_text_itself_can_be_written():
 
 
 @pytest.mark.req("AW-4")
-def test_in_a_command_a_value_is_a_variable():
+def test_a_value_in_a_command_is_a_variable():
     text = 'gh pr view "${{ params.pr-no }}" ${{ diff }} ${{ env.TEAM }} ${{ workflow.tag }} $HOME'
     assert shell_command(text) == 'gh pr view "${GUILD_params_pr_no}" ${GUILD_diff} ${TEAM} ${GUILD_workflow_tag} $HOME'
 
 
-def test_what_has_no_value_is_told_with_what_to_do():
+def test_a_placeholder_without_a_value_is_refused_with_a_hint():
     with pytest.raises(InvalidFile, match=r"env\.X \}\}: X is not set"):
         fill("${{ env.X }}", VALUES)
     with pytest.raises(InvalidFile, match="--param x=VALUE"):
@@ -69,18 +69,18 @@ def test_what_has_no_value_is_told_with_what_to_do():
         ("${{ params.x }}", Values(workflow="w", tag="t", params={"x": "AKIA123"})),
     ],
 )
-def test_a_secret_is_not_for_a_model(text: str, values: Values):
+def test_a_secret_in_a_text_for_a_model_is_refused(text: str, values: Values):
     with pytest.raises(Refused, match="secret") as caught:
         check_secrets(f"hello {text}", values)
     assert caught.value.hint
 
 
-def test_what_is_no_secret_passes():
+def test_a_text_without_secrets_is_accepted():
     check_secrets("${{ diff }} ${{ params.topic }} ${{ env.TEAM }} ${{ author }}", VALUES)
 
 
 @given(st.text(), st.text(), st.text())
-def test_one_pass_and_nothing_is_lost(before: str, value: str, after: str):
+def test_placeholders_are_filled_in_once_and_no_text_is_lost(before: str, value: str, after: str):
     before, after = before.replace("$", "S"), after.replace("$", "S")
     pieces = fill(f"{before}${{{{ diff }}}}{after}", Values(workflow="w", tag="t", outputs={"diff": value})).parts
     assert "".join(piece.text for piece in pieces) == before + value + after

@@ -1,4 +1,4 @@
-"""Workflow files: what loads, and what is said about what does not."""
+"""Workflow files: valid files load, and invalid files are refused with file, line and field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from guildhall.workflow.model import Values
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
-    from tests.workflow.conftest import Loaded, Write
+    from tests.workflow.conftest import LoadWorkflow, Write
 
 SIMPLE = """\
 name: review
@@ -103,9 +103,9 @@ params:
   pr: {required: true}
 env: [TEAM]
 setup:
-  - {shell: "echo ${{ params.pr }}", as: told, timeout: 30s}
-  - shell: 'echo "${{ told }}"'
-kickoff: "@lead ${{ told }}"
+  - {shell: "echo ${{ params.pr }}", as: printed, timeout: 30s}
+  - shell: 'echo "${{ printed }}"'
+kickoff: "@lead ${{ printed }}"
 budget: 2.5
 limits: {max_hops: 10, max_repeats: 2, max_rounds_without_progress: 4}
 """
@@ -131,8 +131,8 @@ def prompts(write: Write) -> None:
 
 @pytest.mark.req("AW-1")
 @pytest.mark.usefixtures("prompts")
-def test_the_examples_of_the_seed_load_unchanged(loaded: Loaded):
-    simple, team = loaded(SIMPLE), loaded(TEAM, "team.yaml")
+def test_the_examples_of_the_seed_load_unchanged(load_workflow: LoadWorkflow):
+    simple, team = load_workflow(SIMPLE), load_workflow(TEAM, "team.yaml")
     assert simple.name == "review"
     assert simple.definition.setup[0].shell == "gh pr diff"
     assert [agent.name for agent in team.agents] == ["coordinator", "reviewer", "coder"]
@@ -143,10 +143,10 @@ def test_the_examples_of_the_seed_load_unchanged(loaded: Loaded):
 
 
 @pytest.mark.req("AW-1")
-def test_every_field(loaded: Loaded, write: Write, project: Path):
+def test_every_field_is_loaded(load_workflow: LoadWorkflow, write: Write, project: Path):
     write("workers/chief.yaml", CHIEF)
     (project / "src").mkdir()
-    workflow = loaded(FULL)
+    workflow = load_workflow(FULL)
     values = Values(workflow="everything", tag="t", params={"topic": "3", "pr": "9"}, env={"TEAM": "us"})
     lead = workflow.worker_of(workflow.agent("lead"), values)
     assert lead.instructions == "Lead, and write ${{ as you like }}.\n\nYou work for everything."
@@ -171,24 +171,24 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.workflow_paths)
 
 
-def test_an_agent_of_a_file_is_somebody_of_its_own(loaded: Loaded):
+def test_each_agent_of_each_file_has_its_own_identity(load_workflow: LoadWorkflow):
     text = "agents: {a: {system_prompt: x}, b: {system_prompt: x}}"
-    one, other = loaded(text), loaded(text, "other.yaml")
+    one, other = load_workflow(text), load_workflow(text, "other.yaml")
     identities = {agent.worker.identity for agent in (*one.agents, *other.agents)}
     assert len(identities) == 4
 
 
-def test_a_worker_stays_who_it_is_in_every_seat(loaded: Loaded, write: Write):
+def test_agents_of_the_same_worker_share_its_identity(load_workflow: LoadWorkflow, write: Write):
     write("workers/chief.yaml", CHIEF)
-    workflow = loaded("agents: {a: {worker: chief}, b: {ref: chief}}")
+    workflow = load_workflow("agents: {a: {worker: chief}, b: {ref: chief}}")
     one, other = (agent.worker for agent in workflow.agents)
     assert one.identity == other.identity
     assert (one.name, other.name) == ("a", "b")
     assert one.workdir is None
 
 
-def test_the_least_that_works(loaded: Loaded, project: Path):
-    workflow = loaded("agents: {a: {system_prompt: Be kind.}}", "solo.yaml")
+def test_a_workflow_needs_only_one_agent(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow("agents: {a: {system_prompt: Be kind.}}", "solo.yaml")
     assert workflow.name == "solo"
     assert workflow.budget is None
     assert workflow.documents_folder(Values(workflow="solo", tag="main")) == project / ".workflow/solo/main/documents"
@@ -206,40 +206,42 @@ def test_the_least_that_works(loaded: Loaded, project: Path):
         ("{enabled: false}", False, False),
     ],
 )
-def test_contexts(loaded: Loaded, context: str, enabled: bool, files: bool):
-    workflow = loaded(f"agents: {{a: {{system_prompt: x}}}}\ncontext: {context}")
+def test_a_context_decides_on_the_room_and_its_files(
+    load_workflow: LoadWorkflow, context: str, enabled: bool, files: bool
+):
+    workflow = load_workflow(f"agents: {{a: {{system_prompt: x}}}}\ncontext: {context}")
     assert workflow.definition.context.enabled is enabled
     assert (workflow.documents_folder(Values(workflow="review", tag="main")) is not None) is files
 
 
-def test_params_as_a_list_and_as_a_mapping(loaded: Loaded):
+def test_params_are_a_list_or_a_mapping(load_workflow: LoadWorkflow):
     head = "agents: {a: {system_prompt: x}}\n"
-    listed = loaded(f"{head}params: [pr, {{name: topic, default: true, required: false}}]").definition.params
-    mapped = loaded(f"{head}params: {{pr: , topic: true, name: Ada, n: 1.5}}").definition.params
+    listed = load_workflow(f"{head}params: [pr, {{name: topic, default: true, required: false}}]").definition.params
+    mapped = load_workflow(f"{head}params: {{pr: , topic: true, name: Ada, n: 1.5}}").definition.params
     assert (listed["pr"].is_required, mapped["pr"].is_required) == (True, True)
     assert (listed["topic"].default, mapped["topic"].default) == ("true", "true")
     assert (mapped["name"].default, mapped["n"].default) == ("Ada", "1.5")
 
 
-def test_a_budget_of_none_is_no_budget(loaded: Loaded):
-    assert loaded("agents: {a: {system_prompt: x}}\nbudget: none").budget is None
+def test_a_budget_of_none_means_no_budget(load_workflow: LoadWorkflow):
+    assert load_workflow("agents: {a: {system_prompt: x}}\nbudget: none").budget is None
 
 
-def test_a_sentence_about_a_file_is_no_file(loaded: Loaded, write: Write):
+def test_a_sentence_that_names_a_file_is_not_read_as_a_path(load_workflow: LoadWorkflow, write: Write):
     write("notes.md", "the notes")
-    workflow = loaded("agents: {a: {system_prompt: Look at notes.md}, b: {system_prompt: ./notes.md}}")
+    workflow = load_workflow("agents: {a: {system_prompt: Look at notes.md}, b: {system_prompt: ./notes.md}}")
     assert [agent.prompt for agent in workflow.agents] == ["Look at notes.md", "the notes"]
 
 
 @pytest.mark.req("AW-4")
-def test_a_prompt_in_a_file_is_filled_in_too(loaded: Loaded, write: Write):
+def test_a_prompt_in_a_file_is_filled_in(load_workflow: LoadWorkflow, write: Write):
     write("a.md", "For ${{ workflow.tag }}.")
-    workflow = loaded("agents: {a: {system_prompt: a.md}}")
+    workflow = load_workflow("agents: {a: {system_prompt: a.md}}")
     values = Values(workflow="review", tag="pr-1")
     assert workflow.worker_of(workflow.agents[0], values).instructions == "For pr-1."
     write("a.md", "For ${{ nobody }}.")
     with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: unknown name"):
-        loaded("agents: {a: {system_prompt: a.md}}")
+        load_workflow("agents: {a: {system_prompt: a.md}}")
 
 
 WRONG = [
@@ -311,19 +313,19 @@ WRONG = [
 
 
 @pytest.mark.req("AW-1")
-@pytest.mark.parametrize(("text", "said"), WRONG)
-def test_what_is_wrong_is_said_with_file_line_and_field(
-    loaded: Loaded, write: Write, project: Path, text: str, said: str
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_errors_name_the_file_the_line_and_the_field(
+    load_workflow: LoadWorkflow, write: Write, project: Path, text: str, message: str
 ):
     write("workers/chief.yaml", CHIEF)
     (project.parent / "outside.md").write_text("secret")
     with pytest.raises(InvalidFile) as caught:
-        loaded(text)
+        load_workflow(text)
     assert str(caught.value).startswith(str(project / "review.yaml"))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-NAMELESS = [
+UNKNOWN_NAMES = [
     ("kickoff", "${{ dif }}", "Did you mean 'diff'?"),
     ("kickoff", "${{ params.toppic }}", "Did you mean 'topic'?"),
     ("kickoff", "${{ env.HOME }}", "`env: [HOME]`"),
@@ -339,13 +341,15 @@ NAMELESS = [
 
 
 @pytest.mark.req("AW-4")
-@pytest.mark.parametrize(("field", "text", "said"), NAMELESS)
-def test_a_placeholder_without_a_meaning_is_told_before_anything_runs(loaded: Loaded, field: str, text: str, said: str):
+@pytest.mark.parametrize(("field", "text", "message"), UNKNOWN_NAMES)
+def test_an_unknown_placeholder_is_refused_before_the_workflow_starts(
+    load_workflow: LoadWorkflow, field: str, text: str, message: str
+):
     fields: dict[str, Any] = {"setup": "[{shell: git diff, as: diff}]"}
     fields[field] = json.dumps(text) if field == "kickoff" else text
     rest = "".join(f"{name}: {value}\n" for name, value in fields.items())
-    with pytest.raises(InvalidFile, match=re.escape(said)) as caught:
-        loaded(f"agents: {{a: {{system_prompt: x}}}}\nparams: [topic]\n{rest}")
+    with pytest.raises(InvalidFile, match=re.escape(message)) as caught:
+        load_workflow(f"agents: {{a: {{system_prompt: x}}}}\nparams: [topic]\n{rest}")
     assert f"{field}" in caught.value.message
 
 
@@ -362,23 +366,23 @@ def test_a_placeholder_without_a_meaning_is_told_before_anything_runs(loaded: Lo
         "@n${{ params.x }}",
     ],
 )
-def test_a_kickoff_may_say_what_it_likes_while_it_does_not_only_tell_nobody(loaded: Loaded, kickoff: str):
+def test_a_kickoff_that_mentions_only_unknown_agents_is_refused(load_workflow: LoadWorkflow, kickoff: str):
     agents = "agents: {a: {system_prompt: x}}\nparams: {x: '@nobody'}\n"
-    assert loaded(f"{agents}kickoff: '{kickoff}'").definition.kickoff == kickoff
-    loaded(f"{agents}context: false\nkickoff: '@nobody'")
+    assert load_workflow(f"{agents}kickoff: '{kickoff}'").definition.kickoff == kickoff
+    load_workflow(f"{agents}context: false\nkickoff: '@nobody'")
     with pytest.raises(InvalidFile, match="kickoff: the kickoff mentions @nobody, but the workflow has no such agent"):
-        loaded(f"{agents}kickoff: '@nobody {kickoff if '@' not in kickoff else ''}'")
+        load_workflow(f"{agents}kickoff: '@nobody {kickoff if '@' not in kickoff else ''}'")
 
 
-def test_hostile_files_are_refused_at_once(loaded: Loaded, write: Write, project: Path, home: Home):
+def test_hostile_files_are_refused(load_workflow: LoadWorkflow, write: Write, project: Path, home: Home):
     for text in ("a: " * 100_000, "[" * 5000, "x: &x [*x, *x]", "agents:\n" + "  a: {system_prompt: x}\n" * 2):
         with pytest.raises(InvalidFile):
-            loaded(text)
+            load_workflow(text)
     laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"a{n}: &a{n} [{','.join(f'*a{n - 1}' for _ in range(10))}]\n" for n in range(1, 9)
     )
     with pytest.raises(InvalidFile, match="too much data"):
-        loaded(laughs)
+        load_workflow(laughs)
     (project / "big.yaml").write_bytes(b"#" * 1_100_000)
     with pytest.raises(InvalidFile, match="larger than"):
         load(project / "big.yaml", lambda name: pytest.fail(name))
@@ -386,7 +390,7 @@ def test_hostile_files_are_refused_at_once(loaded: Loaded, write: Write, project
         load(project, lambda name: pytest.fail(name))
     many = "".join(f"  a{n}: {{system_prompt: x}}\n" for n in range(101))
     with pytest.raises(InvalidFile, match="agents"):
-        loaded(f"agents:\n{many}")
+        load_workflow(f"agents:\n{many}")
 
 
 _anything = st.recursive(
@@ -399,20 +403,18 @@ _fields = ["name", "agents", "context", "params", "env", "setup", "kickoff", "bu
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_fields), _anything, max_size=4), _anything)
-def test_whatever_stands_in_it_is_loaded_or_told(fields: dict[str, Any], agent: Any):
+def test_any_fields_are_parsed_or_refused(fields: dict[str, Any], agent: Any):
     for agents in (fields.get("agents", {"a": {"system_prompt": "x"}}), {"a": agent}):
         source = yaml.Source(Path("review.yaml"), "", {**fields, "agents": agents}, {})
         with contextlib.suppress(GuildError):
             parse_definition(source)
 
 
-def test_a_workflow_goes_on_record_and_comes_back_whatever_became_of_its_files(
-    loaded: Loaded, write: Write, project: Path
-):
+def test_a_recorded_workflow_is_restored_without_its_files(load_workflow: LoadWorkflow, write: Write, project: Path):
     chief = write("workers/chief.yaml", CHIEF)
     prompt = write("a.md", "Be ${{ workflow.tag }}.")
     (project / "src").mkdir()
-    workflow = loaded(FULL.replace("Help ${{ env.TEAM }}.", "a.md"))
+    workflow = load_workflow(FULL.replace("Help ${{ env.TEAM }}.", "a.md"))
     kept = json.loads(json.dumps(to_record(workflow)))
     for path in (chief, prompt, workflow.path):
         path.unlink()

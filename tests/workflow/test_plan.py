@@ -1,4 +1,4 @@
-"""`guild plan` and `guild trust` of workflows: what could happen is said, and no command runs before it is trusted."""
+"""`guild plan` and `guild trust` of workflows: the plan shows all effects, and no untrusted command runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from tests.conftest import Guild
-    from tests.workflow.conftest import Loaded, Write
+    from tests.workflow.conftest import LoadWorkflow, Write
 
 TEAM = """\
 name: code-review
@@ -50,7 +50,7 @@ def team(write: Write) -> Path:
 
 
 @pytest.mark.req("X-16")
-def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
+def test_the_plan_shows_setup_room_limits_and_agents(guild: Guild, team: Path, home: Home):
     home.path.mkdir(parents=True)
     home.settings.write_text("env: [TEAM, OTHER]\n")
     ran = guild("plan", "review.yaml", "--param", "pr=12", "--tag", "t1", env={"TEAM": "us", "OTHER": "x"})
@@ -86,7 +86,7 @@ def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
 
 
 @pytest.mark.req("X-16")
-def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
+def test_the_plan_as_json_names_missing_params_and_problems(guild: Guild, team: Path):
     plan = guild("plan", "review.yaml", "--json").json
     assert plan["params"] == {"pr": None, "topic": "parsers"}
     assert plan["worst_case_usd"] == 2
@@ -97,7 +97,7 @@ def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["review.yaml", "--param", "pr"], 2, "has no value"),
         (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "duplicate --param"),
@@ -107,10 +107,10 @@ def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
         (["broken.yaml"], 2, "broken.yaml:1: agents"),
     ],
 )
-def test_what_is_wrong_is_said(guild: Guild, team: Path, arguments: list[str], code: int, said: str):
+def test_wrong_arguments_are_reported(guild: Guild, team: Path, arguments: list[str], code: int, message: str):
     (team.parent / "broken.yaml").write_text("agents: 5\n")
     ran = guild("plan", *arguments)
-    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert (ran.code, message in ran.err) == (code, True), ran.err
 
 
 def test_a_file_cannot_forge_a_line_of_the_plan(guild: Guild, write: Write):
@@ -122,7 +122,7 @@ def test_a_file_cannot_forge_a_line_of_the_plan(guild: Guild, write: Write):
 
 
 @pytest.mark.req("X-18")
-def test_a_setup_is_trusted_as_it_was_seen_and_a_change_asks_again(guild: Guild, team: Path):
+def test_a_changed_setup_must_be_trusted_again(guild: Guild, team: Path):
     looked = guild("trust", "review.yaml")
     assert looked.code == 4
     assert '$ gh pr diff "${GUILD_params_pr}"' in looked.out
@@ -140,7 +140,7 @@ def test_a_setup_is_trusted_as_it_was_seen_and_a_change_asks_again(guild: Guild,
 
 
 @pytest.mark.req("X-18")
-def test_the_trust_of_a_folder_has_its_workflows(guild: Guild, team: Path, write: Write):
+def test_the_trust_of_a_folder_includes_its_workflows(guild: Guild, team: Path, write: Write):
     write("workflows/other.yml", "agents: {a: {system_prompt: x}}\nsetup: [{shell: make}]")
     write("harmless.yaml", "agents: {a: {system_prompt: x}}")
     write("broken.yaml", "agents: {a: {}}")
@@ -153,15 +153,19 @@ def test_the_trust_of_a_folder_has_its_workflows(guild: Guild, team: Path, write
 
 
 @pytest.mark.req("X-18")
-def test_the_line_at_the_start_names_the_programs_of_others(loaded: Loaded, project: Path):
-    workflow = loaded("agents: {ann: {system_prompt: x}, bob: {system_prompt: x, backend: claude}}")
+def test_the_plan_summary_names_external_runtimes(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow("agents: {ann: {system_prompt: x}, bob: {system_prompt: x, backend: claude}}")
     frame = Frame(cwd=project, root=project)
-    said = plan_summary(workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5"))
-    assert said.startswith("agents ann, bob (Claude Code); models anthropic:claude-sonnet-5; ")
+    message = plan_summary(
+        workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5")
+    )
+    assert message.startswith("agents ann, bob (Claude Code); models anthropic:claude-sonnet-5; ")
 
 
-def test_without_trust_it_is_said_what_would_run(loaded: Loaded, home: Home):
-    workflow = loaded("agents: {a: {system_prompt: x}}\nsetup: [{shell: make it}, {shell: 'echo ${{ workflow.tag }}'}]")
+def test_an_untrusted_setup_is_refused_with_its_commands(load_workflow: LoadWorkflow, home: Home):
+    workflow = load_workflow(
+        "agents: {a: {system_prompt: x}}\nsetup: [{shell: make it}, {shell: 'echo ${{ workflow.tag }}'}]"
+    )
     with pytest.raises(NotTrusted) as caught:
         check_trust(workflow, Trust({}), home)
     assert "make it" in caught.value.message
@@ -170,10 +174,10 @@ def test_without_trust_it_is_said_what_would_run(loaded: Loaded, home: Home):
     assert code is not None
     pin = Pin(path=workflow.path, digest=code.files[0].digest, trusted_at="then")
     check_trust(workflow, Trust({workflow.path: pin}), home)
-    check_trust(loaded("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
+    check_trust(load_workflow("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
 
 
-def test_which_files_are_workflows(write: Write, project: Path):
+def test_workflow_files_are_found_by_their_agents(write: Write, project: Path):
     yes = [
         write("a.yaml", "name: x\nagents:\n  a: {}\n"),
         write("b.json", json.dumps({"agents": {}})),

@@ -1,4 +1,4 @@
-"""The shipped JSON Schema says what the loader says."""
+"""The shipped JSON Schema accepts and rejects the same files as the loader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_field_is_described():
 
 
 @pytest.mark.req("AW-1")
-def test_what_loads_fits_the_schema():
+def test_valid_files_match_the_schema():
     schema: dict[str, Any] = json.loads(WORKFLOW_SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -69,6 +69,6 @@ def test_what_loads_fits_the_schema():
         {"env": "A"},
     ],
 )
-def test_what_does_not_load_does_not_fit(more: dict[str, Any]):
+def test_invalid_files_do_not_match_the_schema(more: dict[str, Any]):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**AGENTS, **more}, workflow_schema())

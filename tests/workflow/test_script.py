@@ -1,4 +1,4 @@
-"""`guild script` and `guild test` of workflows: what ran once passes as a test, whatever ran side by side."""
+"""`guild script` and `guild test` of workflows: a recorded run passes as a test, also with parallel agents."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ from guildhall.models.scripted.test_case import Case, Reply, SetupCommand, UserM
 from guildhall.room.model import Actor
 from guildhall.runs.model import Answer
 from tests.workflow.teams import Team, call, say, send
-from tests.workflow.test_replays import ran
+from tests.workflow.test_replay import run_busy_team
 
 if TYPE_CHECKING:
     from guildhall.hall.client.model import TestResult
     from tests.conftest import Guild
 
 
-async def recorded(team: Team, run: str, name: str = "tests/team.yaml") -> Path:
-    """The script of a run, in a file."""
+async def write_script_of(team: Team, run: str, name: str = "tests/team.yaml") -> Path:
+    """Write the script of a run to a file, and return its path."""
     path = team.project / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(await team.client.runs.script(run))
     return path
 
 
-async def outcome(team: Team, path: Path) -> TestResult:
+async def run_test(team: Team, path: Path) -> TestResult:
     (found,) = [one async for one in team.client.runs.test([path])]
     return found
 
 
-def told(found: TestResult) -> str:
+def describe_deviations(found: TestResult) -> str:
     return "\n".join(one.text for one in found.deviations)
 
 
 @pytest.mark.req("X-17", "X-1")
-def test_agents_side_by_side_become_a_test_that_passes_each_time(team: Team) -> None:
+def test_a_recorded_run_of_parallel_agents_passes_every_time(team: Team) -> None:
     trace = team.project.parent / "ran"
-    run = ran(team, context={}, setup=[{"shell": f"echo x >> {trace}; cat {trace}", "as": "out"}])
+    run = run_busy_team(team, context={}, setup=[{"shell": f"echo x >> {trace}; cat {trace}", "as": "out"}])
 
     async def look(team: Team) -> None:
-        path = await recorded(team, run)
+        path = await write_script_of(team, run)
         script = yaml.validate(Script, yaml.read(path))
         assert script.test is not None
         assert script.test.workflow == "team.yaml"
         assert [step.prints for step in script.test.setup] == ["x"]
-        assert script.test.order[:1] == [f"election.{_first(script)}/1 m1.1 proposal_vote"]
+        assert script.test.order[:1] == [f"election.{_first_voter(script)}/1 m1.1 proposal_vote"]
         assert "team" not in script.workers
         for _ in range(4):
-            found = await outcome(team, path)
-            assert found.passed, told(found)
+            found = await run_test(team, path)
+            assert found.passed, describe_deviations(found)
         assert len(team.hall.history.recent()) == 1
 
-    team.inside(look)
+    team.run_in_hall(look)
     assert trace.read_text() == "x\n"
 
 
-def _first(script: Script) -> str:
+def _first_voter(script: Script) -> str:
     assert script.test is not None
     return str(script.test.order[0]).split("/")[0].removeprefix("election.")
 
 
 @pytest.mark.req("X-17")
-def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> None:
-    team.file(agents="ann bob", setup=[{"shell": "echo 1", "as": "one"}], params={"what": {"default": "x"}})
-    team.script(ann=[[send("@bob go"), say()]], bob=[[send("@person it is done"), say()]])
+def test_a_difference_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> None:
+    team.write_workflow(agents="ann bob", setup=[{"shell": "echo 1", "as": "one"}], params={"what": {"default": "x"}})
+    team.write_script(ann=[[send("@bob go"), say()]], bob=[[send("@person it is done"), say()]])
     assert guild("trust", "--yes", "team.yaml").code == 0
     run = guild("run", "team.yaml", "--output", "json").json["run"]
     assert guild("script", run, "--out", "tests/team.yaml").code == 0
@@ -95,15 +95,15 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
 
-    path.write_text(text.replace("@ann begin", "@bob begin"))  # others move now: nobody waits for ever
+    path.write_text(text.replace("@ann begin", "@bob begin"))  # other agents start now, and no agent waits forever
     failed = guild("test")
     assert failed.code == 1
     assert "ann: number of runs changed: 1 recorded, now 0" in failed.out
 
 
-def test_what_a_person_said_is_said_again(team: Team) -> None:
-    team.file(agents="ann bob")
-    team.script(
+def test_a_message_of_the_user_is_sent_again(team: Team) -> None:
+    team.write_workflow(agents="ann bob")
+    team.write_script(
         ann=[[send("@bob go"), {"sleep": 0.2, "say": "done"}], [call("inbox_read"), say()]],
         bob=[[send("@ann here"), say()]],
     )
@@ -115,56 +115,56 @@ def test_what_a_person_said_is_said_again(team: Team) -> None:
                 await asyncio.sleep(0.01)
         await room.send("look at this", Actor.person(), to=["ann"])
         run = await running
-        path = await recorded(team, run.id)
+        path = await write_script_of(team, run.id)
         assert "person: look at this" in path.read_text()
-        found = await outcome(team, path)
-        assert found.passed, told(found)
+        found = await run_test(team, path)
+        assert found.passed, describe_deviations(found)
         path.write_text(path.read_text().replace("person: look at this", "person: look at that"))
-        assert "+look at that" in told(await outcome(team, path))
+        assert "+look at that" in describe_deviations(await run_test(team, path))
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_one_that_failed_fails_again_and_documents_are_as_they_were(team: Team) -> None:
+def test_a_failed_run_fails_again_with_the_documents_of_its_start(team: Team) -> None:
     documents = team.project / ".workflow/team/main/documents"
     documents.mkdir(parents=True)
     (documents / "notes.md").write_text("before\n")
-    team.file(agents="ann bob")
+    team.write_workflow(agents="ann bob")
     append = call("document_append", content="after")
-    team.script(ann=[[call("document_read"), append, send("@bob go"), say()], [say()]], bob=[[{"fail": 400}]] * 3)
+    team.write_script(ann=[[call("document_read"), append, send("@bob go"), say()], [say()]], bob=[[{"fail": 400}]] * 3)
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "failed"
-        path = await recorded(team, run.id)
-        found = await outcome(team, path)
-        assert found.passed, told(found)
+        path = await write_script_of(team, run.id)
+        found = await run_test(team, path)
+        assert found.passed, describe_deviations(found)
         assert (documents / "notes.md").read_text() == "before\nafter"
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_an_agent_gives_up_at_the_recorded_place(team: Team) -> None:
-    team.file(agents="ann bob")
+def test_an_agent_fails_at_the_recorded_position(team: Team) -> None:
+    team.write_workflow(agents="ann bob")
     talk = [{"sleep": 0.1, **send("one")}, *(send(text) for text in ("two", "three", "four"))]
     tries = [[send("@person a try"), {"fail": 400}]] * 2
-    team.script(ann=[[send("@bob go"), *talk, say()], [say()]], bob=[*tries, [{"sleep": 0.2, "fail": 400}]])
+    team.write_script(ann=[[send("@bob go"), *talk, say()], [say()]], bob=[*tries, [{"sleep": 0.2, "fail": 400}]])
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "failed"
-        path = await recorded(team, run.id)
+        path = await write_script_of(team, run.id)
         for _ in range(3):
-            found = await outcome(team, path)
-            assert found.passed, told(found)
+            found = await run_test(team, path)
+            assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_a_setup_that_failed_fails_again_without_being_run(team: Team, guild: Guild) -> None:
+def test_a_failed_setup_fails_again_without_being_executed(team: Team, guild: Guild) -> None:
     trace = team.project.parent / "ran"
-    team.file(agents="ann", setup=[{"shell": f"echo x >> {trace}; echo bad; exit 3"}])
-    team.script(ann=[[say()]])
+    team.write_workflow(agents="ann", setup=[{"shell": f"echo x >> {trace}; echo bad; exit 3"}])
+    team.write_script(ann=[[say()]])
     guild("trust", "--yes", "team.yaml")
     failed = guild("run", "team.yaml", "--output", "json")
     assert failed.code == 1
@@ -174,8 +174,8 @@ def test_a_setup_that_failed_fails_again_without_being_run(team: Team, guild: Gu
 
 
 def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
-    team.file(agents="ann")
-    team.script(ann=[[say()]])
+    team.write_workflow(agents="ann")
+    team.write_script(ann=[[say()]])
 
     async def work(team: Team) -> None:
         await team.run()
@@ -183,12 +183,12 @@ def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
         assert "the test, because its room has earlier messages" in text
         assert "\ntest:" not in text
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 def test_a_run_of_a_team_is_not_forked(team: Team, guild: Guild) -> None:
-    team.file(agents="ann")
-    team.script(ann=[[say()]])
+    team.write_workflow(agents="ann")
+    team.write_script(ann=[[say()]])
     shown = guild("run", "team.yaml", "--output", "json").json
     for run in (shown["run"], next(one["run"] for one in shown["runs"] if one["worker"] == "ann")):
         forked = guild("fork", run, "--at", "1")
@@ -202,7 +202,7 @@ def test_the_example_of_the_documentation_passes(team: Team) -> None:
     example = page.partition("\n## Workflows\n")[2].partition("```yaml\n")[2].partition("```")[0]
     (team.project / "tests.yaml").write_text(example)
     diff = "gh pr diff ${{ params.pr }}".replace("${", '"${').replace("}}", '}}"')
-    team.file(
+    team.write_workflow(
         name="review.yaml",
         agents="reviewer coder",
         params={"pr": {}},
@@ -211,19 +211,19 @@ def test_the_example_of_the_documentation_passes(team: Team) -> None:
     )
 
     async def work(team: Team) -> None:
-        found = await outcome(team, team.project / "tests.yaml")
-        assert found.passed, told(found)
+        found = await run_test(team, team.project / "tests.yaml")
+        assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)
     for field in (*Case.model_fields, *SetupCommand.model_fields, *UserMessage.model_fields, *Reply.model_fields):
         assert f"`{field}" in page or f"{field}:" in page, field
 
 
-def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
-    team.file(agents="ann bob", limits={"max_hops": 2})
+def test_recorded_answers_to_loops_are_given_again(team: Team) -> None:
+    team.write_workflow(agents="ann bob", limits={"max_hops": 2})
     ping = [[send("@bob ping 1"), say()], [send("@bob ping 2"), say()], [say()]]
     pong = [[send("@ann pong 1"), say()], [send("@ann pong 2"), say()], [say()]]
-    team.script(ann=ping, bob=pong)
+    team.write_script(ann=ping, bob=pong)
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -234,47 +234,47 @@ def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
             run = await team.resume(run.id)
         assert run.status == "completed"
         assert (await team.client.runs.replay(run.id, team.frame())).difference is None
-        path = await recorded(team, run.id)
+        path = await write_script_of(team, run.id)
         assert "loop: true" in path.read_text()
-        found = await outcome(team, path)
-        assert found.passed, told(found)
+        found = await run_test(team, path)
+        assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_a_team_that_failed_while_a_loop_was_asked_about_fails_again(team: Team) -> None:
-    team.file(agents="ann bob", limits={"max_hops": 1})
-    team.script(ann=[[send("@bob go"), say()]], bob=[[{"fail": 400}]] * 3)
+def test_a_team_that_failed_with_an_open_loop_ask_fails_again(team: Team) -> None:
+    team.write_workflow(agents="ann bob", limits={"max_hops": 1})
+    team.write_script(ann=[[send("@bob go"), say()]], bob=[[{"fail": 400}]] * 3)
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "failed"
-        path = await recorded(team, run.id)
+        path = await write_script_of(team, run.id)
         assert "answer: timeout" in path.read_text()
-        found = await outcome(team, path)
-        assert found.passed, told(found)
+        found = await run_test(team, path)
+        assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
-def test_an_agent_may_be_named_as_its_workflow(team: Team) -> None:
-    team.file(agents="ann bob", name="ann.yaml")
-    team.script(ann=[[send("@bob go"), say()]], bob=[[say()]])
+def test_an_agent_may_have_the_name_of_its_workflow(team: Team) -> None:
+    team.write_workflow(agents="ann bob", name="ann.yaml")
+    team.write_script(ann=[[send("@bob go"), say()]], bob=[[say()]])
 
     async def work(team: Team) -> None:
         run = await team.run("ann.yaml")
         assert run.status == "completed"
         assert (await team.client.runs.replay(run.id, team.frame())).difference is None
-        found = await outcome(team, await recorded(team, run.id))
-        assert found.passed, told(found)
+        found = await run_test(team, await write_script_of(team, run.id))
+        assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 @pytest.mark.req("X-18")
 def test_a_test_whose_agents_run_programs_must_be_trusted(team: Team, guild: Guild) -> None:
-    team.file(agents="ann", each={"ann": {"tools": ["Bash"], "tool_rules": {"proc.exec": {"allowed": True}}}})
-    team.script(ann=[[call("Bash", command="echo hello"), say()]])
+    team.write_workflow(agents="ann", each={"ann": {"tools": ["Bash"], "tool_rules": {"proc.exec": {"allowed": True}}}})
+    team.write_script(ann=[[call("Bash", command="echo hello"), say()]])
     run = guild("run", "team.yaml", "--approve-all", "--output", "json")
     assert run.code == 0, run.err
     text = guild("script", run.json["run"]).out
@@ -289,33 +289,33 @@ def test_a_test_whose_agents_run_programs_must_be_trusted(team: Team, guild: Gui
     assert tested.code == 0, tested.out
 
 
-def test_a_test_does_not_reach_out_of_the_copy(team: Team, tmp_path: Path) -> None:
+def test_a_test_does_not_write_outside_of_its_copy(team: Team, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    team.file(agents="ann", each={"ann": {"workdir": str(outside), "tools": ["Write"]}})
-    team.script(ann=[[call("Write", file_path="x.txt", content="x"), say()]])
+    team.write_workflow(agents="ann", each={"ann": {"workdir": str(outside), "tools": ["Write"]}})
+    team.write_script(ann=[[call("Write", file_path="x.txt", content="x"), say()]])
 
     async def work(team: Team) -> None:
         path = team.project / "tests.yaml"
         path.write_text(json.dumps({"test": {"workflow": "team.yaml"}, "workers": {"ann": [[say()]]}}))
-        assert "outside of the project" in told(await outcome(team, path))
+        assert "outside of the project" in describe_deviations(await run_test(team, path))
 
-    team.inside(work)
+    team.run_in_hall(work)
     assert list(outside.iterdir()) == []
 
 
-def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
-    team.file(agents="ann bob", context=False, kickoff="@ann @bob look")
-    team.script(ann=[[say("one")]], bob=[[say("two")]])
+def test_agents_without_a_room_are_replayed_and_tested(team: Team) -> None:
+    team.write_workflow(agents="ann bob", context=False, kickoff="@ann @bob look")
+    team.write_script(ann=[[say("one")]], bob=[[say("two")]])
 
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.output == "ann:\none\n\nbob:\ntwo"
         assert (await team.client.runs.replay(run.id, team.frame())).difference is None
-        found = await outcome(team, await recorded(team, run.id))
-        assert found.passed, told(found)
+        found = await run_test(team, await write_script_of(team, run.id))
+        assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -338,19 +338,19 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("case", "wrong"), WRONG)
-def test_a_test_that_says_odd_things_ends_and_says_so(team: Team, case: dict[str, Any], wrong: str) -> None:
-    team.file(agents="ann")
-    team.script(ann=[[say()]])
+def test_an_invalid_test_ends_with_an_error(team: Team, case: dict[str, Any], wrong: str) -> None:
+    team.write_workflow(agents="ann")
+    team.write_script(ann=[[say()]])
     script = {"test": {**case, "output": ""}, "workers": {"ann": [[say()]]}}
     path = team.project / "tests.yaml"
     path.write_text(json.dumps(script))
 
     async def work(team: Team) -> None:
-        found = await outcome(team, path)
-        assert wrong in told(found)
+        found = await run_test(team, path)
+        assert wrong in describe_deviations(found)
         assert bool(wrong) is not found.passed
 
-    team.inside(work)
+    team.run_in_hall(work)
 
 
 ACTS = st.one_of(
@@ -384,26 +384,26 @@ RUNS = st.lists(st.lists(ACTS, max_size=3).map(lambda acts: [*acts, say()]), min
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.fixed_dictionaries({"ann": RUNS, "bob": RUNS, "cid": RUNS}), st.booleans())
-def test_whatever_ran_from_a_script_replays_and_passes_as_a_test(
+def test_any_scripted_run_is_replayed_and_passes_as_a_test(
     tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Any], elects: bool
 ) -> None:
     place = tmp_path_factory.mktemp("any")
     (place / "project").mkdir()
     team = Team(home=Home(place / "home"), project=place / "project")
     context = {} if elects else {"documentOwner": "none"}
-    team.file(agents="ann bob cid", context=context, kickoff="@ann @bob begin", limits={"max_hops": 4})
-    team.script(**runs, repeat=False)
+    team.write_workflow(agents="ann bob cid", context=context, kickoff="@ann @bob begin", limits={"max_hops": 4})
+    team.write_script(**runs, repeat=False)
 
     async def work(team: Team) -> None:
         run = await team.run()
         replayed = await team.client.runs.replay(run.id, team.frame())
         assert replayed.difference is None
         try:
-            path = await recorded(team, run.id)
+            path = await write_script_of(team, run.id)
         except GuildError:
             assert run.status not in {"completed", "failed"}
             return
-        found = await outcome(team, path)
-        assert found.passed, told(found)
+        found = await run_test(team, path)
+        assert found.passed, describe_deviations(found)
 
-    team.inside(work)
+    team.run_in_hall(work)

@@ -1,4 +1,4 @@
-"""Setup: commands in order, their output kept, nothing spliced in, nothing left behind, on record."""
+"""Setup commands: run in order, output stored, values passed as variables, processes ended."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from guildhall.workflow.start import kickoff_message
 if TYPE_CHECKING:
     from guildhall.tools.model import ToolCall, ToolResult
     from guildhall.workflow.model import Workflow
-    from tests.workflow.conftest import Loaded
+    from tests.workflow.conftest import LoadWorkflow
 
 HEAD = "agents: {a: {system_prompt: x}}\n"
 
 
-class Ran:
-    """A setup that was run, and what was seen of it."""
+class SetupRun:
+    """A setup with its calls, results and printed output."""
 
     def __init__(self, workflow: Workflow, values: Values, frame: Frame) -> None:
         self.calls: list[ToolCall] = []
         self.results: list[ToolResult] = []
-        self.heard: list[str] = []
+        self.printed: list[str] = []
         self._workflow = workflow
         self._values = values
         env = command_environment(workflow, frame)
         self._commands = Commands(
-            folder=workflow.folder, env=env, on_output=lambda key, text: self.heard.append(f"{key}:{text}")
+            folder=workflow.folder, env=env, on_output=lambda key, text: self.printed.append(f"{key}:{text}")
         )
 
     async def _call(self, call: ToolCall) -> ToolResult:
@@ -43,21 +43,21 @@ class Ran:
         self.results.append(await self._commands(shell_tool, call))
         return self.results[-1]
 
-    async def steps(self) -> dict[str, str]:
+    async def run_async(self) -> dict[str, str]:
         return await run_steps(self._workflow, self._values, self._call)
 
-    def outputs(self) -> dict[str, str]:
-        return asyncio.run(self.steps())
+    def run(self) -> dict[str, str]:
+        return asyncio.run(self.run_async())
 
 
-def ran(workflow: Workflow, *, params: dict[str, str] | None = None, **environ: str) -> Ran:
+def setup_of(workflow: Workflow, *, params: dict[str, str] | None = None, **environ: str) -> SetupRun:
     frame = Frame.here(workflow.folder, {"PATH": os.environ["PATH"], **environ}, allowed=frozenset(environ))
     env = {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
-    return Ran(workflow, Values(workflow=workflow.name, tag="main", params=params or {}, env=env), frame)
+    return SetupRun(workflow, Values(workflow=workflow.name, tag="main", params=params or {}, env=env), frame)
 
 
-def gone(pid: int) -> bool:
-    """Whether a process is no more, or only waits to be collected."""
+def is_gone(pid: int) -> bool:
+    """Return True if a process has ended, even if its parent has not collected it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -66,21 +66,21 @@ def gone(pid: int) -> bool:
 
 def wait_until_gone(pid: int) -> None:
     end = time.monotonic() + 5
-    while not gone(pid):
-        assert time.monotonic() < end, f"{pid} is still there"
+    while not is_gone(pid):
+        assert time.monotonic() < end, f"{pid} has not ended within 5 s"
         time.sleep(0.01)
 
 
 def wait_for(path: Path) -> None:
     end = time.monotonic() + 5
     while not path.exists():
-        assert time.monotonic() < end, f"{path} does not come"
+        assert time.monotonic() < end, f"{path} does not exist after 5 s"
         time.sleep(0.01)
 
 
 @pytest.mark.req("AW-3")
-def test_commands_run_in_order_and_what_they_print_is_kept(loaded: Loaded, project: Path):
-    workflow = loaded(
+def test_commands_run_in_order_and_their_output_is_stored(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(
         f"""{HEAD}
 setup:
   - {{shell: "echo one > log; printf 'a\\n\\nb\\n\\n'; echo aside >&2", as: first}}
@@ -89,20 +89,20 @@ setup:
 kickoff: "@a ${{{{ second }}}}"
 """
     )
-    setup = ran(workflow)
-    assert setup.outputs() == {"first": "a\n\nb", "second": "one\ntwo\n2"}
+    setup = setup_of(workflow)
+    assert setup.run() == {"first": "a\n\nb", "second": "one\ntwo\n2"}
     assert [call.key for call in setup.calls] == ["setup/1", "setup/2", "setup/3"]
-    assert "setup/1:aside\n" in setup.heard
-    said = kickoff_message(workflow, Values(workflow="review", tag="main", outputs={"first": "", "second": "@b"}))
-    assert [(piece.text, piece.is_quoted) for piece in said.parts] == [("@a ", False), ("@b", True)]
+    assert "setup/1:aside\n" in setup.printed
+    kickoff = kickoff_message(workflow, Values(workflow="review", tag="main", outputs={"first": "", "second": "@b"}))
+    assert [(piece.text, piece.is_quoted) for piece in kickoff.parts] == [("@a ", False), ("@b", True)]
 
 
 @pytest.mark.req("AW-3")
-def test_a_failing_one_stops_it_with_its_output_shown(loaded: Loaded, project: Path):
-    workflow = loaded(f"{HEAD}setup: [{{shell: 'echo said; echo why >&2; exit 7'}}, {{shell: touch never}}]")
-    setup = ran(workflow)
+def test_a_failed_command_stops_the_setup_and_its_output_is_shown(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(f"{HEAD}setup: [{{shell: 'echo said; echo why >&2; exit 7'}}, {{shell: touch never}}]")
+    setup = setup_of(workflow)
     with pytest.raises(RuntimeFailed) as caught:
-        setup.outputs()
+        setup.run()
     assert "setup step 1 (echo said; echo why >&2; exit 7) failed" in caught.value.message
     assert "said" in caught.value.message
     assert "why" in caught.value.message
@@ -110,10 +110,10 @@ def test_a_failing_one_stops_it_with_its_output_shown(loaded: Loaded, project: P
     assert not (project / "never").exists()
 
 
-def test_a_script_of_several_lines_stops_at_the_first_that_fails(loaded: Loaded, project: Path):
-    workflow = loaded(f"{HEAD}setup:\n  - shell: |\n      false\n      touch never\n")
+def test_a_script_of_several_lines_stops_at_the_first_failed_line(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(f"{HEAD}setup:\n  - shell: |\n      false\n      touch never\n")
     with pytest.raises(RuntimeFailed, match="exit code 1"):
-        ran(workflow).outputs()
+        setup_of(workflow).run()
     assert not (project / "never").exists()
 
 
@@ -129,26 +129,26 @@ HOSTILE = [
 
 @pytest.mark.req("AW-4")
 @pytest.mark.parametrize("value", [*HOSTILE, "a\nb", "-n", "*"])
-def test_a_value_is_never_read_by_the_shell(loaded: Loaded, project: Path, value: str):
-    workflow = loaded(
+def test_a_value_is_never_parsed_by_the_shell(load_workflow: LoadWorkflow, project: Path, value: str):
+    workflow = load_workflow(
         f"""{HEAD}
 params: [x]
 setup:
-  - {{shell: 'printf %s "${{{{ params.x }}}}"', as: told}}
-  - {{shell: 'printf %s "${{{{ told }}}}"; : ${{{{ told }}}}', as: again}}
+  - {{shell: 'printf %s "${{{{ params.x }}}}"', as: first}}
+  - {{shell: 'printf %s "${{{{ first }}}}"; : ${{{{ first }}}}', as: again}}
 """
     )
-    assert ran(workflow, params={"x": value}).outputs() == {"told": value, "again": value}
+    assert setup_of(workflow, params={"x": value}).run() == {"first": value, "again": value}
     assert not (project / "pwned").exists()
 
 
-def test_what_a_command_sees(loaded: Loaded, project: Path):
-    workflow = loaded(
+def test_a_command_has_only_the_declared_environment_and_no_input(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(
         f"{HEAD}env: [TEAM, GIT_DIR]\nsetup: [{{shell: 'env; pwd', as: seen}}, {{shell: cat, as: input}}]"
     )
-    outputs = ran(
+    outputs = setup_of(
         workflow, TEAM="us", GIT_DIR="/elsewhere", SECRET_TOKEN="s", HOME="/home-of-mine", PYTHONPATH="/x"
-    ).outputs()
+    ).run()
     seen = dict(line.partition("=")[::2] for line in outputs["seen"].splitlines())
     assert (seen["TEAM"], seen["HOME"]) == ("us", "/home-of-mine")
     assert {"GIT_DIR", "SECRET_TOKEN", "PYTHONPATH"}.isdisjoint(seen)
@@ -156,34 +156,34 @@ def test_what_a_command_sees(loaded: Loaded, project: Path):
     assert outputs["input"] == ""
 
 
-def test_what_a_command_leaves_running_is_ended(loaded: Loaded, project: Path):
-    workflow = loaded(f"{HEAD}setup: [{{shell: 'sleep 60 & echo $!', as: pid}}]")
-    wait_until_gone(int(ran(workflow).outputs()["pid"]))
+def test_a_background_process_of_a_command_is_ended(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(f"{HEAD}setup: [{{shell: 'sleep 60 & echo $!', as: pid}}]")
+    wait_until_gone(int(setup_of(workflow).run()["pid"]))
 
 
-def test_a_command_that_takes_too_long_is_ended(loaded: Loaded, project: Path):
-    workflow = loaded(f"{HEAD}setup: [{{shell: 'echo $$ > pid; echo here; sleep 60', timeout: 0.2s}}]")
+def test_a_command_is_ended_at_its_timeout(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(f"{HEAD}setup: [{{shell: 'echo $$ > pid; echo here; sleep 60', timeout: 0.2s}}]")
     with pytest.raises(RuntimeFailed, match=r"here\n\[timed out after 0.2 s"):
-        ran(workflow).outputs()
+        setup_of(workflow).run()
     wait_until_gone(int((project / "pid").read_text()))
 
 
-def test_it_is_ended_with_the_run(loaded: Loaded, project: Path):
-    workflow = loaded(f"{HEAD}setup: [{{shell: 'sleep 60 & echo $! > pid.new; mv pid.new pid; wait'}}]")
+def test_a_command_is_ended_if_the_run_is_cancelled(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(f"{HEAD}setup: [{{shell: 'sleep 60 & echo $! > pid.new; mv pid.new pid; wait'}}]")
 
-    async def cut_off() -> None:
-        task = asyncio.create_task(ran(workflow).steps())
+    async def cancel_setup() -> None:
+        task = asyncio.create_task(setup_of(workflow).run_async())
         await asyncio.to_thread(wait_for, project / "pid")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(cut_off())
+    asyncio.run(cancel_setup())
     wait_until_gone(int((project / "pid").read_text()))
 
 
 @pytest.mark.parametrize(
-    ("shell", "said"),
+    ("shell", "message"),
     [
         ("head -c 2000000 /dev/zero | tr '\\\\0' x", "larger than 900,000 bytes"),
         ("printf 'a\\\\0b'", "not text"),
@@ -192,27 +192,27 @@ def test_it_is_ended_with_the_run(loaded: Loaded, project: Path):
         ("exec 1>&-; exit 3", "exit code 3"),
     ],
 )
-def test_what_cannot_be_kept_is_told(loaded: Loaded, shell: str, said: str):
-    workflow = loaded(f'{HEAD}setup: [{{shell: "{shell}", as: x}}]')
-    with pytest.raises(RuntimeFailed, match=said):
-        ran(workflow).outputs()
+def test_output_that_cannot_be_stored_fails_the_setup(load_workflow: LoadWorkflow, shell: str, message: str):
+    workflow = load_workflow(f'{HEAD}setup: [{{shell: "{shell}", as: x}}]')
+    with pytest.raises(RuntimeFailed, match=message):
+        setup_of(workflow).run()
 
 
-def test_a_value_that_is_too_large_for_a_variable_is_told(loaded: Loaded):
-    workflow = loaded(
+def test_a_value_that_is_too_large_for_a_variable_fails_the_setup(load_workflow: LoadWorkflow):
+    workflow = load_workflow(
         f"{HEAD}setup: [{{shell: 'head -c 200000 /dev/zero | tr \"\\\\0\" x', as: x}}, {{shell: 'echo ${{{{ x }}}}'}}]"
     )
     with pytest.raises(RuntimeFailed, match="larger than 120,000 bytes"):
-        ran(workflow).outputs()
+        setup_of(workflow).run()
 
 
-def test_bytes_that_are_no_text_become_marks(loaded: Loaded):
-    workflow = loaded(f"{HEAD}setup: [{{shell: 'printf \"\\\\377ok\"', as: x}}]")
-    assert ran(workflow).outputs() == {"x": "\ufffdok"}
+def test_bytes_that_are_not_text_become_replacement_characters(load_workflow: LoadWorkflow):
+    workflow = load_workflow(f"{HEAD}setup: [{{shell: 'printf \"\\\\377ok\"', as: x}}]")
+    assert setup_of(workflow).run() == {"x": "\ufffdok"}
 
 
-def test_much_that_is_only_shown_is_no_trouble(loaded: Loaded):
-    workflow = loaded(f"{HEAD}setup: [{{shell: 'head -c 3000000 /dev/zero'}}]")
-    setup = ran(workflow)
-    assert setup.outputs() == {}
-    assert sum(map(len, setup.heard)) > 3_000_000
+def test_large_output_that_is_not_stored_is_accepted(load_workflow: LoadWorkflow):
+    workflow = load_workflow(f"{HEAD}setup: [{{shell: 'head -c 3000000 /dev/zero'}}]")
+    setup = setup_of(workflow)
+    assert setup.run() == {}
+    assert sum(map(len, setup.printed)) > 3_000_000

@@ -1,4 +1,4 @@
-"""A setup in a workflow that runs: trusted first, on record, told while it goes on, taken up where it stopped."""
+"""The setup of a running workflow: trusted first, journaled, reported as events, resumed after a crash."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.workflow.test_setup import wait_until_gone
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
     from tests.workflow.conftest import Write
 
 HEAD = 'agents: {a: {system_prompt: x, model: "script:answers.yaml"}}\n'
-KILLED = f"""{HEAD}
+KILLED_WORKFLOW = f"""{HEAD}
 setup:
   - {{shell: "echo one >> log; echo first", as: one}}
   - shell: |
@@ -35,37 +35,39 @@ kickoff: "@a ${{{{ one }}}} ${{{{ three }}}}"
 
 
 @pytest.fixture
-def trusted(write: Write, guild: Guild) -> Write:
-    """Writes a workflow file whose setup is trusted, and a script for its agent."""
+def write_trusted(write: Write, guild: Guild) -> Write:
+    """Return a function that writes a trusted workflow file, and a script for its agent."""
 
-    def writes(name: str, text: str) -> Path:
+    def write_and_trust(name: str, text: str) -> Path:
         write("answers.yaml", json.dumps({"workers": {"*": [[{"say": "done"}]]}, "repeat": True}))
         file = write(name, text)
         assert guild("trust", file, "--yes").code == 0
         return file
 
-    return writes
+    return write_and_trust
 
 
-def events(ran: Ran) -> list[dict[str, str]]:
+def events(ran: CommandResult) -> list[dict[str, str]]:
     return [json.loads(line) for line in ran.out.splitlines()]
 
 
 @pytest.mark.req("AW-3")
-def test_it_is_told_while_it_goes_on_and_its_output_is_in_the_kickoff(trusted: Write, guild: Guild):
-    trusted("review.yaml", f"{HEAD}setup: [{{shell: echo hello, as: greeting}}]\nkickoff: '@a ${{{{ greeting }}}}'")
+def test_a_setup_is_reported_as_events_and_its_output_is_in_the_kickoff(write_trusted: Write, guild: Guild):
+    write_trusted(
+        "review.yaml", f"{HEAD}setup: [{{shell: echo hello, as: greeting}}]\nkickoff: '@a ${{{{ greeting }}}}'"
+    )
     ran = guild("run", "review.yaml", "--output", "stream-json")
     assert ran.code == 0, ran.err
-    told = [event for event in events(ran) if event["type"].startswith("tool_")]
-    assert [event["type"] for event in told] == ["tool_use", "tool_output", "tool_result"]
-    assert told[1]["text"] == "hello\n"
-    said = [event for event in events(ran) if event["type"] == "message"]
-    assert said[0]["content"] == "@a hello"
+    tool_events = [event for event in events(ran) if event["type"].startswith("tool_")]
+    assert [event["type"] for event in tool_events] == ["tool_use", "tool_output", "tool_result"]
+    assert tool_events[1]["text"] == "hello\n"
+    messages = [event for event in events(ran) if event["type"] == "message"]
+    assert messages[0]["content"] == "@a hello"
 
 
 @pytest.mark.req("AW-3")
-def test_a_failing_step_stops_the_workflow_with_its_output_shown(trusted: Write, guild: Guild):
-    file = trusted("review.yaml", f"{HEAD}setup: [{{shell: 'echo why >&2; exit 3'}}, {{shell: touch never}}]")
+def test_a_failed_step_stops_the_workflow_and_its_output_is_shown(write_trusted: Write, guild: Guild):
+    file = write_trusted("review.yaml", f"{HEAD}setup: [{{shell: 'echo why >&2; exit 3'}}, {{shell: touch never}}]")
     ran = guild("run", "review.yaml")
     assert ran.code == 1
     assert "setup step 1" in ran.err
@@ -75,8 +77,8 @@ def test_a_failing_step_stops_the_workflow_with_its_output_shown(trusted: Write,
 
 
 @pytest.mark.req("X-18")
-def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(trusted: Write, guild: Guild, project: Path):
-    file = trusted("review.yaml", f"{HEAD}setup: [{{shell: touch it-ran}}]")
+def test_an_untrusted_or_changed_setup_does_not_run(write_trusted: Write, guild: Guild, project: Path):
+    file = write_trusted("review.yaml", f"{HEAD}setup: [{{shell: touch it-ran}}]")
     guild("trust", "--forget")
     ran = guild("run", "review.yaml")
     assert (ran.code, "touch it-ran" in ran.err, "guild trust" in ran.err) == (4, True, True)
@@ -87,17 +89,17 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(trusted: Writ
     assert not (project / "another").exists()
 
 
-@pytest.mark.parametrize(("given", "said"), [([], "missing param"), (["--param", "pt=1"], "unknown param 'pt'")])
-def test_params_are_told_of_before_anybody_is_asked_for_trust(write: Write, guild: Guild, given: list[str], said: str):
+@pytest.mark.parametrize(("given", "message"), [([], "missing param"), (["--param", "pt=1"], "unknown param 'pt'")])
+def test_wrong_params_are_reported_before_trust_is_checked(write: Write, guild: Guild, given: list[str], message: str):
     write("review.yaml", f"{HEAD}params: [pr]\nsetup: [{{shell: touch it-ran}}]")
     ran = guild("run", "review.yaml", *given)
-    assert (ran.code, said in ran.err, "trust" in ran.err) == (2, True, False), ran.err
+    assert (ran.code, message in ran.err, "trust" in ran.err) == (2, True, False), ran.err
 
 
 @pytest.fixture
-def killed(trusted: Write, guild: Guild, project: Path) -> str:
-    """The run of a workflow whose hall was killed by its second step; what the step left behind is gone."""
-    trusted("review.yaml", KILLED)
+def killed_run(write_trusted: Write, guild: Guild, project: Path) -> str:
+    """Return the run of a workflow whose second setup step killed the hall, after all its processes have ended."""
+    write_trusted("review.yaml", KILLED_WORKFLOW)
     guild("run", "review.yaml")
     wait_until_gone(int((project / "sleeper").read_text()))
     run = guild("ls", "--json").json["needs_you"]["runs"][0]
@@ -106,17 +108,19 @@ def killed(trusted: Write, guild: Guild, project: Path) -> str:
 
 
 @pytest.mark.parametrize(("answer", "log"), [("again", "one\ntwo\ntwo\nthree\n"), ("done", "one\ntwo\nthree\n")])
-def test_after_a_kill_what_has_ended_is_not_repeated_and_the_rest_is_asked_about(
-    killed: str, guild: Guild, project: Path, answer: str, log: str
+def test_after_a_crash_completed_steps_are_not_repeated_and_the_interrupted_one_is_asked_about(
+    killed_run: str, guild: Guild, project: Path, answer: str, log: str
 ):
-    ran = guild("resume", killed)
+    ran = guild("resume", killed_run)
     assert ran.code == 4, ran.err
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]
     assert ask["kind"] == "interrupted_call"
     assert (project / "log").read_text() == "one\ntwo\n"
     answered = guild("answer", ask["ask"], answer)
     assert answered.code == 0, answered.err
-    resumed = guild("resume", killed) if guild("show", killed, "--json").json["status"] != "completed" else answered
+    resumed = (
+        guild("resume", killed_run) if guild("show", killed_run, "--json").json["status"] != "completed" else answered
+    )
     assert resumed.code == 0, resumed.err
     assert (project / "log").read_text() == log
 
@@ -130,22 +134,22 @@ DIFF = """\
 
 
 @pytest.mark.req("AW-1", "AW-3", "AW-4")
-@pytest.mark.parametrize(("example", "woken"), [(SIMPLE, "reviewer"), (TEAM, "coordinator")])
-def test_the_examples_of_the_seed_run_unchanged_and_a_diff_wakes_nobody(
-    trusted: Write, write: Write, guild: Guild, project: Path, example: str, woken: str
+@pytest.mark.parametrize(("example", "started_agent"), [(SIMPLE, "reviewer"), (TEAM, "coordinator")])
+def test_the_examples_of_the_seed_run_unchanged_and_a_diff_starts_no_agent(
+    write_trusted: Write, write: Write, guild: Guild, project: Path, example: str, started_agent: str
 ):
     for name in ("coordinator", "reviewer", "coder"):
         write(f"prompts/{name}.md", f"You are the {name}.\n")
-    write("said.txt", DIFF)
-    write("bin/gh", f"#!/bin/sh\ncat {project}/said.txt\n").chmod(0o755)
-    trusted("review.yaml", example)
+    write("diff.txt", DIFF)
+    write("bin/gh", f"#!/bin/sh\ncat {project}/diff.txt\n").chmod(0o755)
+    write_trusted("review.yaml", example)
     path = f"{project}/bin:{os.environ['PATH']}"
     model = ("--override-model", "script:answers.yaml")
     ran = guild("run", "review.yaml", *model, "--output", "stream-json", env={"PATH": path})
     assert ran.code == 0, ran.err
-    told = events(ran)
-    started = [event["worker"] for event in told if event["type"] == "run_started"]
-    assert started[1:] == [woken]
-    first = next(event for event in told if event["type"] == "message")
+    shown = events(ran)
+    started = [event["worker"] for event in shown if event["type"] == "run_started"]
+    assert started[1:] == [started_agent]
+    first = next(event for event in shown if event["type"] == "message")
     assert DIFF.strip() in first["content"]
     assert not (project / "pwned").exists()

@@ -1,4 +1,4 @@
-"""What a start brings: checked before anything runs."""
+"""The start of a workflow: params, variables, secrets, budget and paths are checked before it runs."""
 
 from __future__ import annotations
 
@@ -27,32 +27,34 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from guildhall.workflow.model import Values, Workflow
-    from tests.workflow.conftest import Loaded, Write
+    from tests.workflow.conftest import LoadWorkflow, Write
 
 HEAD = "agents: {a: {system_prompt: x}}\n"
 
 
-def started(workflow: Workflow, *, tag: str = "main", allowed: tuple[str, ...] = (), **environ: str) -> Values:
+def resolve_values(workflow: Workflow, *, tag: str = "main", allowed: tuple[str, ...] = (), **environ: str) -> Values:
     frame = Frame.here(workflow.folder, environ, allowed=frozenset(allowed))
     return start_values(workflow, tag=tag, params={}, frame=frame, allowed=allowed)
 
 
-def test_params_of_a_command_line():
+def test_params_are_parsed_from_the_command_line():
     assert parse_params(["a=1", "b=", "c=x=y", "d= z "]) == {"a": "1", "b": "", "c": "x=y", "d": " z "}
-    for pairs, said in (
+    for pairs, message in (
         (["a"], "has no value"),
         (["=1"], "has no value"),
         (["a=1", "a=2"], "duplicate"),
         ([""], "no value"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             parse_params(pairs)
     with pytest.raises(UsageError, match="not text"):
         parse_params(["a=\0"])
 
 
-def test_params_are_bound(loaded: Loaded):
-    workflow = loaded(f"{HEAD}params: {{pr: {{description: its number}}, topic: all, note: {{required: false}}}}")
+def test_params_get_their_values_and_defaults(load_workflow: LoadWorkflow):
+    workflow = load_workflow(
+        f"{HEAD}params: {{pr: {{description: its number}}, topic: all, note: {{required: false}}}}"
+    )
     assert bind_params(workflow, {"pr": "1"}) == {"pr": "1", "topic": "all", "note": ""}
     assert bind_params(workflow, {"pr": "", "topic": "x"}) == {"pr": "", "topic": "x", "note": ""}
     with pytest.raises(UsageError, match="unknown param 'pri'") as caught:
@@ -62,72 +64,74 @@ def test_params_are_bound(loaded: Loaded):
         bind_params(workflow, {})
     assert caught.value.hint == "Add --param pr=VALUE (its number)."
     with pytest.raises(UsageError, match="unknown param"):
-        bind_params(loaded(HEAD), {"x": "1"})
+        bind_params(load_workflow(HEAD), {"x": "1"})
 
 
-def test_a_variable_needs_the_file_and_the_settings(loaded: Loaded, project: Path):
-    workflow = loaded(f"{HEAD}env: [TEAM]\nkickoff: '${{{{ env.TEAM }}}}'")
+def test_a_variable_must_be_allowed_by_the_file_and_the_settings(load_workflow: LoadWorkflow, project: Path):
+    workflow = load_workflow(f"{HEAD}env: [TEAM]\nkickoff: '${{{{ env.TEAM }}}}'")
     with pytest.raises(Refused, match=r"env\[0\]: your settings do not allow the variable TEAM") as caught:
-        started(workflow, TEAM="us")
+        resolve_values(workflow, TEAM="us")
     assert (caught.value.where, "config.yaml" in str(caught.value)) == (f"{project}/review.yaml:2", True)
-    assert started(workflow, allowed=("TEAM",), TEAM="us").env == {"TEAM": "us"}
+    assert resolve_values(workflow, allowed=("TEAM",), TEAM="us").env == {"TEAM": "us"}
     with pytest.raises(InvalidFile, match=r"kickoff: .* TEAM is not set"):
-        started(workflow, allowed=("TEAM",))
+        resolve_values(workflow, allowed=("TEAM",))
 
 
-def test_in_a_command_a_variable_may_be_unset(loaded: Loaded):
-    workflow = loaded(f"{HEAD}env: [TEAM]\nsetup: [{{shell: 'echo ${{{{ env.TEAM }}}}'}}]")
-    assert started(workflow, allowed=("TEAM",)).env == {}
+def test_a_variable_in_a_command_may_be_unset(load_workflow: LoadWorkflow):
+    workflow = load_workflow(f"{HEAD}env: [TEAM]\nsetup: [{{shell: 'echo ${{{{ env.TEAM }}}}'}}]")
+    assert resolve_values(workflow, allowed=("TEAM",)).env == {}
 
 
 @pytest.mark.req("AW-4")
-def test_a_secret_is_refused_before_anything_runs_and_the_fix_is_shown(loaded: Loaded, write: Write):
+def test_a_secret_is_refused_before_the_workflow_starts_and_the_fix_is_shown(load_workflow: LoadWorkflow, write: Write):
     write("a.md", "Use ${{ env.API_KEY }}")
     for text in ("kickoff: '${{ env.API_KEY }}'", "context: {config: {dir: 'x/${{ env.API_KEY }}'}}"):
-        workflow = loaded(f"{HEAD}env: [API_KEY]\n{text}")
+        workflow = load_workflow(f"{HEAD}env: [API_KEY]\n{text}")
         with pytest.raises(Refused, match="API_KEY looks like a secret") as caught:
-            started(workflow, allowed=("API_KEY",), API_KEY="1234")
+            resolve_values(workflow, allowed=("API_KEY",), API_KEY="1234")
         assert "as $API_KEY" in (caught.value.hint or "")
-    workflow = loaded("agents: {a: {system_prompt: a.md}}\nenv: [API_KEY]")
+    workflow = load_workflow("agents: {a: {system_prompt: a.md}}\nenv: [API_KEY]")
     with pytest.raises(Refused) as caught:
-        started(workflow, allowed=("API_KEY",), API_KEY="1234")
+        resolve_values(workflow, allowed=("API_KEY",), API_KEY="1234")
     assert caught.value.where == str(workflow.folder / "a.md")
-    fine = loaded(f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'curl -H \"${{{{ env.API_KEY }}}}\"'}}]")
-    assert started(fine, allowed=("API_KEY",), API_KEY="1234").env == {"API_KEY": "1234"}
+    fine = load_workflow(f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'curl -H \"${{{{ env.API_KEY }}}}\"'}}]")
+    assert resolve_values(fine, allowed=("API_KEY",), API_KEY="1234").env == {"API_KEY": "1234"}
 
 
-def test_what_a_setup_has_printed_may_not_show_a_secret(loaded: Loaded):
-    workflow = loaded(
-        f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'echo $API_KEY', as: told}}]\nkickoff: '@a ${{{{ told }}}}'"
+def test_setup_output_with_a_secret_is_refused(load_workflow: LoadWorkflow):
+    workflow = load_workflow(
+        f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'echo $API_KEY', as: out}}]\nkickoff: '@a ${{{{ out }}}}'"
     )
-    values = started(workflow, allowed=("API_KEY",), API_KEY="a-long-secret")
+    values = resolve_values(workflow, allowed=("API_KEY",), API_KEY="a-long-secret")
     with pytest.raises(Refused, match="seems to contain a secret"):
-        after_setup(workflow, values, {"told": "it is a-long-secret"})
-    done = after_setup(workflow, values, {"told": "fine"})
+        after_setup(workflow, values, {"out": "it is a-long-secret"})
+    done = after_setup(workflow, values, {"out": "fine"})
     assert kickoff_message(workflow, done).text == "@a fine"
 
 
-def test_a_tag_must_be_a_name(loaded: Loaded):
+def test_a_tag_must_be_a_name(load_workflow: LoadWorkflow):
     with pytest.raises(UsageError, match="invalid tag"):
-        started(loaded(HEAD), tag="../x")
+        resolve_values(load_workflow(HEAD), tag="../x")
 
 
-def test_the_budget_is_the_smaller_one_unless_it_is_asked_for(loaded: Loaded):
-    workflow = loaded(f"{HEAD}budget: 8")
+def test_the_smaller_budget_applies_unless_the_command_sets_one(load_workflow: LoadWorkflow):
+    workflow = load_workflow(f"{HEAD}budget: 8")
     assert team_budget(workflow, Settings()) == 5.0
     assert team_budget(workflow, Settings(budget=None)) == 8
     assert team_budget(workflow, Settings(), 20.0) == 20.0
-    assert team_budget(loaded(f"{HEAD}budget: none"), Settings()) == 5.0
-    assert team_budget(loaded(HEAD), Settings(budget=None)) is None
+    assert team_budget(load_workflow(f"{HEAD}budget: none"), Settings()) == 5.0
+    assert team_budget(load_workflow(HEAD), Settings(budget=None)) is None
 
 
 @pytest.mark.parametrize("folder", ["workers/x", ".git", "{home}/x", "{home}", "loop", "."])
-def test_documents_do_not_lie_among_what_decides(loaded: Loaded, project: Path, home: Home, frame: Frame, folder: str):
+def test_documents_are_not_allowed_among_files_that_define_permissions(
+    load_workflow: LoadWorkflow, project: Path, home: Home, frame: Frame, folder: str
+):
     (project / "workers").mkdir()
     (project / "loop").symlink_to("workers")
     where = folder.replace("{home}", str(home.path))
-    workflow = loaded(f"{HEAD}context: {{config: {{dir: '{where}'}}}}")
-    values = started(workflow)
+    workflow = load_workflow(f"{HEAD}context: {{config: {{dir: '{where}'}}}}")
+    values = resolve_values(workflow)
     if folder == ".":
         check_paths(workflow, values, home, frame)
         return
@@ -135,11 +139,11 @@ def test_documents_do_not_lie_among_what_decides(loaded: Loaded, project: Path, 
         check_paths(workflow, values, home, frame)
 
 
-def test_wake_ups(loaded: Loaded):
+def test_wakeups_are_parsed_and_have_a_message(load_workflow: LoadWorkflow):
     from datetime import UTC, datetime
 
-    workflow = loaded("agents: {a: {system_prompt: x, wakeup: 90, wakeup_prompt: 'in ${{ workflow.tag }}'}}")
-    agent, values = workflow.agents[0], started(workflow, tag="t")
+    workflow = load_workflow("agents: {a: {system_prompt: x, wakeup: 90, wakeup_prompt: 'in ${{ workflow.tag }}'}}")
+    agent, values = workflow.agents[0], resolve_values(workflow, tag="t")
     assert wakeup_message(agent, values).text == "in t"
     assert wakeup_message(replace(agent, wakeup_prompt=None), values).text.startswith("Scheduled wake-up")
     now = datetime(2026, 1, 2, 8, 30, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Targets are parsed and shown by the seed's two tables."""
+"""Targets: parsed and displayed as in the two tables of the seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = [
 
 @pytest.mark.req("AW-2")
 @pytest.mark.parametrize(("typed", "whole", "shown"), TABLE)
-def test_the_tables(typed: str, whole: str, shown: str):
+def test_targets_are_parsed_and_displayed_as_in_the_tables(typed: str, whole: str, shown: str):
     target = parse(typed)
     assert (target.full, str(target)) == (whole, shown)
 
@@ -37,19 +37,19 @@ _targets = st.builds(Target, st.none() | _names, _names | st.just("global"), _na
 
 @pytest.mark.req("AW-2")
 @given(_targets)
-def test_what_is_shown_is_understood(target: Target):
+def test_a_displayed_target_is_parsed_to_the_same_target(target: Target):
     assert parse(str(target)) == parse(target.full) == target
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_target_or_told(text: str):
+def test_any_text_is_parsed_or_refused(text: str):
     with contextlib.suppress(UsageError):
         target = parse(text)
         assert parse(str(target)) == target
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("", "it is empty"),
         ("@", "no workflow after the @"),
@@ -67,21 +67,21 @@ def test_any_text_is_a_target_or_told(text: str):
         ("a\0b", "cannot name an agent"),
     ],
 )
-def test_a_wrong_one_is_told_with_what_was_meant(typed: str, said: str):
+def test_an_invalid_target_is_refused_with_a_suggestion(typed: str, message: str):
     with pytest.raises(UsageError) as caught:
         parse(typed)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_one_that_is_not_there_is_told_with_the_nearest():
+def test_an_unknown_target_is_reported_with_the_nearest_name():
     known = [parse("alice@review"), parse("@review:pr-1")]
     assert "Did you mean 'alice@review'?" in str(unknown_target(parse("alcie@review"), known))
-    for there in ([], known):  # they may be many: none is listed
+    for there in ([], known):  # there can be many targets, so the hint lists none
         assert unknown_target(parse("x"), there).hint == "List them: guild ls --all"
 
 
-def test_a_tag_is_a_name():
+def test_a_tag_must_be_a_name():
     assert check_tag("pr-123") == "pr-123"
     for tag in ("", "a/b", "..", "a b", ".x", "x" * 65):
         with pytest.raises(UsageError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guildhall.cli import exit_codes
-from guildhall.cli.short_ids import expand_arguments
+from guildhall.cli.short_ids import expand_arguments, read_id
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
 from guildhall.core.request_frame import Frame
@@ -67,6 +67,12 @@ def exclusive(*arguments: Argument) -> Argument:
 
 
 JSON = argument("--json", action="store_true", help="print JSON")
+ANY_ID = argument(
+    "id",
+    metavar="ID|TARGET",
+    type=read_id,
+    help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+)
 
 
 def OUTPUT(parser: Any) -> None:  # noqa: N802 - an argument, like JSON

@@ -21,9 +21,8 @@ class Row:
         self.summary = summary
         self.example = example
         self.group = group
-        module, _, self.function = function.partition(
-            ":"
-        )  # no function: the command only has subcommands, or is `help`
+        # No function: the command only has subcommands, or is `help`.
+        module, _, self.function = function.partition(":")
         self.module = f"{_PACKAGE}.{module}"
 
 

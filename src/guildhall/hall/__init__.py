@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient as HallClient
     from guildhall.hall.client.remote import RemoteHall as RemoteHall
     from guildhall.hall.composition.hall import Hall as Hall
-    from guildhall.hall.library import RunResult as RunResult
-    from guildhall.hall.library import Worker as Worker
-    from guildhall.hall.member_library import Member as Member
+    from guildhall.hall.python_api import RunResult as RunResult
+    from guildhall.hall.python_api import Worker as Worker
+    from guildhall.hall.python_member import Member as Member
     from guildhall.hall.services.embedded import EmbeddedHall as EmbeddedHall
     from guildhall.hall.services.embedded import open_hall as open_hall
 

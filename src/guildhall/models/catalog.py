@@ -6,7 +6,7 @@
     cursor:MODEL        a model that only the Cursor program calls
     provider:MODEL      a provider that pydantic-ai supports
 
-Does not call providers: `providers` does. Does not return the values of keys: it names only provider and variable.
+Does not call providers: `provider_source` does. Never returns the value of a key, only its variable.
 """
 
 from __future__ import annotations

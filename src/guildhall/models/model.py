@@ -1,6 +1,6 @@
 """Types of model calls: the query, the `Source` protocol that answers it, and the upstream of a provider.
 
-Does not perform I/O and does not contain sources: `providers`, `scripted.source` and `catalog` do.
+Does not perform I/O and does not contain sources: `provider_source`, `scripted.source` and `catalog` do.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Artifact as Artifact
     from guildhall.projects.model import Project as Project
     from guildhall.projects.model import ProjectSettings as ProjectSettings
-    from guildhall.projects.name_bindings import Identities as Identities
     from guildhall.projects.registry import Projects as Projects
+    from guildhall.projects.repository_identity import Identities as Identities
     from guildhall.projects.workspace import UsableModels as UsableModels
     from guildhall.projects.workspace import Workspace as Workspace
 

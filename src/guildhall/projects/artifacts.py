@@ -123,7 +123,12 @@ class Artifacts:
         `date`: of a new artifact.
         """
         path = artifact_path(path)
-        _check_writable(path)
+        if not path.endswith(".md"):
+            message = f"invalid artifact path: {path} does not end in .md"
+            raise UsageError(message, hint="An artifact is a markdown file.")
+        if is_hall_path(path):
+            hint = "Write to another folder of `.lore/`, and refer to this file by its path."
+            raise Refused(f"cannot write {path}: only the hall writes there", hint=hint)
         given = Artifact.parse(content, path)
         try:
             before = Artifact.parse(self.read(path), path)
@@ -150,18 +155,14 @@ class Artifacts:
     def list(self, folder: str | None = None) -> dict[str, Artifact]:
         """Return the artifacts below a folder by their paths. An unreadable artifact has empty fields."""
         found: dict[str, Artifact] = {}
-        for path, data in self._store.files(_folder_path(folder or "")).items():
+        name = (folder or "").removesuffix("/")
+        for path, data in self._store.files(LORE if name in ("", ".", LORE) else artifact_path(name)).items():
             if path.endswith(".md"):
                 try:
                     found[path] = Artifact.parse(data[:MAX_ARTIFACT_BYTES].decode("utf-8-sig"), path)
                 except (GuildError, UnicodeDecodeError):
                     found[path] = Artifact()
         return found
-
-
-def _folder_path(folder: str) -> str:
-    name = folder.removesuffix("/")
-    return LORE if name in ("", ".", LORE) else artifact_path(name)
 
 
 def artifact_path(path: str) -> str:
@@ -175,14 +176,6 @@ def artifact_path(path: str) -> str:
         if not part or part.startswith((".", "-")) or "\\" in part or is_long:
             raise UsageError(f"invalid artifact path: {path[:80]!r} contains the name {part[:40]!r}", hint=hint)
     return f"{LORE}/{'/'.join(parts)}"
-
-
-def _check_writable(path: str) -> None:
-    if not path.endswith(".md"):
-        raise UsageError(f"invalid artifact path: {path} does not end in .md", hint="An artifact is a markdown file.")
-    if is_hall_path(path):
-        hint = "Write to another folder of `.lore/`, and refer to this file by its path."
-        raise Refused(f"cannot write {path}: only the hall writes there", hint=hint)
 
 
 TOOLS = {"artifact_read": {"artifact.read"}, "artifact_write": {"artifact.write"}, "artifact_list": {"artifact.read"}}

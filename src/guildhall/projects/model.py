@@ -1,13 +1,13 @@
 """Projects as data: the project, its settings, timeline entries and artifacts, and the names of the hall's refs.
 
-Does not have I/O: `registry.py` reads projects, `records.py` stores timelines, and `artifacts.py` stores artifacts.
+Does not have I/O: `registry.py` reads projects, `shared_records.py` and `artifacts.py` store the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import InvalidFile
@@ -86,6 +86,39 @@ class ProjectEntry:
     def as_dict(self) -> dict[str, Any]:
         fields = {} if self.project is None else self.project.as_dict()
         return {"name": self.name, **fields, "error": self.error, "unfinished": list(self.unfinished)}
+
+
+class Activity(Protocol):
+    """A commission or a meeting."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def branch(self) -> str | None: ...
+    @property
+    def checkout(self) -> str: ...
+    @property
+    def created_at(self) -> str: ...
+
+
+StatusT = TypeVar("StatusT", bound=str)
+
+
+@dataclass(frozen=True)
+class Transition(Generic[StatusT]):
+    """The states in which an event is allowed, and the state it leads to."""
+
+    sources: tuple[StatusT, ...]
+    target: StatusT
+    participle: str  # for error messages: "it cannot be cancelled"
 
 
 @dataclass(frozen=True, kw_only=True)

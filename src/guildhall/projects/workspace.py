@@ -8,25 +8,27 @@ Invariant: each step detects that it was done before, so all steps can be repeat
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import READ_TOOLS, WRITE_TOOLS
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import NotFound
+from guildhall.core.errors import GuildError, NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.models.provider_source import split_name
 from guildhall.models.scripted.source import load_script
-from guildhall.projects.timeline_records import count_transitions, list_timeline
+from guildhall.projects.model import INTEGRATION
+from guildhall.projects.shared_records import count_transitions, list_known_ids, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import no_price_error
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from guildhall.core.config import Settings
     from guildhall.core.request_frame import Frame
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.model import Project, Scope, TimelineEntry
+    from guildhall.projects.model import Activity, Project, Scope, TimelineEntry
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
+
+_log = logging.getLogger("guildhall.projects")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +107,14 @@ FILE_TOOLS = (*READ_TOOLS, *WRITE_TOOLS)
 
 def checkout_profile(worker: Worker, instructions: str) -> Worker:
     """Return the worker with file tools and further instructions. Its own schema does not apply."""
-    definition = worker.definition
-    declared = [name for name in definition.tools if name not in FILE_TOOLS]
-    changes = {"tools": (*FILE_TOOLS, *declared), "output_schema_ref": None}
-    instructions = f"{worker.instructions.rstrip()}\n\n{instructions}\n"
-    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
+    declared = [name for name in worker.definition.tools if name not in FILE_TOOLS]
+    return adapt_worker(worker, instructions, tools=(*FILE_TOOLS, *declared))
+
+
+def adapt_worker(worker: Worker, instructions: str, **changes: Any) -> Worker:
+    """Return the worker with further instructions and changed fields. Its own schema does not apply."""
+    definition = worker.definition.model_copy(update={**changes, "output_schema_ref": None})
+    return replace(worker, definition=definition, instructions=f"{worker.instructions.rstrip()}\n\n{instructions}\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,19 +158,6 @@ def _check_model_name(model: str) -> None:
         split_name(model)
 
 
-class Activity(Protocol):
-    """A commission or a meeting."""
-
-    @property
-    def project(self) -> str: ...
-    @property
-    def worker(self) -> str: ...
-    @property
-    def branch(self) -> str | None: ...
-    @property
-    def checkout(self) -> str: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProjectContext:
     """The collaborators of the operations on commissions and meetings. It decides nothing."""
@@ -195,6 +189,23 @@ class ProjectContext:
 
     def branches_of(self, activity: Activity) -> Branches:
         return self.branches(self.project(activity))
+
+    def list_projects(self) -> list[Project]:
+        """Return the valid projects. If config.yaml is unreadable, log the error and return none."""
+        try:
+            return self.projects().list_valid()
+        except GuildError as error:
+            _log.warning("%s", error)
+            return []
+
+    def unrecorded_artifacts(self, project: Project, folder: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the id and the content of every artifact below a folder that has no record."""
+        branches = self.branches(project)
+        known = self.store.read(list_known_ids)
+        for path in branches.list_files(folder) if branches.exists(INTEGRATION) else ():
+            id = path.removeprefix(f"{folder}/").removesuffix(".md")
+            if id not in known and path == f"{folder}/{id}.md":
+                yield id, branches.read(path) or b""
 
     def workspace(self, activity: Activity) -> Workspace:
         """Return the checkout and branch of a meeting, or of the current attempt at a commission."""

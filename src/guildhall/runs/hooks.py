@@ -1,7 +1,7 @@
 """Run hooks: connect a run to its owner, which adds tools, judges the end of each run segment and is notified of it.
 
 The owner is a job, a commission, a meeting or a workflow. It passes the hooks in when it starts or resumes the run. A
-replay uses hooks that execute nothing. Does not implement an owner (`activities.owner`).
+replay uses hooks that execute nothing. Does not implement an owner (`activities.run_owner`).
 """
 
 from __future__ import annotations

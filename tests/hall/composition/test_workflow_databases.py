@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.conftest import Guild, GuildWithHall, Ran
+    from tests.conftest import CommandResult, Guild, GuildWithHall
 
 _TABLES = ("runs", "journal", "asks", "rooms", "messages", "deliveries", "room_log", "workflows", "agents", "schedules")
 
@@ -65,7 +65,7 @@ def list_asks(guild: Guild) -> list[dict[str, Any]]:
     return guild("ls", "--json").json["needs_you"]["asks"]
 
 
-def assert_ok(ran: Ran) -> Ran:
+def assert_ok(ran: CommandResult) -> CommandResult:
     assert ran.code == 0, ran.err
     return ran
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.paths import Home
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 DOCS = Path(__file__).parents[3] / "docs"
 READ = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "a.md"}}
@@ -29,7 +29,7 @@ from guildhall import tool
 
 @tool(capabilities={"net"})
 def ask_afar(question: str, times: int = 1) -> str:
-    """Ask somebody far away."""
+    """Ask a remote person."""
     raise SystemError("the network was used")
 
 
@@ -59,7 +59,7 @@ def record_test(guild: Guild, project: Path, *answers: Mapping[str, Any], **fiel
     return path
 
 
-def assert_failed(ran: Ran, *messages: str) -> None:
+def assert_failed(ran: CommandResult, *messages: str) -> None:
     assert ran.code == 1, ran
     assert "Traceback" not in ran.err
     assert "0 passed, 1 failed" in ran.out

@@ -39,7 +39,7 @@ def test_at_most_ten_run_at_a_time_by_default(workshop: Workshop) -> None:
                 id, other = f"c-000000000{number}", f"other{number % 3}"
                 row: dict[str, Any] = {"created_at": now, "changed_at": now}
                 one = Commission(id=id, project=other, draft=draft, status="in_progress", **row)
-                records.add(connection, one, "at work")
+                records.add(connection, one, "create", "at work")
 
         await shop.hall.store.write(others)
         tenth, eleventh = await shop.new(), await shop.new()

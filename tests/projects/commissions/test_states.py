@@ -24,7 +24,7 @@ from guildhall.projects.commissions.states import (
     parse_status,
     transit,
 )
-from guildhall.projects.timeline_records import list_timeline
+from guildhall.projects.shared_records import list_timeline
 from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
@@ -75,7 +75,7 @@ def test_the_transitions_are_those_of_the_document() -> None:
 @pytest.mark.req("COM-6")
 def test_every_event_in_every_state(store: Store) -> None:
     one = commission(hold=HOLD, conflict=("a.py",))
-    store.submit(lambda connection: records.add(connection, one, "created")).result()
+    store.submit(lambda connection: records.add(connection, one, "create", "created")).result()
     for before, event in product(STATUSES, TRANSITIONS):
         values: dict[str, Any] = {"status": before, "reason": "set by the test", "conflict": ["a.py"]}
         store.submit(lambda c, values=values: c.execute(update(commissions).values(**values))).result()
@@ -121,7 +121,7 @@ def test_a_row_reads_back_as_it_was_written(store: Store) -> None:
         reviewer="critic",
     )
     one = replace(commission(9, hold=HOLD, conflict=("a.py", "b.py"), result={"keys": 2}), draft=draft)
-    store.submit(lambda connection: records.add(connection, one, "created")).result()
+    store.submit(lambda connection: records.add(connection, one, "create", "created")).result()
     assert store.read(lambda connection: records.get(connection, one.id)) == one
 
 

@@ -13,7 +13,6 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.projects.meetings.collaborators import details
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ModelAsked
 from tests.projects.conftest import Repository, repository
@@ -131,7 +130,7 @@ class Parlour:
             return [event async for event in events]
 
     def shown(self, id: str) -> MeetingDetails:
-        return details(self.meetings.context, id)
+        return self.meetings.context.details(id)
 
     def answers(self, id: str) -> list[tuple[str, str]]:
         return [(one.words, one.answer) for one in self.shown(id).exchanges]

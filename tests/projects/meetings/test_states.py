@@ -26,7 +26,7 @@ from guildhall.projects.meetings.states import (
     next_step,
     transit,
 )
-from guildhall.projects.timeline_records import list_timeline
+from guildhall.projects.shared_records import list_timeline
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import meetings

@@ -12,7 +12,7 @@ from tests.runs.places import NOTES, WRITE, journal, kinds, model_input, put_scr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 SCHEMA = {
     "type": "object",
@@ -24,7 +24,9 @@ MATCH = {"output": {"score": 7}}
 MISMATCH = {"output": {"score": "seven"}}
 
 
-def run_with_schema(guild: Guild, project: Path, *answers: dict[str, Any], schema: Any = SCHEMA, **fields: Any) -> Ran:
+def run_with_schema(
+    guild: Guild, project: Path, *answers: dict[str, Any], schema: Any = SCHEMA, **fields: Any
+) -> CommandResult:
     (project / "schemas").mkdir(exist_ok=True)
     (project / "schemas" / "report.json").write_text(schema if isinstance(schema, str) else json.dumps(schema))
     put_worker(project, output_schema_ref="schemas/report.json", **{"tool_rules": None, **fields})

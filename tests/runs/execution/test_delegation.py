@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.places import Terminal
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 
 def run_boss(guild: Guild, *words: str, code: int = 0) -> Any:
@@ -35,7 +35,7 @@ def tool_results(guild: Guild, root: str) -> str:
     return "\n".join(message["content"] for message in shown["messages"] if message["role"] == "tool")
 
 
-def answer(guild: Guild, ask: str, *words: str) -> Ran:
+def answer(guild: Guild, ask: str, *words: str) -> CommandResult:
     return guild("answer", ask, *words, "--output", "json")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 SCOPES = ("global", "project", "worker")
 PRICE = {"input": 3.0, "output": 15.0}
@@ -54,7 +54,7 @@ def create_worker(project: Path, name: str = "scribe", **fields: Any) -> None:
     put_worker(project, name, **{"sandboxes": None, "tool_rules": None, **fields})
 
 
-def run_worker(guild: Guild, worker: str = "scribe", cwd: Path | None = None) -> Ran:
+def run_worker(guild: Guild, worker: str = "scribe", cwd: Path | None = None) -> CommandResult:
     ran = guild("run", worker, "go", "--output", "json", cwd=cwd)
     assert ran.code == 0, ran
     return ran

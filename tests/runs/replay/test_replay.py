@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-    from tests.conftest import Ran
-    from tests.warm import Warm
+    from tests.conftest import CommandResult
+    from tests.warm import WarmProcess
 
 SCRIPT = """
 repeat: true
@@ -97,7 +97,7 @@ class Place:
     home: Path
     command: Guild
 
-    def guild(self, *words: str) -> Ran:
+    def guild(self, *words: str) -> CommandResult:
         own = {HOME_VARIABLE: str(self.home), "HOME": str(self.home.parent)}
         return self.command(*words, env=own, cwd=self.project)
 
@@ -137,7 +137,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def recorded_place(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Place:
+def recorded_place(tmp_path_factory: pytest.TempPathFactory, warm: WarmProcess) -> Place:
     folder = tmp_path_factory.mktemp("replay")
     place = Place(folder / "project", folder / "home", Guild(warm, folder, measured=True))
     (place.project / "workers").mkdir(parents=True)

@@ -45,7 +45,7 @@ from tests.runs.places import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 READ = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "a.md"}}
 
@@ -60,7 +60,9 @@ def export_and_test(guild: Guild, run: str, *, passes: bool = True) -> Script:
     return yaml.validate(Script, yaml.read(path))
 
 
-def run_answers(guild: Guild, project: Path, *answers: dict[str, Any], words: Sequence[str] = (), **fields: Any) -> Ran:
+def run_answers(
+    guild: Guild, project: Path, *answers: dict[str, Any], words: Sequence[str] = (), **fields: Any
+) -> CommandResult:
     put_worker(project, **{"tool_rules": None, **fields})
     put_script(project, *answers)
     return guild("run", "scribe", "go", "--output", "json", *words)

@@ -18,7 +18,7 @@ from guildhall.runtimes.discovery import Programs, VersionCache, file_state
 from guildhall.runtimes.model import Assignment, DoorAccess
 from guildhall.runtimes.programs.process import Launch
 from guildhall.runtimes.programs.runtime import ProgramRuntime, TurnEnd
-from tests.clis import programs
+from tests.clis import find_program_pids
 
 if TYPE_CHECKING:
     import socket
@@ -162,7 +162,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whatever happens, no program and no home of one is left."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield tmp_path
-    assert programs(tmp_path) == []
+    assert find_program_pids(tmp_path) == []
     assert list(tmp_path.glob("guild-home-*")) == []
 
 

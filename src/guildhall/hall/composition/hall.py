@@ -24,7 +24,7 @@ from guildhall.store.schema import SET_HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from guildhall.activities.owner import RunOwner
+    from guildhall.activities.run_owner import RunOwner
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
     from guildhall.jobs.service import Jobs
@@ -163,7 +163,7 @@ class Hall:
             runs=lambda: self.main.runs,
             alive=self.main.is_alive,
             find=partial(self.workers.find_for_work, use="dispatch"),
-            output_schema=self.workers.output_schema,
+            output_schema=self.workers.preflight.output_schema,
             readonly=self.environment.readonly,
         )
 

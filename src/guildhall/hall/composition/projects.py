@@ -18,7 +18,7 @@ from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectEntry
-from guildhall.projects.timeline_records import PersistentRedactor, list_unfinished
+from guildhall.projects.shared_records import PersistentRedactor, list_unfinished
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.service import Meetings
-    from guildhall.projects.name_bindings import Identities
     from guildhall.projects.registry import Projects
+    from guildhall.projects.repository_identity import Identities
     from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
     from guildhall.workers.lifecycle import Use
@@ -69,7 +69,7 @@ class ProjectServices:
 
     @cached_property
     def identities(self) -> Identities:
-        from guildhall.projects.name_bindings import Identities
+        from guildhall.projects.repository_identity import Identities
 
         return Identities(self.environment.home, self._main.store)
 
@@ -231,7 +231,7 @@ class ProjectServices:
                 is_alive=self._main.is_alive,
                 find_worker=partial(self._find_worker, use="dispatch"),
                 models=self.usable_models,
-                output_schema=self.workers.output_schema,
+                output_schema=self.workers.preflight.output_schema,
                 frame_at=self.environment.hall_frame,
                 max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,

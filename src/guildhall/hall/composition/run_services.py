@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import local_zone, stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_database
-from guildhall.hall.composition.environment import peek
+from guildhall.hall.composition.environment import Environment, peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 from guildhall.workflow import records
 from guildhall.workflow.target import FINAL_PHASES, Instance, Start, Target
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.activities.owner import RunOwner
+    from guildhall.activities.run_owner import RunOwner
     from guildhall.core.events import Event, EventBus
     from guildhall.core.request_frame import Frame
-    from guildhall.hall.composition.environment import Environment
     from guildhall.hall.composition.runtime_registry import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.room.service import Rooms

@@ -10,18 +10,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
-from guildhall.hall.composition.environment import peek
+from guildhall.hall.composition.environment import Environment, peek
 from guildhall.models.credentials import merge_environ
 
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
-    from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.discovery import Programs
-    from guildhall.runtimes.forked.client import ForkServer
+    from guildhall.runtimes.forked.fork_server_client import ForkServer
     from guildhall.runtimes.model import Runtime
     from guildhall.workers.definition import RuntimeName
 
@@ -30,7 +29,7 @@ class RuntimeRegistry:
     """Selects the runtime of a run: a forked process, a program of another vendor, or this process."""
 
     def __init__(self, environment: Environment, *, forks_runs: bool) -> None:
-        """`children`: execute each run in a process of its own; else in this process."""
+        """`forks_runs`: execute each run in its own process, not in this one."""
         self._environment = environment
         self._children = forks_runs
 
@@ -63,7 +62,7 @@ class RuntimeRegistry:
         """Return the server that forks the processes of runs, or None if this process executes them."""
         if not self._children:
             return None
-        from guildhall.runtimes.forked.client import ForkServer, is_available
+        from guildhall.runtimes.forked.fork_server_client import ForkServer, is_available
 
         return ForkServer() if is_available() else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
@@ -127,10 +127,6 @@ class WorkerServices:
             own=member.root if member is not None else None,
             program=self.runtimes.check_program,
         )
-
-    async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """Return the JSON schema of a worker's result, or None if the result is text."""
-        return await self.preflight.output_schema(worker, frame)
 
     @cached_property
     def planner(self) -> Planner:

@@ -25,7 +25,7 @@ from guildhall.runs.assembly.activation import check_function, describe_code
 from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment
-from guildhall.workers import lifecycle, records
+from guildhall.workers import lifecycle, package_store, records
 from guildhall.workers.code_trust import package_code
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import (
@@ -39,17 +39,6 @@ from guildhall.workers.model import (
     WorkerListing,
 )
 from guildhall.workers.package import Package, read_package
-from guildhall.workers.package_store import (
-    Packages,
-    add_package,
-    describe_files,
-    find_tools,
-    load_code,
-    new_package,
-    package_listing,
-    package_worker,
-    remove_package,
-)
 from guildhall.workers.records import unfinished_work
 
 if TYPE_CHECKING:
@@ -103,20 +92,20 @@ _NOT_PERMISSIONS = frozenset({"name", "description", "instructions", "status", "
 
 class PackageService(HallService, interface.Packages):
     async def list(self) -> Sequence[PackageListing]:
-        return await asyncio.to_thread(Packages(self._hall.home).listings)
+        return await asyncio.to_thread(package_store.Packages(self._hall.home).listings)
 
     async def get(self, name: str, frame: Frame) -> PackageDetails:
-        return await _describe(self._hall, Packages(self._hall.home).find(name), frame)
+        return await _describe(self._hall, package_store.Packages(self._hall.home).find(name), frame)
 
     async def inspect(self, folder: Path) -> PackageDetails:
         return await asyncio.to_thread(_inspect, folder)
 
     async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
-        return new_package(self._hall.home, name, kind, template)
+        return package_store.new_package(self._hall.home, name, kind, template)
 
     async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> AddedPackage:
         return await asyncio.to_thread(
-            add_package,
+            package_store.add_package,
             self._hall.home,
             folder,
             stamp(self._hall.clock.now()),
@@ -128,7 +117,8 @@ class PackageService(HallService, interface.Packages):
     async def remove(self, name: str) -> Path:
         if is_name(name):  # a package with an invalid name cannot be in use
             _check_unused(self._hall, name)
-        return await asyncio.to_thread(remove_package, self._hall.home, name, stamp(self._hall.clock.now()))
+        now = stamp(self._hall.clock.now())
+        return await asyncio.to_thread(package_store.remove_package, self._hall.home, name, now)
 
 
 def _inspect(folder: Path) -> PackageDetails:
@@ -136,17 +126,17 @@ def _inspect(folder: Path) -> PackageDetails:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="Unpack an archive first and name its folder.")
     package = read_package(folder, check_name=False)
-    code = load_code(package)
-    files, digest = describe_files(folder, code)
+    code = package_store.load_code(package)
+    files, digest = package_store.describe_files(folder, code)
     return PackageDetails(
-        package=package_listing(package),
+        package=package_store.package_listing(package),
         files=files,
         digest=digest,
         posture=package.posture,
         rights=_permissions(package) if "worker" in package.types else None,
         activate=package.table.activate,
         export=package.table.export,
-        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in find_tools(one)),
+        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in package_store.find_tools(one)),
     )
 
 
@@ -155,7 +145,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
     details = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
-        code = next(one for one in load_code(package) if one.kind == "toolbox")
+        code = next(one for one in package_store.load_code(package) if one.kind == "toolbox")
         try:
             box = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [
@@ -171,12 +161,13 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.workers.preflight.find_problems(package_worker(package), frame)]
+        worker = package_store.package_worker(package)
+        problems += [str(error) for error in hall.workers.preflight.find_problems(worker, frame)]
     return replace(details, problems=tuple(problems))
 
 
 def log_invalid_packages(home: Home) -> None:
-    for package in Packages(home).listings():
+    for package in package_store.Packages(home).listings():
         if package.error is not None:
             _log.warning("skipped the package %s: %s", package.name, package.error)
 
@@ -207,7 +198,7 @@ def _uses(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
 
 def _permissions(package: Package) -> dict[str, Any]:
     """Return the fields of the package's worker that grant permissions and differ from their defaults."""
-    definition = package_worker(package).definition
+    definition = package_store.package_worker(package).definition
     fields = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NOT_PERMISSIONS))
     return {name: fields[name] for name in Definition.model_fields if name in fields}
 

@@ -29,17 +29,9 @@ from guildhall.core.request_frame import Frame
 from guildhall.hall.client.model import Deviation, TestResult
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.workflow_files import load_workflow, prepare_workflow
+from guildhall.hall.composition.workflows import load_workflow, prepare_workflow
+from guildhall.hall.testrun import files
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
-from guildhall.hall.testrun.files import (
-    check_programs_trusted,
-    code_of_test,
-    copy_home,
-    copy_project,
-    delete_folder,
-    root_of_test,
-    write_files,
-)
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, UserMessage
 from guildhall.room.model import Actor
@@ -98,9 +90,9 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
 def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
     """Return the updated file of a test if its earlier content was trusted."""
     trust = Trust(hall.workers.pins())
-    if any(seen.state != "trusted" for seen in trust.files(code_of_test(before, hall.home))):
+    if any(seen.state != "trusted" for seen in trust.files(files.code_of_test(before, hall.home))):
         return None
-    return trust.files(code_of_test(yaml.read(before.path), hall.home))[0]
+    return trust.files(files.code_of_test(yaml.read(before.path), hall.home))[0]
 
 
 async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
@@ -111,14 +103,15 @@ async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Co
         project, home = top / "project", TestHome(top / "home", record=Path(record))
         neutral = Normalizer(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
-            await asyncio.to_thread(copy_project, root_of_test(source.path), project, without=hall.home.path)
-            await asyncio.to_thread(copy_home, hall.home, home)
-            await asyncio.to_thread(write_files, project, neutral.restore(case.files))
+            root = files.root_of_test(source.path)
+            await asyncio.to_thread(files.copy_project, root, project, without=hall.home.path)
+            await asyncio.to_thread(files.copy_home, hall.home, home)
+            await asyncio.to_thread(files.write_files, project, neutral.restore(case.files))
             # Trust depends on the content, so a changed file in the copy needs trust too.
-            root = root_of_test(source.path).resolve()
+            root = root.resolve()
             pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
             placed = Script.model_validate(neutral.restore(script.model_dump(by_alias=True, exclude_unset=True)))
-            permit = partial(check_programs_trusted, source, hall)
+            permit = partial(files.check_programs_trusted, source, hall)
             test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
             try:
                 play = _Play(test, case)
@@ -310,8 +303,8 @@ class TestHall:
         allowed = hall.settings(there).env
         values = start_values(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
         # The room was empty when the test was recorded.
-        await asyncio.to_thread(delete_folder, workflow.room_folder(values), self._project)
-        await asyncio.to_thread(write_files, self._project, case.files)
+        await asyncio.to_thread(files.delete_folder, workflow.room_folder(values), self._project)
+        await asyncio.to_thread(files.write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
     async def _speak(self, spoken: UserMessage) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import AskedQuestion, Decision, output_text
@@ -19,15 +20,13 @@ from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
+from guildhall.projects.commissions.model import FOLDER, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, parse_status
 from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
-from guildhall.projects.timeline_records import list_decisions, list_known_ids
+from guildhall.projects.shared_records import list_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from sqlalchemy import Connection
 
     from guildhall.projects.commissions.collaborators import CommissionContext
 
@@ -38,6 +37,7 @@ _LISTS = ("dependencies", "artifacts", "linked")
 _FIELDS = ("worker", "prompt", *_LISTS, "max_turns", "max_budget_usd", "model", "reviewer")
 _MAX_RESULT = 20_000  # characters
 _MAX_LINE = 2_000
+_REBUILT = "rebuilt from its artifact: the row was missing"
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -183,24 +183,16 @@ def artifact_warnings(context: CommissionContext, commission: Commission) -> lis
 
 def rebuild_rows(context: CommissionContext, project: Project) -> None:
     """Create the rows that are missing from the artifacts of a project, for example after the database was lost."""
-    branches = context.branches(project)
-    if not branches.exists(INTEGRATION):
-        return
-    recorded = context.store.read(list_known_ids)
-    ids = [id for path in branches.list_files(FOLDER) if (id := parse_artifact_path(path)) is not None]
-    for id in ids:
-        if id in recorded:
+    for id, data in context.unrecorded_artifacts(project, FOLDER):
+        if not is_id(id, COMMISSION):
             continue
         try:
-            commission = parse(id, project.name, branches.read(artifact_path(id)) or b"", context.now())
+            commission = parse(id, project.name, data, context.now())
         except GuildError as error:
             _log.warning("%s", error)
             continue
-
-        def write(connection: Connection, commission: Commission = commission) -> None:
-            records.add(connection, commission, "rebuilt from its artifact: the row was missing", "rebuild")
-
-        context.store.submit(write).result()
+        add = partial(records.add, activity=commission, kind="rebuild", reason=_REBUILT)
+        context.store.submit(add).result()
 
 
 def parse(id: str, project: str, data: bytes, now: str) -> Commission:
@@ -212,7 +204,7 @@ def parse(id: str, project: str, data: bytes, now: str) -> Commission:
     try:
         artifact = Artifact.parse(data.decode(), where)
         extra = artifact.extra
-        if not is_id(id, COMMISSION) or extra.get("commission") != id:
+        if extra.get("commission") != id:
             raise InvalidFile("not the artifact of this commission", where=where)
         fields: dict[str, Any] = {name: extra[name] for name in _FIELDS if extra.get(name) is not None}
         fields |= {name: tuple(fields[name]) for name in _LISTS if name in fields}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError, ModelUnusable, NoModel, NotFound, RuntimeFailed
@@ -19,10 +19,11 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.completion import clean_up, finish, remove_checkout, withdraw_asks
 from guildhall.projects.commissions.contract import commit_if_possible
-from guildhall.projects.commissions.dependencies import check_not_blocked, update_blocked
+from guildhall.projects.commissions.dependencies import blocked_reason, find_missing, update_blocked
 from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.worker_tools import commission_message, commission_profile
+from guildhall.projects.model import INTEGRATION
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, SegmentEnd
@@ -51,7 +52,10 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
     """Queue a pending commission. Raise, and change nothing, if it could not start."""
     await update_blocked(context, context.get(id).project)
     commission = context.get(id)
-    await asyncio.to_thread(check_not_blocked, context, commission)
+    if commission.status == "blocked":
+        missing = await asyncio.to_thread(find_missing, context, commission)
+        hint = f"It becomes pending when all of them are on {INTEGRATION} or on your branch."
+        raise Conflict(f"commission {id} is blocked: {blocked_reason(missing)}", hint=hint)
     check_event(commission, "dispatch")
     context.branches_of(commission).check_movable()  # before anything is paid for
     frame = context.project_frame(context.project(commission), frame)
@@ -283,12 +287,12 @@ class Queue:
             return f"queued: {commission.project} has no free slot (running: {_ids(here)})"
         if len(working) >= self._context.max_running():
             return f"queued: no free slot (running: {_ids(working)})"
-        holders = budget_holders(self._context, commission)
+        _, holders = remaining_budget(self._context, commission)
         return f"queued: the manager's budget is reserved for {', '.join(holders)}" if holders else None
 
     def needs_user(self, commission: Commission) -> bool:
         """Return True if a dispatched commission is queued behind commissions that all wait for the user."""
-        holders = budget_holders(self._context, commission)
+        _, holders = remaining_budget(self._context, commission)
         return bool(holders) and all(self._is_paused(self._context.get(id)) for id in holders)
 
     def _working(self, active: Iterable[Commission]) -> list[Commission]:
@@ -319,14 +323,6 @@ class BudgetReserved(Exception):
     """The budget is reserved for running commissions, which may free some of it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Remaining:
-    """The rest of a manager run's budget, and the commissions that have reserved a part of it."""
-
-    dollars: float
-    holders: tuple[str, ...]
-
-
 def cost(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> float | None:
     """Return the cost of all attempts, or None if no run has a price."""
     costs = [run.cost_usd for run in context.runs_of_attempts(timeline) if run.cost_usd is not None]
@@ -339,42 +335,39 @@ def attempt_budget(context: CommissionContext, commission: Commission, worker: W
     Raise BudgetReserved if running commissions hold what it needs, and Conflict if the budget is used up.
     """
     own = commission.draft.max_budget_usd
-    remaining = _remaining(context, commission)
+    remaining, holders = remaining_budget(context, commission)
     if remaining is None:
         return own
     wanted = own if own is not None else worker.definition.limits.max_budget_usd
-    if wanted is not None and wanted <= remaining.dollars:
+    if wanted is not None and wanted <= remaining:
         return wanted
-    if remaining.holders:
+    if holders:
         raise BudgetReserved
-    if remaining.dollars <= 0:
+    if remaining <= 0:
         raise Conflict(
             "the budget of the manager run that created this commission is used up",
             hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD, then guild retry "
             f"{commission.id}. Or create a commission of your own: guild dispatch WORKER TASK --project NAME",
         )
-    return remaining.dollars
-
-
-def budget_holders(context: CommissionContext, commission: Commission) -> tuple[str, ...]:
-    """Return the running commissions that have reserved budget of the same manager run."""
-    remaining = _remaining(context, commission)
-    return remaining.holders if remaining is not None else ()
+    return remaining
 
 
 def _manager_run(commission: Commission) -> str:
     return (commission.made_by or "").partition("#")[0]
 
 
-def _remaining(context: CommissionContext, commission: Commission) -> _Remaining | None:
-    """Return the rest of the manager run's budget, or None if the run has no budget."""
+def remaining_budget(context: CommissionContext, commission: Commission) -> tuple[float | None, Sequence[str]]:
+    """Return the rest of the manager run's budget, and the running commissions that have reserved a part of it.
+
+    The rest is None if the run has no budget.
+    """
     manager = _manager_run(commission)
     run = context.find_run(manager or None)
     if run is None or run.request.budget is None:
-        return None
+        return None, ()
     budget = current_bounds(context.history.journal(manager)).budget
     if budget is None:
-        return None
+        return None, ()
     spent, holders = run.cost_usd or 0.0, list[str]()
     for other in context.all():
         if _manager_run(other) == manager:
@@ -382,7 +375,7 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
             if other.status == "in_progress" and (reserved := _reservation(context, other)) > 0:
                 spent += reserved
                 holders.append(other.id)
-    return _Remaining(dollars=round(budget - spent, 9), holders=tuple(holders))
+    return round(budget - spent, 9), holders
 
 
 def _reservation(context: CommissionContext, commission: Commission) -> float:

@@ -13,37 +13,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import rejection_reason
-from guildhall.activities.questions import answer_text
 from guildhall.core.errors import ErrorInfo, GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
 from guildhall.projects.commissions.contract import check_contract, commit_if_possible, commit_work, require_approval
-from guildhall.projects.commissions.states import ENDED
 from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Answer, Ask, Question, SegmentEnd
+from guildhall.runs.model import Ask, Question, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.record.records import (
-    add_ask,
-    change_ask,
-    complete_run,
-    fail_run,
-    find_run,
-    list_asks,
-    withdraw_kind,
-)
+from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from sqlalchemy import Connection
 
-    from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.collaborators import CommissionContext
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git.snapshot import UncommittedFiles
@@ -131,13 +118,13 @@ async def finish(context: CommissionContext, commission: Commission, ending: Seg
         return
 
     def write(connection: Connection) -> None:
-        found = find_run(connection, run)
+        found = run_records.find_run(connection, run)
         if found is not None and found.status not in RUN_ENDED:
             if judged.status == "completed":
-                complete_run(connection, run, judged.output, context.now())
+                run_records.complete_run(connection, run, judged.output, context.now())
             else:
                 error = judged.error or ErrorInfo(code="error", message=judged.reason or "unknown reason")
-                fail_run(connection, run, error, context.now())
+                run_records.fail_run(connection, run, error, context.now())
         record_end(context, commission.id, connection, run, judged)
 
     await context.store.write(write)
@@ -206,60 +193,11 @@ def ask_user(connection: Connection, commission: Commission, now: str) -> None:
         question=Question(title=title, body=body, choices=("redispatch", "abandon", "keep")),
         created_at=now,
     )
-    add_ask(connection, ask)
+    run_records.add_ask(connection, ask)
 
 
 def withdraw_asks(connection: Connection, commission: Commission, now: str) -> None:
     """Withdraw the open asks of an attempt that is tried again or abandoned: conflicts and questions."""
     if commission.run is not None:
-        withdraw_kind(connection, commission.run, KIND, now)
-        withdraw_kind(connection, commission.run, "question", now)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """Carries out the answers of the user about ended commissions. An answer that cannot be carried out is reopened."""
-
-    context: CommissionContext
-    redispatch: Callable[[str, Frame], Awaitable[Commission]]
-    abandon: Callable[[str, str], Awaitable[Commission]]
-
-    async def receive(self, ask: Ask) -> None:
-        """Carry out the answer to a conflict, or write a late answer to a question into the artifact."""
-        purpose = self.context.history.get(ask.run).purpose_as(CommissionPurpose)
-        if purpose is None or ask.answer is None:
-            return
-        if ask.kind == "question":
-            self.context.redact(answer_text(ask))
-            found = self.context.store.read(lambda connection: records.find(connection, purpose.id))
-            if found is not None and found.status in ENDED:
-                await write_artifact(self.context, found.id)
-        elif ask.kind == KIND:
-            try:
-                await self._carry_out(ask, ask.answer, self.context.commission_of(ask.run))
-            except GuildError:
-                await self._change(ask.id, status="open", answer=None, closed_at=None)
-                raise
-            await self._change(ask.id, status="applied")
-
-    async def catch_up(self) -> None:
-        """Carry out the answers that a killed hall had recorded and not acted on."""
-        answered = self.context.store.read(lambda connection: list_asks(connection, status="answered"))
-        for ask in answered:
-            if ask.kind == KIND:
-                try:
-                    await self.receive(ask)
-                except GuildError as error:
-                    _log.warning("%s is open again: %s", ask.id, error)
-
-    async def _carry_out(self, ask: Ask, answer: Answer, commission: Commission) -> None:
-        if commission.run != ask.run or commission.status != "failed":
-            return
-        if answer.choice == "redispatch":
-            folder = self.context.project(commission).path
-            await self.redispatch(commission.id, self.context.frame_at(folder))
-        elif answer.choice == "abandon":
-            await self.abandon(commission.id, answer.note or "merge conflict")
-
-    async def _change(self, ask: str, **columns: object) -> None:
-        await self.context.store.write(lambda connection: change_ask(connection, ask, "answered", **columns))
+        run_records.withdraw_kind(connection, commission.run, KIND, now)
+        run_records.withdraw_kind(connection, commission.run, "question", now)

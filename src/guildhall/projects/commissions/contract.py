@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
@@ -18,8 +18,9 @@ from guildhall.core.errors import Conflict, GuildError, NotFulfilled
 from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
+from guildhall.projects.git.worktrees import delete_folder
 from guildhall.projects.model import join_names
-from guildhall.projects.workspace import Work
+from guildhall.projects.workspace import Work, adapt_worker
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.collaborators import CommissionContext
     from guildhall.projects.git.integration import Branches
     from guildhall.runs.purpose import Contract
-    from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 
 CHECK_TIMEOUT = 600.0  # seconds
@@ -55,39 +56,30 @@ async def submit(context: CommissionContext, id: str, call: str, contract: Contr
     """
     commission = context.get(id)
     try:
-        accepted = await _inspect(context, commission, call, contract, output)
+        value, commit, warning = await _inspect(context, commission, call, contract, output)
     except NotFulfilled:
         raise
     except (GuildError, OSError) as error:
         value, problems = check_output(contract, output, ())
         if problems:
             raise _not_fulfilled(problems) from None
-        accepted = _Accepted(value=value)
+        commit, warning = None, ""
         await context.note(id, "inspect", f"the work could not be inspected: {error}")
-    context.redact(output_text(accepted.value))  # remembered, so that every hall writes the same artifact
+    context.redact(output_text(value))  # remembered, so that every hall writes the same artifact
     now = context.now()
 
     def write(connection: Connection) -> None:
-        changes = {"result": accepted.value, "submitted_at": now, "submitted_commit": accepted.commit}
-        records.change(connection, id, now, **changes)
-        records.add_note(connection, id, "submit", "result submitted", now, commit=accepted.commit)
+        records.change(connection, id, now, result=value, submitted_at=now, submitted_commit=commit)
+        records.add_note(connection, id, "submit", "result submitted", now, commit=commit)
 
     await context.store.write(write)
-    return accepted.warning
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Accepted:
-    """A result that meets the contract."""
-
-    value: Any
-    commit: str | None = None  # that was inspected; None if nothing could be
-    warning: str = ""  # what will not be merged
+    return warning
 
 
 async def _inspect(
     context: CommissionContext, commission: Commission, call: str, contract: Contract, output: Any
-) -> _Accepted:
+) -> tuple[Any, str | None, str]:
+    """Return the value of a result, the inspected commit, and a warning about files that will not be merged."""
     workplace = context.workspace(commission)
     if not workplace.path.is_dir():
         context.project(context.get(commission.id))  # raises if the project's name now means another repository
@@ -99,7 +91,7 @@ async def _inspect(
     work = await commit_work(context, commission)
     value, changed = await check_contract(context, commission, contract, output, work)
     ignored = await asyncio.to_thread(workplace.list_ignored)
-    return _Accepted(value=value, commit=work.tip, warning=_not_merged(ignored, changed))
+    return value, work.tip, _not_merged(ignored, changed)
 
 
 def _not_merged(ignored: Sequence[str], changed_records: Sequence[str]) -> str:
@@ -136,17 +128,19 @@ async def check_contract(
     Raise NotFulfilled, listing all problems, if the contract is not met.
     """
     project = context.project(commission)
-    found = await asyncio.to_thread(_find_paths, context.branches(project), work.tip, contract.artifacts)
-    value, problems = check_output(contract, output, found.missing)
+    missing, new, changed = await asyncio.to_thread(
+        _compare_files, context.branches(project), work.tip, contract.artifacts
+    )
+    value, problems = check_output(contract, output, missing)
     problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.rejected]
-    if found.new_records:
-        problems.append(f"only the hall writes there: {join_names(found.new_records)}; move it elsewhere")
+    if new:
+        problems.append(f"only the hall writes there: {join_names(new)}; move it elsewhere")
     commands = (*project.settings.checks, *commission.draft.checks)
     if not problems and commands and work.tip is not None:
         problems += await _failed_checks(context, commission, commands, work.tip)
     if problems:
         raise _not_fulfilled(problems)
-    return value, found.changed_records
+    return value, changed
 
 
 def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
@@ -156,19 +150,13 @@ def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Paths:
-    missing: Sequence[str] = ()  # artifacts that are not committed as regular files; a link does not count
-    new_records: Sequence[str] = ()  # new files where only the hall writes
-    changed_records: Sequence[str] = ()
-
-
-def _find_paths(branches: Branches, commit: str | None, artifacts: Sequence[str]) -> _Paths:
+def _compare_files(
+    branches: Branches, commit: str | None, artifacts: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Return the artifacts that are not committed as regular files, and the new and changed records of the hall."""
     if commit is None:
-        return _Paths(missing=artifacts)
-    missing = [path for path in artifacts if not branches.has_file(path, ref=commit)]
-    new, changed = branches.changed_hall_files(commit)
-    return _Paths(missing=missing, new_records=new, changed_records=changed)
+        return artifacts, (), ()
+    return [path for path in artifacts if not branches.has_file(path, ref=commit)], *branches.changed_hall_files(commit)
 
 
 # lost work
@@ -237,7 +225,7 @@ async def _failed_checks(
     try:
         checks = await run_checks(commands, folder, env)
     finally:
-        await asyncio.to_thread(context.worktrees.delete_export, folder)
+        await asyncio.to_thread(delete_folder, folder)
     failed = [check for check in checks if not check.passed]
     passed = f"{len(checks)} checks passed" if len(checks) > 1 else "the check passed"
     text = f"the check `{failed[0].command}` failed" if failed else passed
@@ -292,14 +280,8 @@ def review_profile(worker: Worker) -> Worker:
     definition = worker.definition
     declared = [name for name in definition.tools if name not in READ_TOOLS and BUILT_IN[name].isdisjoint(WITHHELD)]
     sandboxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
-    changes = {
-        "tools": (*READ_TOOLS, *declared),
-        "sandboxes": sandboxes,
-        "output_schema_ref": None,
-        "allow_workers": (),
-    }
-    instructions = f"{worker.instructions.rstrip()}\n\n{_REVIEW_INSTRUCTIONS}\n"
-    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
+    changes = {"tools": (*READ_TOOLS, *declared), "sandboxes": sandboxes, "allow_workers": ()}
+    return adapt_worker(worker, _REVIEW_INSTRUCTIONS, **changes)
 
 
 def review_message(commission: Commission, diff: str) -> str:
@@ -361,15 +343,12 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
 
 
 def _review_hooks() -> RunHooks:
-    def execute(run: str) -> Execute:
-        async def call_tool(tool: Tool, call: ToolCall) -> ToolResult:
-            return await invoke(tool, call.arguments or {})
-
-        return call_tool
+    async def call_tool(tool: Tool, call: ToolCall) -> ToolResult:
+        return await invoke(tool, call.arguments or {})
 
     return RunHooks(
         tools=REVIEW_TOOLS,
-        executor=execute,
+        executor=lambda run: call_tool,
         server=REVIEW_SERVER,
         adapt_worker=review_profile,
         withheld_capabilities=WITHHELD,

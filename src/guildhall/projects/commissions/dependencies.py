@@ -106,15 +106,6 @@ def blocked_reason(missing: Sequence[str]) -> str:
     return f"waiting for {', '.join(missing)}" if missing else "all dependencies exist"
 
 
-def check_not_blocked(context: CommissionContext, commission: Commission) -> None:
-    """Raise Conflict, naming the missing dependencies, if a commission is blocked."""
-    if commission.status == "blocked":
-        raise Conflict(
-            f"commission {commission.id} is blocked: {blocked_reason(find_missing(context, commission))}",
-            hint=f"It becomes pending when all of them are on {INTEGRATION} or on your branch.",
-        )
-
-
 def follow_user_branch(context: CommissionContext, project: str) -> None:
     """Merge the user's branch into the integration branch if possible: it may bring a missing dependency."""
     try:

@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
 from guildhall.core.ids import COMMISSION, is_name, new_id
-from guildhall.projects.commissions import records
+from guildhall.projects.commissions import dependencies, records
 from guildhall.projects.commissions.artifact import render, write_artifact
 from guildhall.projects.commissions.attempts import open_attempt, record_cancel, stop
 from guildhall.projects.commissions.completion import remove_checkout
-from guildhall.projects.commissions.dependencies import (
-    blocked_reason,
-    check_acyclic,
-    find_missing,
-    follow_user_branch,
-    update_blocked,
-)
 from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
 from guildhall.projects.model import Project, is_hall_path
@@ -54,7 +47,7 @@ async def create(
     """Create a commission: pending, or blocked if a dependency is missing. It starts when it is dispatched."""
     check_draft(context, project, draft, frame, by)
     if draft.dependencies:
-        await asyncio.to_thread(follow_user_branch, context, project.name)
+        await asyncio.to_thread(dependencies.follow_user_branch, context, project.name)
     await asyncio.to_thread(context.branches(project).ensure)
     now = context.now()
     commission = Commission(
@@ -67,12 +60,12 @@ async def create(
         created_at=now,
         changed_at=now,
     )
-    check_acyclic([*context.all(project.name), commission], commission.id)
-    if missing := await asyncio.to_thread(find_missing, context, commission):
-        commission = replace(commission, status="blocked", reason=blocked_reason(missing))
+    dependencies.check_acyclic([*context.all(project.name), commission], commission.id)
+    if missing := await asyncio.to_thread(dependencies.find_missing, context, commission):
+        commission = replace(commission, status="blocked", reason=dependencies.blocked_reason(missing))
     _remember_secrets(context, commission)
     author = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
-    await context.store.write(lambda connection: records.add(connection, commission, f"created by {author}"))
+    await context.store.write(lambda connection: records.add(connection, commission, "create", f"created by {author}"))
     await write_artifact(context, commission.id)
     return context.get(commission.id)
 
@@ -91,7 +84,7 @@ async def edit(
             await _restart(context, before, draft, note)
         else:
             await context.store.write(lambda connection: _record_edit(connection, id, draft, note, context.now()))
-            await update_blocked(context, before.project)
+            await dependencies.update_blocked(context, before.project)
         if context.get(id).status not in ACTIVE:
             await write_artifact(context, id)
         return context.get(id)
@@ -107,7 +100,7 @@ def _edited_draft(
     after = replace(before, draft=draft)
     _remember_secrets(context, after)
     others = [one for one in context.all(before.project) if one.id != before.id]
-    check_acyclic([*others, after], before.id)
+    dependencies.check_acyclic([*others, after], before.id)
     return draft
 
 
@@ -121,8 +114,8 @@ async def _restart(context: CommissionContext, before: Commission, draft: Draft,
     id = before.id
     context.branches_of(before).check_movable()
     if draft.dependencies:
-        await asyncio.to_thread(follow_user_branch, context, before.project)
-    missing = await asyncio.to_thread(find_missing, context, replace(before, draft=draft))
+        await asyncio.to_thread(dependencies.follow_user_branch, context, before.project)
+    missing = await asyncio.to_thread(dependencies.find_missing, context, replace(before, draft=draft))
     stopped = await stop(context, id)
     if stopped is None:
         ended = context.get(id)
@@ -135,7 +128,7 @@ async def _restart(context: CommissionContext, before: Commission, draft: Draft,
         _record_edit(connection, id, draft, note, now)
         records.apply(connection, id, "reopen", "edited while active", now, data=data)
         if missing:
-            records.apply(connection, id, "block", blocked_reason(missing), now, data={"missing": missing})
+            records.apply(connection, id, "block", dependencies.blocked_reason(missing), now, data={"missing": missing})
         else:
             open_attempt(connection, id, now)
 

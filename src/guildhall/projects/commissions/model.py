@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = ".lore/commissions"
 TOOLS = ("report_progress", "log_question", "submit_result")
+LISTS = ("dependencies", "artifacts", "linked", "checks")  # fields of a draft
 MAX_TITLE = 200  # characters
 MAX_PROMPT = 50_000  # bytes
 MAX_DRAFT = 80_000  # bytes of the whole draft as JSON: it is in the front matter of the artifact
@@ -31,6 +32,7 @@ MAX_COMMAND = 4_096  # characters of a check
 MAX_PATHS = 100
 MAX_CHECKS = 20
 MAX_REASON = 2_000  # characters
+_WIRE_FIELDS = ("by", "made_by", "attempt", "run", "branch", "summary", "result", "created_at", "changed_at")
 _EMPTY = "Give a value, or leave it out."
 By = Literal["person", "manager", "artifact"]  # artifact: rebuilt from its file, the author is unknown
 
@@ -127,17 +129,9 @@ class Draft:
         return {name: value for name, value in given.items() if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "worker": self.worker,
-            "prompt": self.prompt,
-            "dependencies": list(self.dependencies),
-            "artifacts": list(self.artifacts),
-            "linked": list(self.linked),
-            **self.limits,
-            "checks": list(self.checks),
-            "reviewer": self.reviewer,
-        }
+        """Return the fields. A limit or model that is not set is left out."""
+        values = {name: value for name, value in vars(self).items() if value is not None or name == "reviewer"}
+        return {**values, **{name: list(getattr(self, name)) for name in LISTS}}
 
 
 def _items(field: str, value: object, maximum: int) -> Sequence[object]:
@@ -229,15 +223,7 @@ class Commission:
             "hold": self.hold.kind if self.hold is not None else None,
             "conflict": list(self.conflict),
             **self.draft.as_dict(),
-            "by": self.by,
-            "made_by": self.made_by,
-            "attempt": self.attempt,
-            "run": self.run,
-            "branch": self.branch,
-            "summary": self.summary,
-            "result": self.result,
-            "created_at": self.created_at,
-            "changed_at": self.changed_at,
+            **{name: getattr(self, name) for name in _WIRE_FIELDS},
         }
 
 

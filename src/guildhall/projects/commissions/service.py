@@ -13,42 +13,20 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.questions import QuestionChannel, ResumeTimers, call_with_answers
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
-from guildhall.projects.commissions import attempts, completion, drafts, records
-from guildhall.projects.commissions.artifact import (
-    artifact_warnings,
-    current_artifact,
-    decisions,
-    questions,
-    rebuild_rows,
-    refresh_artifact,
-)
-from guildhall.projects.commissions.attempts import Queue, cost
-from guildhall.projects.commissions.completion import Answers
-from guildhall.projects.commissions.contract import (
-    REVIEW_SERVER,
-    REVIEW_TOOLS,
-    WITHHELD,
-    record_lost_checkout,
-    review_profile,
-)
-from guildhall.projects.commissions.dependencies import (
-    BranchWatcher,
-    dependency_graph,
-    find_missing,
-    missing_links,
-    neighbours,
-    update_blocked,
-)
+from guildhall.projects.commissions import artifact, attempts, completion, contract, dependencies, drafts, records
+from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS, WITHHELD, review_profile
+from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
-from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
+from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
 from guildhall.projects.commissions.worker_tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.timeline_records import list_known_ids
+from guildhall.projects.shared_records import list_known_ids
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Ask, Run, SegmentEnd
+from guildhall.runs.model import Answer, Ask, Run, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
+from guildhall.runs.record.records import change_ask, list_asks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -71,9 +49,8 @@ class Commissions:
 
     def __init__(self, context: CommissionContext) -> None:
         self.context = context
-        self._queue = Queue(context, partial(attempts.start, context, hooks=self._hooks))
-        self._watcher = BranchWatcher(context)
-        self._answers = Answers(context=context, redispatch=self.redispatch, abandon=self.abandon)
+        self._queue = attempts.Queue(context, partial(attempts.start, context, hooks=self._hooks))
+        self._watcher = dependencies.BranchWatcher(context)
         self._timers: ResumeTimers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -113,11 +90,11 @@ class Commissions:
         return CommissionDetails(
             commission=commission,
             timeline=timeline,
-            asked=questions(context, timeline),
-            decisions=decisions(context, timeline),
+            asked=artifact.questions(context, timeline),
+            decisions=artifact.decisions(context, timeline),
             waiting=[ask.id for ask in asks if ask.status == "open"],
-            neighbours=neighbours(commission, context.all(commission.project), missing),
-            cost_usd=cost(context, timeline),
+            neighbours=dependencies.neighbours(commission, context.all(commission.project), missing),
+            cost_usd=attempts.cost(context, timeline),
             worktree=worktree,
             warnings=warnings,
         )
@@ -129,7 +106,7 @@ class Commissions:
         if commission.status == "in_progress":
             return []
         links = missing_links(self.context, commission) if commission.status in ("pending", "blocked") else []
-        return artifact_warnings(self.context, commission) + links
+        return artifact.artifact_warnings(self.context, commission) + links
 
     def needs_user(self, id: str) -> bool:
         """Return True if the commission has ended or cannot make progress without user action."""
@@ -140,7 +117,7 @@ class Commissions:
             return found.run is not None and (found.hold is not None or self._run_needs_user(found.run))
         if found.status != "blocked":
             return True
-        graph = dependency_graph(self.context.all(found.project))
+        graph = dependencies.dependency_graph(self.context.all(found.project))
         makers = [self.get(maker).status for _, maker in graph.get(id, ())]
         return not any(status in (*ACTIVE, "blocked") for status in makers)
 
@@ -256,7 +233,7 @@ class Commissions:
 
     async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Continue after the end of a run segment was recorded."""
-        await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
+        await asyncio.to_thread(artifact.current_artifact, self.context, self.get(id))  # remembers the redacted texts
         if ending.status == "waiting" and self._timers is not None:
             self._timers.start(run)
         if ending.status not in RUN_ENDED:
@@ -292,7 +269,7 @@ class Commissions:
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
-        record_lost_checkout(self.context, checkout)
+        contract.record_lost_checkout(self.context, checkout)
 
     async def stop(self, run: str) -> list[str]:
         """Cancel the commission of a run, and return the runs that were ended."""
@@ -319,7 +296,46 @@ class Commissions:
             await self._after_change()
 
     async def apply_answer(self, ask: Ask) -> None:
-        await self._answers.receive(ask)
+        """Carry out the answer to a conflict, or write a late answer to a question into the artifact.
+
+        An answer that cannot be carried out is reopened.
+        """
+        context = self.context
+        purpose = context.history.get(ask.run).purpose_as(CommissionPurpose)
+        if purpose is None or ask.answer is None:
+            return
+        if ask.kind == "question":
+            context.redact(answer_text(ask))
+            found = context.store.read(lambda connection: records.find(connection, purpose.id))
+            if found is not None and found.status in ENDED:
+                await artifact.write_artifact(context, found.id)
+        elif ask.kind == completion.KIND:
+            try:
+                await self._resolve_conflict(ask, ask.answer)
+            except GuildError:
+                fields: dict[str, Any] = {"status": "open", "answer": None, "closed_at": None}
+                await context.store.write(lambda connection: change_ask(connection, ask.id, "answered", **fields))
+                raise
+            await context.store.write(lambda connection: change_ask(connection, ask.id, "answered", status="applied"))
+
+    async def _resolve_conflict(self, ask: Ask, answer: Answer) -> None:
+        commission = self.context.commission_of(ask.run)
+        if commission.run != ask.run or commission.status != "failed":
+            return
+        if answer.choice == "redispatch":
+            folder = self.context.project(commission).path
+            await self.redispatch(commission.id, self.context.frame_at(folder))
+        elif answer.choice == "abandon":
+            await self.abandon(commission.id, answer.note or "merge conflict")
+
+    async def _apply_conflict_answers(self) -> None:
+        """Carry out the answers that a killed hall had recorded and not acted on."""
+        for ask in self.context.store.read(lambda connection: list_asks(connection, status="answered")):
+            if ask.kind == completion.KIND:
+                try:
+                    await self.apply_answer(ask)
+                except GuildError as error:
+                    _log.warning("%s is open again: %s", ask.id, error)
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
@@ -332,7 +348,7 @@ class Commissions:
 
         async def start_up() -> None:
             await recover(context)
-            await self._answers.catch_up()
+            await self._apply_conflict_answers()
             await self._queue.run()
 
         self._start(start_up)
@@ -368,10 +384,9 @@ def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a commission's run or review for a replay, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
-    contract = purpose.contract
-    if contract is None:
+    if purpose.contract is None:
         return replay_hooks(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld_capabilities=WITHHELD)
-    return replay_hooks(commission_tools(contract.schema), commission_profile, server=SERVER)
+    return replay_hooks(commission_tools(purpose.contract.schema), commission_profile, server=SERVER)
 
 
 # recovery
@@ -379,14 +394,9 @@ def recorded_hooks(run: Run) -> RunHooks | None:
 
 async def recover(context: CommissionContext) -> None:
     """Do the next step of every commission. Errors are logged and do not stop the rest."""
-    try:
-        projects = context.projects().list_valid()
-    except GuildError as error:  # config.yaml is unreadable: recover what is on record
-        _log.warning("%s", error)
-        projects = []
-    for project in projects:
+    for project in context.list_projects():
         try:
-            await asyncio.to_thread(rebuild_rows, context, project)
+            await asyncio.to_thread(artifact.rebuild_rows, context, project)
             await asyncio.to_thread(_remove_stale_checkouts, context, project)
         except GuildError as error:
             _log.warning("%s: %s", project.name, error)
@@ -421,7 +431,7 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
         case _:
             pass
     if commission.status not in ACTIVE:
-        await refresh_artifact(context, id)
+        await artifact.refresh_artifact(context, id)
 
 
 async def _end(context: CommissionContext, id: str, event: Event, reason: str) -> None:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.core.text import did_you_mean
+from guildhall.projects.model import Transition
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run
 
@@ -54,16 +55,7 @@ Note = Literal["edit", "hold", "submit", "check", "review", "restore_checkout", 
 Creation = Literal["create", "rebuild"]  # by a user or the manager, or from the artifact when the row was lost
 
 
-@dataclass(frozen=True)
-class Transition:
-    """The states in which an event is allowed, and the state it leads to."""
-
-    sources: tuple[Status, ...]
-    target: Status
-    participle: str  # for error messages: "it cannot be cancelled"
-
-
-TRANSITIONS: Mapping[Event, Transition] = {
+TRANSITIONS: Mapping[Event, Transition[Status]] = {
     "block": Transition(("pending",), "blocked", "blocked"),
     "unblock": Transition(("blocked",), "pending", "unblocked"),
     "dispatch": Transition(("pending",), "dispatched", "dispatched"),

@@ -152,10 +152,6 @@ class Branches:
 
     # writing
 
-    def check_movable(self) -> None:
-        """Raise Conflict if the integration branch is checked out and so cannot be moved."""
-        self._check_not_checked_out(_REF)
-
     def check_updatable(self) -> None:
         """Raise if the user's branch cannot be merged into the integration branch."""
         user, tip = self._user_tip(), self.git.resolve(_REF)
@@ -235,7 +231,7 @@ class Branches:
             if self.git.resolve(archived) is None:
                 raise NotFound(f"project {self.project.name} has no branch {branch!r}")
             return archived
-        self._check_not_checked_out(ref)
+        self.check_movable(ref)
         before = self.git.resolve(archived)
         if before is not None and not self._contains(tip, before):  # an earlier branch of the same name
             archived = f"{archived}-{tip[:12]}"
@@ -306,7 +302,7 @@ class Branches:
             new = commit(tip)
             if new == tip:
                 return new
-            self._check_not_checked_out(_REF)
+            self.check_movable()
             try:
                 self.git.update_refs(reason, f"update {_REF} {new} {tip or '0' * len(new)}")
             except GitFailed:
@@ -316,7 +312,7 @@ class Branches:
                 return new
         raise Conflict(f"cannot update {INTEGRATION}: another process keeps moving it", where=str(self.project.path))
 
-    def _check_not_checked_out(self, ref: str) -> None:
+    def check_movable(self, ref: str = _REF) -> None:
         """Raise Conflict if a branch is checked out: if it moved, every file there would look changed."""
         for head, where in repository.list_checkouts(self.git.common):
             if head == ref:

@@ -24,14 +24,7 @@ from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, Usa
 from guildhall.core.ids import is_name
 from guildhall.projects.git import repository
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.git.snapshot import (
-    Snapshot,
-    UncommittedFiles,
-    archive_ignored,
-    list_ignored,
-    move_files,
-    take_snapshot,
-)
+from guildhall.projects.git.snapshot import UncommittedFiles, archive_ignored, list_ignored, move_files, take_snapshot
 from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Project, Scope
 
 if TYPE_CHECKING:
@@ -130,8 +123,7 @@ class Worktrees:
             if record is None or not path.is_dir():
                 raise NotFound("missing worktree", where=str(path))
             self._check_out(project, path, record)
-            commit, snapshot = self._commit(project, path, record, message, author, wanted)
-            return CommitResult(commit=commit, rejected=tuple(snapshot.rejected))
+            return self._commit(project, path, record, message, author, wanted)
 
     def list_ignored(self, project: Project, activity: str) -> list[str]:
         """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
@@ -152,7 +144,7 @@ class Worktrees:
             return uncommitted
 
     def export_commit(self, project: Project, activity: str, commit: str) -> Path:
-        """Return a temporary folder with all files of a commit. The caller removes it with `delete_export`."""
+        """Return a temporary folder with all files of a commit. The caller removes it with `delete_folder`."""
         folder = _sibling(self.path(project, activity), f"{_EXPORT}{secrets.token_hex(6)}")
         git = self._git(project)
         folder.mkdir(parents=True)
@@ -160,24 +152,21 @@ class Worktrees:
             git.run("read-tree", "-m", "-u", commit, tree=folder, index=scratch / "index")
         return folder
 
-    def delete_export(self, folder: Path) -> None:
-        _delete(folder)
-
     def _remove(self, project: Project, path: Path, record: Worktree) -> UncommittedFiles | None:
         uncommitted = None
         if path.is_dir():
             git = self._git(project)
             self._check_out(project, path, record)
-            _, snapshot = self._commit(project, path, record, "Uncommitted files of the checkout", "Guildhall")
+            commit = self._commit(project, path, record, "Uncommitted files of the checkout", "Guildhall")
             tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
             uncommitted = archive_ignored(git, path, self._index_path(project, path), record.branch, tip)
-            if names := tuple(dict.fromkeys(name for name, _ in snapshot.rejected)):
+            if names := tuple(dict.fromkeys(name for name, _ in commit.rejected)):
                 folder = move_files(path, names, self._home.aside / project.name / path.name)
                 uncommitted = replace(uncommitted or UncommittedFiles(), folder=str(folder), moved=names)
             if uncommitted is not None:
                 _log.info("worktree of %s in %s: %s", path.name, project.name, uncommitted.text())
             path.rename(_sibling(path, _REMOVING))
-        _delete(self._index_path(project, path).parent)
+        delete_folder(self._index_path(project, path).parent)
         self._remove_temporary(path)
         self._record_path(path).unlink(missing_ok=True)
         return uncommitted
@@ -202,7 +191,7 @@ class Worktrees:
         self._write_metadata(path, index.parent, wanted)
         if not path.is_dir():
             making = _sibling(path, _MAKING)
-            _delete(making)
+            delete_folder(making)
             making.mkdir(parents=True)
             new_index = _new_index_path(index)
             sparse = ("-c", f"core.sparseCheckout={str(wanted.scope == 'sparse').lower()}")
@@ -252,7 +241,7 @@ class Worktrees:
 
     def _commit(
         self, project: Project, path: Path, record: Worktree, message: str, author: str, wanted: Sequence[str] = ()
-    ) -> tuple[str | None, Snapshot]:
+    ) -> CommitResult:
         git = self._git(project)
         index = self._index_path(project, path)
         new_index = _new_index_path(index)
@@ -270,7 +259,7 @@ class Worktrees:
             git.update_refs("commit", f"update refs/heads/{record.branch} {commit} {tip}")
             self._write_record(path, replace(record, tip=commit))
         new_index.replace(index)
-        return commit, snapshot
+        return CommitResult(commit=commit, rejected=tuple(snapshot.rejected))
 
     def _index_path(self, project: Project, path: Path) -> Path:
         return self._git(project).common / "worktrees" / f"guildhall-{path.name}" / "index"
@@ -292,9 +281,9 @@ class Worktrees:
 
     def _remove_temporary(self, path: Path) -> None:
         for ending in (_MAKING, _REMOVING):
-            _delete(_sibling(path, ending))
+            delete_folder(_sibling(path, ending))
         for folder in path.parent.glob(f".{path.name}{_EXPORT}*"):
-            _delete(folder)
+            delete_folder(folder)
 
     @contextmanager
     def _lock(self, path: Path) -> Generator[None]:
@@ -330,7 +319,7 @@ def _write(path: Path, text: str) -> None:
     replace_file(path, text.encode(), mode=0o644, exact_mode=True)
 
 
-def _delete(folder: Path) -> None:
+def delete_folder(folder: Path) -> None:
     """Delete a folder of the hall, also if parts of it are read-only."""
     if folder.is_symlink():
         folder.unlink()

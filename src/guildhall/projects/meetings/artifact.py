@@ -10,12 +10,13 @@ Invariant: the row is the truth. The artifact is a copy for readers.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.collaborators import MeetingContext, Summary, details
+from guildhall.projects.meetings.collaborators import MeetingContext, Summary
 from guildhall.projects.meetings.model import (
     FOLDER,
     FollowUp,
@@ -27,12 +28,9 @@ from guildhall.projects.meetings.model import (
 )
 from guildhall.projects.meetings.states import STATUSES
 from guildhall.projects.model import INTEGRATION, Artifact, Project
-from guildhall.projects.timeline_records import list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from sqlalchemy import Connection
 
     from guildhall.activities.contract import Decision
 
@@ -101,16 +99,16 @@ def write_artifact(context: MeetingContext, meeting: Meeting) -> None:
         title = f"Meeting with {meeting.worker}, {meeting.status}: {redact(meeting.topic)}"
         body = ""
         if meeting.status == "closed":
-            body = render_notes(details(context, meeting.id), Summary(text=meeting.summary), redact)
+            body = render_notes(context.details(meeting.id), Summary(text=meeting.summary), redact)
         text = render_artifact(meeting, body, redact=redact, revision=context.revision(meeting.id))
-        context.branches_of(meeting).write({artifact_path(meeting.id): text}, title, meeting.worker)
+        context.branches_of(meeting).write({meeting.path: text}, title, meeting.worker)
     except GuildError as error:
         _log.warning("%s: the artifact could not be written: %s", meeting.id, error)
 
 
 def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
     """Return a warning if the artifact cannot be read, or if its status was edited."""
-    path = artifact_path(meeting.id)
+    path = meeting.path
     try:
         artifact = _read(context, meeting)
     except GuildError as error:
@@ -122,12 +120,7 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
 
 def synchronise(context: MeetingContext) -> None:
     """Rebuild lost rows from artifacts, and write missing or outdated artifacts. Errors are logged."""
-    try:
-        projects = context.projects().list_valid()
-    except GuildError as error:  # config.yaml is unreadable
-        _log.warning("%s", error)
-        projects = []
-    for project in projects:
+    for project in context.list_projects():
         try:
             _rebuild_rows(context, project)
         except GuildError as error:
@@ -144,34 +137,30 @@ def synchronise(context: MeetingContext) -> None:
 
 def _read(context: MeetingContext, meeting: Meeting) -> Artifact | None:
     """Return the artifact of a meeting, or None if it does not exist."""
-    branches, path = context.branches_of(meeting), artifact_path(meeting.id)
+    branches, path = context.branches_of(meeting), meeting.path
     data = branches.read(path) if branches.exists(INTEGRATION) else None
     return None if data is None else Artifact.decode(data, path)
 
 
 def _rebuild_rows(context: MeetingContext, project: Project) -> None:
-    branches = context.branches(project)
-    if not branches.exists(INTEGRATION):
-        return
-    on_record = context.store.read(list_known_ids)
-    for path in branches.list_files(FOLDER):
-        id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
-        if id in on_record or not is_id(id, MEETING) or path != artifact_path(id):
+    for id, data in context.unrecorded_artifacts(project, FOLDER):
+        if not is_id(id, MEETING):
             continue
         try:
-            has_branch = branches.exists(branch_name(id))
-            meeting = _parse(context, project, id, branches.read(path) or b"", has_branch=has_branch)
+            meeting = _parse(context, project, id, data)
         except GuildError as error:
-            _log.warning("%s of %s is not the artifact of a meeting: %s", path, project.name, error)
+            _log.warning("%s of %s is not the artifact of a meeting: %s", artifact_path(id), project.name, error)
             continue
-        context.store.submit(lambda c, meeting=meeting: _add(c, meeting)).result()
+        add = partial(records.add, activity=meeting, kind="rebuild", reason=meeting.reason or "")
+        context.store.submit(add).result()
 
 
-def _parse(context: MeetingContext, project: Project, id: str, data: bytes, *, has_branch: bool) -> Meeting:
+def _parse(context: MeetingContext, project: Project, id: str, data: bytes) -> Meeting:
     artifact = Artifact.decode(data, artifact_path(id))
     worker: object = artifact.extra.get("worker")
     if artifact.status not in STATUSES or not isinstance(worker, str) or not worker.strip():
         raise InvalidFile("status or worker is missing or invalid")
+    has_branch = context.branches(project).exists(branch_name(id))
     if artifact.status == "open" and not has_branch:  # a worker can write files, but not create refs
         raise InvalidFile("the status is open, but the meeting has no branch")
     now = context.now()
@@ -190,8 +179,3 @@ def _parse(context: MeetingContext, project: Project, id: str, data: bytes, *, h
         created_at=now,
         changed_at=now,
     )
-
-
-def _add(connection: Connection, meeting: Meeting) -> None:
-    if records.find(connection, meeting.id) is None:
-        records.add(connection, meeting, "rebuild", meeting.reason or "")

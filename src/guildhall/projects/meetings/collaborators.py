@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
-from guildhall.projects.timeline_records import list_decisions
+from guildhall.projects.shared_records import list_decisions
 from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
@@ -83,80 +83,92 @@ class MeetingContext(ProjectContext):
         """Return the path of the transcript, which exists while the meeting is open."""
         return self.home.path / "projects" / meeting.project / "meetings" / f"{meeting.id}.md"
 
+    # queries
 
-def details(context: MeetingContext, id: str) -> MeetingDetails:
-    """Return everything about a meeting, except warnings about its artifact."""
-    meeting, timeline, sessions = context.get(id), context.timeline(id), context.sessions(id)
-    costs = [context.history.get(session.run).cost_usd for session in sessions]
-    known = [cost for cost in costs if cost is not None]
-    decisions = [found for session in sessions for found in list_decisions(context.history.entries(session.run))]
-    proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
-    return MeetingDetails(
-        meeting=meeting,
-        exchanges=exchanges(context, id),
-        followups=[FollowUp(**proposal) for proposal in proposals],
-        decisions=decisions,
-        timeline=timeline,
-        answering=meeting.status == "open" and unanswered_messages(context, id) is not None,
-        cost_usd=sum(known) if known else None,
-        worktree=checkout_path(context, meeting),
-    )
+    def details(self, id: str) -> MeetingDetails:
+        """Return everything about a meeting, except warnings about its artifact."""
+        meeting, timeline, sessions = self.get(id), self.timeline(id), self.sessions(id)
+        costs = [self.history.get(session.run).cost_usd for session in sessions]
+        known = [cost for cost in costs if cost is not None]
+        decisions = [found for session in sessions for found in list_decisions(self.history.entries(session.run))]
+        proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
+        return MeetingDetails(
+            meeting=meeting,
+            exchanges=self.exchanges(id),
+            followups=[FollowUp(**proposal) for proposal in proposals],
+            decisions=decisions,
+            timeline=timeline,
+            answering=meeting.status == "open" and self.unanswered_messages(id) is not None,
+            cost_usd=sum(known) if known else None,
+            worktree=self.checkout_path(meeting),
+        )
 
+    def exchanges(self, id: str) -> list[Exchange]:
+        journals = [(session.after, self.history.entries(session.run)) for session in self.sessions(id)]
+        return merge_exchanges(self.messages(id), journals)
 
-def exchanges(context: MeetingContext, id: str) -> list[Exchange]:
-    journals = [(session.after, context.history.entries(session.run)) for session in context.sessions(id)]
-    return merge_exchanges(context.messages(id), journals)
+    def unanswered_messages(self, id: str) -> list[UserMessage] | None:
+        """Return the messages that the worker has not answered, or None if no answer is due.
 
+        The list is empty if the worker has to speak first.
+        """
+        answered, messages = self._last_answered(id), self.messages(id)
+        if answered >= (messages[-1].number if messages else 0):
+            return None
+        return [message for message in messages if message.number > answered]
 
-def unanswered_messages(context: MeetingContext, id: str) -> list[UserMessage] | None:
-    """Return the messages that the worker has not answered, or None if no answer is due.
+    def _last_answered(self, id: str) -> int:
+        """Return the number of the last answered message: 0 if only the worker has spoken, -1 without any message."""
+        for session in reversed(self.sessions(id)):
+            position = self.run_position(session.run)
+            if self._is_cut_off(session):
+                return session.after + position
+            if position:
+                return session.after + position - 1
+        return -1
 
-    The list is empty if the worker has to speak first.
-    """
-    answered, messages = _last_answered(context, id), context.messages(id)
-    if answered >= (messages[-1].number if messages else 0):
-        return None
-    return [message for message in messages if message.number > answered]
+    def _is_cut_off(self, session: Session) -> bool:
+        """Return True if the user interrupted the last answer of a session and has said nothing since."""
+        entries = self.history.entries(session.run)
+        spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
+        return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
 
+    def run_position(self, run: str) -> int:
+        """Return the number, within its run, of the message that it waits for or answers; 0 at its first message."""
+        heard = [entry for entry in self.history.entries(run) if isinstance(entry.data, Listening | Said)]
+        return int((heard[-1].key or "u0")[1:]) if heard else 0
 
-def _last_answered(context: MeetingContext, id: str) -> int:
-    """Return the number of the last answered message: 0 if only the worker has spoken, -1 without any message."""
-    for session in reversed(context.sessions(id)):
-        position = run_position(context, session.run)
-        if _is_cut_off(context, session):
-            return session.after + position
-        if position:
-            return session.after + position - 1
-    return -1
+    def checkout_path(self, meeting: Meeting) -> str | None:
+        """Return the path of the checkout of an open meeting, or None if it has none."""
+        if meeting.run is None or meeting.status != "open":
+            return None
+        path = self.history.get(meeting.run).frame.worktree
+        return str(path) if path is not None else None
 
+    def checkout_scope(self, meeting: Meeting) -> Scope:
+        """Return how much of the project the checkout contains, by the worker file of the last session."""
+        if meeting.run is None:
+            return "sparse"
+        definition = self.history.journal(meeting.run).assembly.worker["definition"]
+        return "full" if definition.get("checkout") == "full" else "sparse"
 
-def _is_cut_off(context: MeetingContext, session: Session) -> bool:
-    """Return True if the user interrupted the last answer of a session and has said nothing since."""
-    entries = context.history.entries(session.run)
-    spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
-    return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
-
-
-def run_position(context: MeetingContext, run: str) -> int:
-    """Return the number, within its run, of the message that the run waits for or answers; 0 at its first message."""
-    heard = [entry for entry in context.history.entries(run) if isinstance(entry.data, Listening | Said)]
-    return int((heard[-1].key or "u0")[1:]) if heard else 0
-
-
-def checkout_path(context: MeetingContext, meeting: Meeting) -> str | None:
-    """Return the path of the checkout of an open meeting, or None if it has none."""
-    if meeting.run is None or meeting.status != "open":
-        return None
-    path = context.history.get(meeting.run).frame.worktree
-    return str(path) if path is not None else None
-
-
-def checkout_scope(context: MeetingContext, meeting: Meeting) -> Scope:
-    """Return how much of the project the checkout contains, by the worker file of the last session."""
-    if meeting.run is None:
-        return "sparse"
-    definition = context.history.journal(meeting.run).assembly.worker["definition"]
-    return "full" if definition.get("checkout") == "full" else "sparse"
+    async def summarise(self, transcript: str, frame: Frame, model: str | None) -> Summary:
+        """Return the summary of a transcript, by the model of the meeting."""
+        if not transcript.strip():
+            return Summary(problem="the conversation is empty")
+        given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
+        request = RunRequest(
+            worker=f"shipped/{SUMMARISER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
+        )
+        try:
+            hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
+            run = await self.runs().run_to_end(request, hall_frame, lambda run: None)
+        except GuildError as error:
+            return Summary(problem=error.message)
+        if run.status != "completed" or not str(run.output or "").strip():
+            reason = (run.error["message"] if run.error else run.reason) or "the answer is empty"
+            return Summary(problem=f"{run.id} {run.status}: {reason}")
+        return Summary(text=str(run.output).strip())
 
 
 # exchanges and transcript
@@ -228,22 +240,3 @@ class Summary:
 
     text: str | None = None
     problem: str | None = None
-
-
-async def summarise(context: MeetingContext, transcript: str, frame: Frame, model: str | None) -> Summary:
-    """Return the summary of a transcript, by the model of the meeting."""
-    if not transcript.strip():
-        return Summary(problem="the conversation is empty")
-    given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
-    request = RunRequest(
-        worker=f"shipped/{SUMMARISER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
-    )
-    try:
-        hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
-        run = await context.runs().run_to_end(request, hall_frame, lambda run: None)
-    except GuildError as error:
-        return Summary(problem=error.message)
-    if run.status != "completed" or not str(run.output or "").strip():
-        reason = (run.error["message"] if run.error else run.reason) or "the answer is empty"
-        return Summary(problem=f"{run.id} {run.status}: {reason}")
-    return Summary(text=str(run.output).strip())

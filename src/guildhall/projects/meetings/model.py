@@ -64,6 +64,10 @@ class Meeting:
         return self.id
 
     @property
+    def path(self) -> str:
+        return artifact_path(self.id)
+
+    @property
     def is_work_left(self) -> bool:
         """Return True if the meeting is closed, or being closed, without merging its work."""
         return self.closing is not None and self.closing.leave_work
@@ -112,9 +116,6 @@ class FollowUp:
     prompt: str
     worker: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeetingDetails:
@@ -131,17 +132,7 @@ class MeetingDetails:
     warnings: Sequence[str] = ()  # such as a status that was edited in the artifact
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            **self.meeting.as_dict(),
-            "exchanges": [exchange.as_dict() for exchange in self.exchanges],
-            "followups": [followup.as_dict() for followup in self.followups],
-            "decisions": [decision.as_wire() for decision in self.decisions],
-            "timeline": [entry.as_dict() for entry in self.timeline],
-            "answering": self.answering,
-            "cost_usd": self.cost_usd,
-            "worktree": self.worktree,
-            "warnings": list(self.warnings),
-        }
+        return {**self.meeting.as_dict(), **{name: value for name, value in asdict(self).items() if name != "meeting"}}
 
 
 def check_message(text: str) -> str:

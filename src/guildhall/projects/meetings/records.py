@@ -1,76 +1,54 @@
-"""The SQL of meetings, sessions and messages: stores rows and applies the events of the state machine.
+"""The SQL of meetings, sessions and messages: their columns and listings.
 
-Does not decide which events are allowed (`states.py`). The SQL of timelines is in `projects/timeline_records.py`.
-
-Invariant: an event is one transaction, which changes both the row and the timeline, or neither.
+Does not decide which events are allowed (`states.py`). The SQL of events is in `projects/shared_records.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
 
-from guildhall.core.errors import NotFound
 from guildhall.core.text import suggest_or
 from guildhall.projects.meetings.model import Meeting, Session, UserMessage
 from guildhall.projects.meetings.states import SESSION_NOTES, Closing, Creation, Event, MeetingStatus, Note, transit
-from guildhall.projects.model import TimelineEntry
-from guildhall.projects.timeline_records import add_entry, delete_timeline, list_timeline
+from guildhall.projects.shared_records import ActivityRecords, list_timeline
 from guildhall.store.tables import meeting_words, meetings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _INSERTION_ORDER = literal_column("meetings.rowid", Integer)  # of meetings that were created at the same time
 
 
-def add(connection: Connection, meeting: Meeting, kind: Creation, reason: str) -> None:
-    """Insert a new meeting and the first entry of its timeline."""
-    connection.execute(insert(meetings).values(**_to_row(meeting)))
-    entry = TimelineEntry(kind=kind, at=meeting.created_at, reason=reason, after=meeting.status)
-    add_entry(connection, meeting.id, entry)
+def _to_row(meeting: Meeting) -> dict[str, Any]:
+    closing = asdict(meeting.closing) if meeting.closing is not None else None
+    return {**vars(meeting), "linked": list(meeting.linked), "closing": closing}
 
 
-def apply(connection: Connection, id: str, event: Event, reason: str, now: str, **changes: Any) -> Meeting:
-    """Apply an event: update the row and append to the timeline. Raise Conflict if the event is not allowed."""
-    before = get(connection, id)
-    after = transit(before, event, reason=reason, now=now, **changes)
-    _save(connection, after)
-    entry = TimelineEntry(kind=event, at=now, reason=reason, before=before.status, after=after.status)
-    add_entry(connection, id, entry)
-    return after
+def _from_row(row: RowMapping) -> Meeting:
+    columns: dict[str, Any] = dict(row)
+    columns["linked"] = tuple(row["linked"])
+    columns["closing"] = Closing(**row["closing"]) if row["closing"] is not None else None
+    return Meeting(**columns)
 
 
-def change(connection: Connection, id: str, now: str, **changes: Any) -> Meeting:
-    """Change fields of a meeting without changing its status."""
-    after = replace(get(connection, id), changed_at=now, **changes)
-    _save(connection, after)
-    return after
+def _suggest(id: str, known: Sequence[str]) -> str:
+    return suggest_or(id, known, "`guild ls meetings` lists them.")
 
 
-def add_note(connection: Connection, id: str, kind: Note, text: str, now: str, **data: Any) -> None:
-    """Append a timeline entry that is not a transition."""
-    add_entry(connection, id, TimelineEntry(kind=kind, at=now, reason=text, data=data))
+_records = ActivityRecords[Meeting, Event, Creation | Note](
+    noun="meeting", table=meetings, to_row=_to_row, from_row=_from_row, transit=transit, suggest=_suggest
+)
+add, find, get, change = _records.add, _records.find, _records.get, _records.change
+apply, add_note = _records.apply, _records.add_note
 
 
 def remove(connection: Connection, id: str, now: str) -> None:
-    """Delete a meeting. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
+    """Delete a meeting and its messages."""
     connection.execute(delete(meeting_words).where(meeting_words.c.meeting == id))
-    connection.execute(delete(meetings).where(meetings.c.id == id))
-    delete_timeline(connection, id, now)
-
-
-def find(connection: Connection, id: str) -> Meeting | None:
-    row = connection.execute(select(meetings).where(meetings.c.id == id)).mappings().first()
-    return _from_row(row) if row else None
-
-
-def get(connection: Connection, id: str) -> Meeting:
-    """Return a meeting. Raise NotFound for an unknown id."""
-    if (found := find(connection, id)) is not None:
-        return found
-    known = connection.execute(select(meetings.c.id)).scalars().all()
-    hint = suggest_or(id[:60], known, "`guild ls meetings` lists them.")
-    raise NotFound(f"unknown meeting {id[:60]!r}", hint=hint)
+    _records.remove(connection, id, now)
 
 
 def list_all(connection: Connection, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
@@ -127,22 +105,6 @@ def add_session(connection: Connection, id: str, session: Session, reason: str, 
     later = (meeting_words.c.meeting == id) & (meeting_words.c.number > session.after)
     connection.execute(update(meeting_words).where(later).values(run=session.run))
     add_note(connection, id, "renew_session" if count else "start_session", reason, now, **vars(session))
-
-
-def _save(connection: Connection, meeting: Meeting) -> None:
-    connection.execute(update(meetings).where(meetings.c.id == meeting.id).values(**_to_row(meeting)))
-
-
-def _to_row(meeting: Meeting) -> dict[str, Any]:
-    closing = asdict(meeting.closing) if meeting.closing is not None else None
-    return {**vars(meeting), "linked": list(meeting.linked), "closing": closing}
-
-
-def _from_row(row: RowMapping) -> Meeting:
-    columns: dict[str, Any] = dict(row)
-    columns["linked"] = tuple(row["linked"])
-    columns["closing"] = Closing(**row["closing"]) if row["closing"] is not None else None
-    return Meeting(**columns)
 
 
 def _to_message(row: RowMapping) -> UserMessage:

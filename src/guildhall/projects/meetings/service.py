@@ -15,36 +15,13 @@ import logging
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
-from guildhall.projects.meetings import meeting_requests, records
-from guildhall.projects.meetings.artifact import (
-    artifact_warnings,
-    render_artifact,
-    render_notes,
-    synchronise,
-    write_artifact,
-)
-from guildhall.projects.meetings.collaborators import (
-    MeetingContext,
-    Summary,
-    checkout_scope,
-    details,
-    exchanges,
-    render_transcript,
-    summarise,
-)
-from guildhall.projects.meetings.model import (
-    By,
-    Meeting,
-    MeetingDetails,
-    artifact_path,
-    branch_name,
-    check_message,
-    topic_line,
-)
+from guildhall.projects.meetings import artifact, meeting_requests, records
+from guildhall.projects.meetings.collaborators import MeetingContext, Summary, render_transcript
+from guildhall.projects.meetings.model import By, Meeting, MeetingDetails, branch_name, check_message, topic_line
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
 from guildhall.projects.meetings.worker_tools import SERVER, meeting_profile, meeting_tools
@@ -88,8 +65,8 @@ class Meetings:
         return self.context.all(project, status)
 
     async def details(self, id: str) -> MeetingDetails:
-        found = details(self.context, id)
-        return replace(found, warnings=await asyncio.to_thread(artifact_warnings, self.context, found.meeting))
+        found = self.context.details(id)
+        return replace(found, warnings=await asyncio.to_thread(artifact.artifact_warnings, self.context, found.meeting))
 
     # requests
 
@@ -111,7 +88,7 @@ class Meetings:
     async def withdraw(self, made_by: str, reason: str) -> None:
         """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
         for meeting in await meeting_requests.withdraw(self.context, made_by, reason):
-            await asyncio.to_thread(write_artifact, self.context, meeting)
+            await asyncio.to_thread(artifact.write_artifact, self.context, meeting)
 
     async def defer(self, id: str, until: str) -> Meeting:
         return await self._then_write_artifact(meeting_requests.defer(self.context, id, until))
@@ -126,7 +103,7 @@ class Meetings:
 
     async def _then_write_artifact(self, work: Awaitable[Meeting]) -> Meeting:
         meeting = await work
-        await asyncio.to_thread(write_artifact, self.context, meeting)
+        await asyncio.to_thread(artifact.write_artifact, self.context, meeting)
         return meeting
 
     # conversation
@@ -177,19 +154,15 @@ class Meetings:
             hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
-    async def join(
+    def join(
         self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
     ) -> AsyncGenerator[Event]:
-        """Yield events until every message so far is answered; none if no answer is due.
+        """Return the events until every message so far is answered; none if no answer is due.
 
         `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
         """
-        number = self.context.last_message(self.get(id).id)
-        async with aclosing(
-            self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
-        ) as events:
-            async for event in events:
-                yield event
+        number = self.context.last_message(id)
+        return self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
 
     async def say(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
         """Record a message of the user, then yield the events of the answer until the worker listens again."""
@@ -275,7 +248,7 @@ class Meetings:
 
     async def recover(self) -> None:
         """Do the next step of every meeting. Errors are logged and do not stop the rest."""
-        await asyncio.to_thread(synchronise, self.context)
+        await asyncio.to_thread(artifact.synchronise, self.context)
         for meeting in self.context.all():
             try:
                 await self._do_next_step(meeting)
@@ -308,7 +281,7 @@ class Meetings:
     def _restore_checkout(self, meeting: Meeting) -> None:
         """Create the checkout of an open meeting again if it was removed."""
         assert meeting.branch is not None
-        scope = checkout_scope(self.context, meeting)
+        scope = self.context.checkout_scope(meeting)
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
@@ -348,7 +321,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
         hint += f"Or leave the work on its branch, {meeting.branch}: guild meet {id} --close --leave-work"
         message = f"meeting {id} cannot be closed: {error.message}"
         raise MergeConflict(message, files=error.files, hint=hint) from None
-    closed = await context.store.write(lambda c: _record_close(c, id, summary, context.now()))
+    closed = await context.store.write(lambda c: _record_close(c, meeting, summary, context.now()))
     await clean_up(context, closed)
     return closed
 
@@ -361,18 +334,18 @@ def _begin(connection: Connection, id: str, closing: Closing, now: str) -> Meeti
 async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> Summary:
     if meeting.run is None:
         return Summary(problem="the user did not join")
-    transcript = render_transcript(exchanges(context, meeting.id), meeting.worker)
+    transcript = render_transcript(context.exchanges(meeting.id), meeting.worker)
     model = context.history.get(meeting.run).model
-    return await summarise(context, transcript, context.project_frame(meeting, frame), model)
+    return await context.summarise(transcript, context.project_frame(meeting, frame), model)
 
 
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     """Commit the work and the notes to the integration branch, as a single commit."""
     workplace, redact = context.workspace(meeting), context.redact
-    notes = render_notes(details(context, meeting.id), summary, redact)
+    notes = artifact.render_notes(context.details(meeting.id), summary, redact)
     revision = context.revision(meeting.id) + 1  # with the event `close`, which follows
-    artifact = render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
-    files = {artifact_path(meeting.id): artifact}
+    text = artifact.render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
+    files = {meeting.path: text}
     message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
     has_work = workplace.tip() is not None  # else there was no session
     if has_work:
@@ -388,15 +361,15 @@ def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, n
     records.add_note(connection, id, "conflict", f"not closed: {error.message}", now, files=list(error.files))
 
 
-def _record_close(connection: Connection, id: str, summary: Summary, now: str) -> Meeting:
+def _record_close(connection: Connection, meeting: Meeting, summary: Summary, now: str) -> Meeting:
     """Apply `close` to the meeting, and complete the runs of its sessions, including failed runs."""
-    changes = {"notes": artifact_path(id), **({"summary": summary.text} if summary.text else {})}
-    meeting = records.apply(connection, id, "close", "closed by the user", now, **changes)
-    for session in records.sessions(connection, id):
+    changes: dict[str, Any] = {"notes": meeting.path, **({"summary": summary.text} if summary.text else {})}
+    closed = records.apply(connection, meeting.id, "close", "closed by the user", now, **changes)
+    for session in records.sessions(connection, meeting.id):
         run = run_records.find_run(connection, session.run)
         if run is not None and run.status not in ("completed", "cancelled"):
             run_records.complete_run(connection, run.id, summary.text or "the meeting was closed", now)
-    return meeting
+    return closed
 
 
 async def clean_up(context: MeetingContext, meeting: Meeting) -> None:

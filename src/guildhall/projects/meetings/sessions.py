@@ -20,31 +20,12 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
-from guildhall.projects.meetings import records
+from guildhall.projects.meetings import records, worker_tools
 from guildhall.projects.meetings.artifact import render_notes
-from guildhall.projects.meetings.collaborators import (
-    MeetingContext,
-    Summary,
-    checkout_path,
-    checkout_scope,
-    details,
-    exchanges,
-    render_transcript,
-    run_position,
-    summarise,
-    unanswered_messages,
-)
+from guildhall.projects.meetings.collaborators import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
-from guildhall.projects.meetings.worker_tools import (
-    SERVER,
-    MeetingTools,
-    artifact_in_checkout,
-    first_message,
-    meeting_profile,
-    meeting_tools,
-    renewed_message,
-)
+from guildhall.projects.meetings.worker_tools import SERVER, MeetingTools, meeting_profile, meeting_tools
 from guildhall.runs.execution.segment import record_cut_off_answer
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.limits import Spent, current_bounds
@@ -125,7 +106,7 @@ class Sessions:
             async with self.locks[id]:
                 meeting = context.get(id)
                 check_open(meeting)
-                if not renew and unanswered_messages(context, id) is None:
+                if not renew and context.unanswered_messages(id) is None:
                     _check_no_grant(grant, f"meeting {id} owes no answer")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
@@ -133,7 +114,7 @@ class Sessions:
                 run, after = session.run, session.after
                 events = stack.enter_context(context.bus.listening(run, _MAX_EVENTS))
                 stack.callback(self._attend(run, frame, launched=prepared is not None, stays=stays))
-                is_shown = prepared is not None or run_position(context, run) == number - after
+                is_shown = prepared is not None or context.run_position(run) == number - after
                 if prepared is not None:
                     context.runs().launch(prepared)
                 self._message_added[id].set()
@@ -160,7 +141,7 @@ class Sessions:
         """Return True if a stopped run has to be resumed or renewed: a message arrived while it stopped."""
         context = self._context
         meeting = context.get(id)
-        if meeting.status != "open" or ended.run != meeting.run or unanswered_messages(context, id) is None:
+        if meeting.status != "open" or ended.run != meeting.run or context.unanswered_messages(id) is None:
             return False
         run = context.history.get(ended.run)
         if run.status == "failed":  # a session without any answer would only fail again
@@ -204,7 +185,8 @@ class Sessions:
         context = self._context
         if meeting.run is None:
             _check_no_grant(grant, f"meeting {meeting.id} has not begun")
-            return await self._start(meeting, frame), []
+            first = worker_tools.first_message(meeting, [message.text for message in context.messages(meeting.id)])
+            return await self._prepare_run(meeting, frame, first, "the first session starts"), []
         if renew:
             await context.runs().pause(meeting.run, "user")
         await context.runs().wait_stopped(meeting.run)
@@ -225,25 +207,21 @@ class Sessions:
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
-    async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
-        texts = [message.text for message in self._context.messages(meeting.id)]
-        return await self._prepare_run(meeting, frame, first_message(meeting, texts), "the first session starts")
-
     async def _renew(self, meeting: Meeting, frame: Frame, *, why: str, grant: Grant | None) -> Prepared:
         """Prepare a new session of a meeting. Its first message has a summary and the last exchanges."""
         context = self._context
         limits = remaining_limits(context.history, meeting.run, grant) if meeting.run else {}
-        all_exchanges = exchanges(context, meeting.id)
+        all_exchanges = context.exchanges(meeting.id)
         last = context.history.get(meeting.run) if meeting.run else None
         if frame.model is None and last is not None:  # the model that the user named before still applies
             frame = replace(frame, model=last.request.model)
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
-        summary = await summarise(context, transcript, context.project_frame(meeting, frame), model)
-        pending = unanswered_messages(context, meeting.id) or []
+        summary = await context.summarise(transcript, context.project_frame(meeting, frame), model)
+        pending = context.unanswered_messages(meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
-        message = renewed_message(meeting, summary.text, before, [message.text for message in pending])
+        message = worker_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
         return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
 
@@ -267,7 +245,7 @@ class Sessions:
         purpose = context.history.purpose(run, MeetingPurpose)
         meeting = context.get(purpose.id)
         check_open(meeting)
-        await context.check_out(meeting, checkout_scope(context, meeting))
+        await context.check_out(meeting, context.checkout_scope(meeting))
         hooks = self._hooks(purpose)
         return await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
 
@@ -290,15 +268,7 @@ class Sessions:
         )
 
     async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
-        context = self._context
-        tools = MeetingTools(
-            meeting=id,
-            store=context.store,
-            now=context.now,
-            artifact=lambda path: artifact_in_checkout(checkout_path(context, context.get(id)), path),
-            key=f"{run}/{call.key}",
-        )
-        return await call_method(tools, tool, call)
+        return await call_method(MeetingTools(context=self._context, meeting=id, key=f"{run}/{call.key}"), tool, call)
 
     async def interrupt(self, meeting: Meeting) -> None:
         """Stop the answer in progress. The text so far is recorded as the answer."""
@@ -334,19 +304,19 @@ class Sessions:
         meeting = context.get(id)
         if meeting.status == "open":
             title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
-            text = title + render_transcript(exchanges(context, id), meeting.worker)
+            text = title + render_transcript(context.exchanges(id), meeting.worker)
             path = context.transcript_path(meeting)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, text.encode(), mode=0o666)
             except OSError as error:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
-        render_notes(details(context, id), Summary(), context.redact)
+        render_notes(context.details(id), Summary(), context.redact)
 
     async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
-        if ending.pause == "message" and not self._followers[id] and unanswered_messages(self._context, id) is not None:
+        if ending.pause == "message" and not self._followers[id] and self._context.unanswered_messages(id) is not None:
             self.start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:

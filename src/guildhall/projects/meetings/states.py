@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from guildhall.core.errors import Conflict
+from guildhall.projects.model import Transition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,20 +47,11 @@ Note = Literal["start_session", "renew_session", "link", "propose_followup", "be
 SESSION_NOTES: tuple[Note, ...] = ("start_session", "renew_session")
 
 
-@dataclass(frozen=True)
-class Transition:
-    """The states in which an event is allowed, and the state it leads to."""
-
-    sources: frozenset[MeetingStatus]
-    target: MeetingStatus
-    participle: str  # for error messages: "it cannot be closed"
-
-
-TRANSITIONS: Mapping[Event, Transition] = {
-    "accept": Transition(frozenset({"requested"}), "open", "accepted"),
-    "decline": Transition(frozenset({"requested"}), "declined", "declined"),
-    "defer": Transition(frozenset({"requested"}), "requested", "deferred"),
-    "close": Transition(frozenset({"open"}), "closed", "closed"),
+TRANSITIONS: Mapping[Event, Transition[MeetingStatus]] = {
+    "accept": Transition(("requested",), "open", "accepted"),
+    "decline": Transition(("requested",), "declined", "declined"),
+    "defer": Transition(("requested",), "requested", "deferred"),
+    "close": Transition(("open",), "closed", "closed"),
 }
 
 _NEXT_COMMANDS: Mapping[MeetingStatus, str] = {

@@ -8,7 +8,7 @@ Invariant: a repeated call with an equal key has no second effect, which `repeat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,16 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.collaborators import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.model import LORE
-from guildhall.projects.timeline_records import list_timeline
+from guildhall.projects.shared_records import list_timeline
 from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.store.engine import Store
+    from guildhall.projects.meetings.collaborators import MeetingContext
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
@@ -132,10 +132,8 @@ def artifact_in_checkout(worktree: str | None, path: str) -> str:
 class MeetingTools:
     """The tools of one call in a meeting. The model reads the docstrings."""
 
+    context: MeetingContext
     meeting: str
-    store: Store
-    now: Callable[[], str]
-    artifact: Callable[[str], str]  # returns the normal form of an artifact's path, or raises if there is no such file
     key: str  # of the call, unique among all runs of the meeting
 
     async def link_artifact(self, path: str) -> str:
@@ -144,7 +142,7 @@ class MeetingTools:
         Args:
             path: Path of an existing artifact, such as .lore/specs/export.md.
         """
-        found = self.artifact(path)
+        found = artifact_in_checkout(self.context.checkout_path(self.context.get(self.meeting)), path)
 
         def write(connection: Connection) -> str:
             meeting = records.get(connection, self.meeting)
@@ -152,11 +150,11 @@ class MeetingTools:
                 return f"Already linked: {found}"
             if len(meeting.linked) >= MAX_LINKED:
                 raise Conflict(f"Not linked: a meeting has at most {MAX_LINKED} artifacts.")
-            records.change(connection, meeting.id, self.now(), linked=(*meeting.linked, found))
-            records.add_note(connection, meeting.id, "link", f"linked {found}", self.now(), path=found)
+            records.change(connection, meeting.id, self.context.now(), linked=(*meeting.linked, found))
+            records.add_note(connection, meeting.id, "link", f"linked {found}", self.context.now(), path=found)
             return f"Linked: {found}"
 
-        return await self.store.write(write)
+        return await self.context.store.write(write)
 
     async def propose_followup(self, title: str, prompt: str, worker: str | None = None) -> str:
         """Propose work for a commission after this meeting. It is recorded in the notes; only the user starts it.
@@ -179,12 +177,12 @@ class MeetingTools:
                 return "Already proposed."
             if len(before) >= _MAX_FOLLOWUPS:
                 raise Conflict(f"Not proposed: a meeting has at most {_MAX_FOLLOWUPS} follow-ups.")
-            data = {"followup": followup.as_dict(), "key": self.key}
+            data = {"followup": asdict(followup), "key": self.key}
             text = f"proposed: {followup.title}"
-            records.add_note(connection, self.meeting, "propose_followup", text, self.now(), **data)
+            records.add_note(connection, self.meeting, "propose_followup", text, self.context.now(), **data)
             return "Proposed. The user finds it in the notes of the meeting."
 
-        return await self.store.write(write)
+        return await self.context.store.write(write)
 
     async def summarize_progress(self, summary: str) -> str:
         """Summarise the meeting so far: topics, agreements, open points. It replaces your last summary and is shown to
@@ -194,5 +192,5 @@ class MeetingTools:
             summary: A few sentences.
         """
         check_text("summary", summary, _MAX_SUMMARY)
-        await self.store.write(lambda c: records.change(c, self.meeting, self.now(), summary=summary))
+        await self.context.store.write(lambda c: records.change(c, self.meeting, self.context.now(), summary=summary))
         return "Summary saved."

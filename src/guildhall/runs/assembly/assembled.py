@@ -21,7 +21,7 @@ from guildhall.runs.assembly.tool_set import permitted_capabilities
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
-from guildhall.tools.executor import BUILT_IN, built_in_tools
+from guildhall.tools.executor import built_in_tools
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
@@ -137,8 +137,8 @@ def narrow_environment(then: ToolEnvironment, today: ToolEnvironment) -> ToolEnv
 
 
 def rebind_tool(tool: Tool, environment: ToolEnvironment) -> Tool:
-    """Return the tool with a handler for this environment. A built-in tool that runs in the hall has its own view."""
-    if tool.runs_in != "hall" or tool.name not in BUILT_IN:
+    """Return the tool with a handler for this environment. Only Bash runs in the hall and has its own view."""
+    if tool.name != "Bash" or tool.runs_in != "hall":
         return tool
     return replace(tool, handler=built_in_tools((tool.name,), environment)[0].handler)
 

@@ -234,7 +234,8 @@ class Assembler:
             served = servers.tools if recipe.served is None else recipe.served
             # A tool stays on the list without its permission.
             tools = await self._tools(recipe, recorded, served, member_tools)
-            tools = tuple(rebind_tool(tool, environment) for tool in tools)
+            if recipe.current is not None:
+                tools = tuple(rebind_tool(tool, environment) for tool in tools)
             assembled = await self._complete(recipe, environment, tools, member_tools)
             return replace(assembled, servers=servers)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.runtimes.forked.client import ForkServer as ForkServer
+    from guildhall.runtimes.forked.fork_server_client import ForkServer as ForkServer
     from guildhall.runtimes.forked.runtime import ForkedRuntime as ForkedRuntime
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

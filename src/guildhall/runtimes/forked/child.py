@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import RuntimeFailed
+from guildhall.runtimes.forked.fork_server import BROKE, DONE, HALL_GONE, OUT_OF_MEMORY
 from guildhall.runtimes.forked.protocol import (
     MAX_LINE_BYTES,
     CallModel,
@@ -27,7 +28,6 @@ from guildhall.runtimes.forked.protocol import (
     Start,
     decode_message,
 )
-from guildhall.runtimes.forked.server import BROKE, DONE, HALL_GONE, OUT_OF_MEMORY
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, PydanticRuntime
 from guildhall.tools.model import ToolCall, ToolResult
 

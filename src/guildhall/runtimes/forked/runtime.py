@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.messages import ModelMessage, ToolCallPart
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed
+from guildhall.runtimes.forked.fork_server import OUT_OF_MEMORY
 from guildhall.runtimes.forked.protocol import (
     MAX_LINE_BYTES,
     CallModel,
@@ -27,14 +28,13 @@ from guildhall.runtimes.forked.protocol import (
     Start,
     decode_message,
 )
-from guildhall.runtimes.forked.server import OUT_OF_MEMORY
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.runtimes.pydantic import first_request, request_parameters, to_tool_call
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from guildhall.runtimes.forked.client import ForkServer
+    from guildhall.runtimes.forked.fork_server_client import ForkServer
     from guildhall.tools.model import ToolCall
 
 _EXIT_GRACE_S = 1.0  # after a process has closed its connection

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.clis import claude
+from tests.clis import run_claude
 from tests.jobs.shop import Shop, call, say, submit
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def test_the_real_claude_code_dispatches_a_job_and_reads_its_result(
     script.write_text(json.dumps({"workers": {"*": [steps]}}))
     config = {"mcpServers": {"guild": {"command": str(GUILD), "args": ["mcp"], "env": guild_hall.environment()}}}
     with ScriptedServer(script) as server:
-        ran = claude("Have a key made.", server=server, mcp=config, cwd=shop.project, scratch=tmp_path / "claude")
+        ran = run_claude("Have a key made.", server=server, mcp=config, cwd=shop.project, scratch=tmp_path / "claude")
     assert ran["result"] == "The smith made a key of iron.", ran
     (job,) = guild_hall("ls", "jobs", "--json").json["jobs"]
     assert job["status"] == "completed"

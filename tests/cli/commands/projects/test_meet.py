@@ -138,7 +138,7 @@ def test_a_failed_turn_does_not_end_the_meeting(guild: Guild, parlour: Parlour) 
     terminal.close()
 
 
-def test_an_approval_is_given_at_the_terminal_and_the_command_ends(guild: Guild, parlour: Parlour) -> None:
+def test_an_approval_at_the_terminal_lets_the_command_end(guild: Guild, parlour: Parlour) -> None:
     parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
     parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
     ran = guild("meet", "architect", "first", "--output", "json")

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
 LONG = "a long line " * 40
 ESCAPE = "\x1b[2Jgone\u202e"
@@ -52,7 +52,7 @@ def review(project: Path) -> Path:
     return file
 
 
-def assert_ok(ran: Ran) -> Ran:
+def assert_ok(ran: CommandResult) -> CommandResult:
     assert ran.code == 0, ran.err
     assert "Traceback" not in ran.err
     return ran

@@ -238,7 +238,7 @@ def test_the_log_has_a_line_for_each_entry(guild: Guild, scribe: Path) -> None:
     assert guild("log", run, "-f").out.splitlines() == lines
 
 
-def test_following_ends_when_the_run_stops(guild: Guild, project: Path) -> None:
+def test_log_follow_ends_when_the_run_stops(guild: Guild, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("{say: written,", "{sleep: 0.2, say: written,"))
     result = guild("run", "scribe", "go", "--output", "json").json
     waits = guild("log", result["run"], "-f")

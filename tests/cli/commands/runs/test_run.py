@@ -119,7 +119,7 @@ def test_an_unreadable_input_is_a_usage_error(guild: Guild, scribe: Path, comman
 
 
 @pytest.mark.req("DO-3")
-def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
+def test_a_run_without_a_model_is_refused(guild: Guild, scribe: Path) -> None:
     (scribe / "guildhall.yaml").unlink()
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 2
@@ -187,7 +187,7 @@ def test_the_hint_of_a_failure_is_printed_once(guild: Guild, project: Path, stat
 @pytest.mark.parametrize(
     "words", [("run", "nobody", "go"), ("answer", "a-3h8n5w2kcd", "yes"), ("resume", "r-7k2m9x4qpw")]
 )
-def test_json_means_output_json(guild: Guild, scribe: Path, words: tuple[str, ...]) -> None:
+def test_json_is_short_for_output_json(guild: Guild, scribe: Path, words: tuple[str, ...]) -> None:
     assert guild(*words, "--json").json == guild(*words, "--output", "json").json
     assert set(guild(*words, "--json").json) == {"run", "status", "output", "error", "usage", "cost_usd", "asks"}
 

@@ -61,7 +61,7 @@ def test_an_unusable_folder_is_reported(guild: Guild, project: Path, place: str)
 
 
 @pytest.mark.parametrize(("name", "file"), [("review", "review.yaml"), ("office", "chief")])
-def test_an_example_can_be_planned_as_it_is(guild: Guild, project: Path, name: str, file: str) -> None:
+def test_an_example_can_be_planned_unchanged(guild: Guild, project: Path, name: str, file: str) -> None:
     made = guild("init", "--example", name)
     assert made.code == 0
     assert (project / "README.md").is_file()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.guild.packages import MAIL, WRITER, put_mail, put_package
+from tests.guild.packages import MAIL, WRITER, write_mail_package, write_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_package_is_created_shown_and_removed(guild: Guild, project: Path, hom
 @pytest.mark.req("X-18")
 def test_a_package_is_added_only_with_consent_and_not_executed(guild: Guild, project: Path, home: Home) -> None:
     trap = "open('ran', 'w')\nraise SystemExit\n"
-    source = put_package(
+    source = write_package(
         home, "x", MAIL, {"post/tools.py": f"{trap}from guildhall import tool\n@tool\ndef weigh(): 'w'"}
     )
     source = source.rename(project / "letters")
@@ -79,7 +79,7 @@ def check_errors(guild: Guild, package: str) -> list[str]:
 
 
 def test_all_errors_are_named_with_file_and_field(guild: Guild, project: Path, home: Home, terminal: Any) -> None:
-    put_package(home, "writer", WRITER.replace("[tool.guildhall]", '[tool.guildhall]\nactivate = "start:begin"'))
+    write_package(home, "writer", WRITER.replace("[tool.guildhall]", '[tool.guildhall]\nactivate = "start:begin"'))
     (home.packages / "writer" / "start.py").write_text("raise RuntimeError\n")
     assert any("writer/start.py:1" in one for one in check_errors(guild, "writer"))
     (home.packages / "writer" / "start.py").write_text("began = 5\n")
@@ -87,15 +87,15 @@ def test_all_errors_are_named_with_file_and_field(guild: Guild, project: Path, h
     assert "activate: start:begin is not a function: the module has no such name" in absent
     assert "writer/pyproject.toml" in absent
     (home.packages / "writer" / "start.py").write_text("def begin(context):\n    raise SystemExit\n")
-    put_mail(home)
+    write_mail_package(home)
     assert guild("check", "writer").out == "ok       package writer\n", "the function is not called"
-    put_package(
+    write_package(
         home, "odd", '[tool.guildhall]\ntype = "worker"\nposture = 5\ntolls = ["Read"]\nlimits = {max_turn = 3}\n'
     )
     text = "\n".join(check_errors(guild, "odd"))
     for field in ("posture", "tolls", "limits.max_turn"):
         assert f"tool.guildhall.{field}: " in text
-    put_package(home, "empty", MAIL.replace('"mail"', '"empty"'), {"post/tools.py": "x = 1\n"})
+    write_package(home, "empty", MAIL.replace('"mail"', '"empty"'), {"post/tools.py": "x = 1\n"})
     (nothing,) = check_errors(guild, "empty")
     assert "empty/pyproject.toml: export: " in nothing
     toolbox = guild("run", "mail", "Go")
@@ -112,17 +112,17 @@ def test_all_errors_are_named_with_file_and_field(guild: Guild, project: Path, h
 
 def test_control_characters_of_a_package_are_escaped(guild: Guild, project: Path, home: Home) -> None:
     odd = WRITER.replace("Writes letters", "Writes \\u001b[31mred")
-    put_package(home, "writer", odd.replace("You write letters.", "You \\u001b[2J write."), {"a\x1b[0m.txt": ""})
+    write_package(home, "writer", odd.replace("You write letters.", "You \\u001b[2J write."), {"a\x1b[0m.txt": ""})
     for arguments in (("show", "writer"), ("ls",), ("validate",)):
         ran = guild("package", *arguments)
         assert "\x1b" not in ran.out + ran.err
-    put_package(home, "bad", '[tool.guildhall]\n"\\u001b[31m" = 5\ntype = "worker"\n')
+    write_package(home, "bad", '[tool.guildhall]\n"\\u001b[31m" = 5\ntype = "worker"\n')
     assert "\x1b" not in guild("package", "ls").out
 
 
 def test_a_package_in_use_is_not_removed(guild: Guild, project: Path, home: Home) -> None:
-    put_mail(home)
-    put_package(home, "writer", WRITER + "\n[tool.guildhall.tool_rules.weigh]\napproval_required = true\n")
+    write_mail_package(home)
+    write_package(home, "writer", WRITER + "\n[tool.guildhall.tool_rules.weigh]\napproval_required = true\n")
     (project / "answers.yaml").write_text("workers: {writer: [[{call: weigh, with: {words: 1}}, {say: done}]]}")
     ran = guild("run", "writer", "Go", "--model", "script:answers.yaml", "--output", "json")
     assert ran.code == 4, ran.err
@@ -136,9 +136,9 @@ def test_a_package_in_use_is_not_removed(guild: Guild, project: Path, home: Home
 
 @pytest.mark.req("WKR-1")
 def test_workers_of_packages_are_in_the_scope_package(guild: Guild, project: Path, home: Home) -> None:
-    put_package(home, "writer", WRITER.replace('["mail"]', "[]"))
-    put_package(home, "bad", MAIL.replace('"mail"', '"bad"').replace("export", "exprt"))
-    put_package(home, "odd", WRITER.replace("posture", "pasture"))
+    write_package(home, "writer", WRITER.replace('["mail"]', "[]"))
+    write_package(home, "bad", MAIL.replace('"mail"', '"bad"').replace("export", "exprt"))
+    write_package(home, "odd", WRITER.replace("posture", "pasture"))
     listed = {row["name"]: row for row in guild("worker", "ls", "--json").json}
     assert "bad" not in listed, "an invalid toolbox is not an invalid worker"
     assert listed["odd"]["error"]

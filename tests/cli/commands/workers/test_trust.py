@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from tests.cli.places import Terminal
-    from tests.conftest import Guild, Ran
+    from tests.conftest import CommandResult, Guild
 
     At = Callable[..., Terminal]
 
@@ -56,7 +56,7 @@ def read_standings(guild: Guild, *words: str) -> dict[str, str]:
     return {file["file"]: file["standing"] for code in result.json["code"] for file in code["files"]}
 
 
-def run_scribe(guild: Guild) -> Ran:
+def run_scribe(guild: Guild) -> CommandResult:
     return guild("run", "scribe", "go", "--output", "json")
 
 
@@ -251,7 +251,7 @@ def test_the_user_is_asked_for_trust_and_the_run_starts(guild: Guild, post: Path
 
 
 @pytest.mark.parametrize("typed", ["no\n", "\n", "yess\n", "\x04"])
-def test_anything_but_yes_is_no(guild: Guild, post: Path, terminal: At, typed: str) -> None:
+def test_any_answer_but_yes_denies_trust(guild: Guild, post: Path, terminal: At, typed: str) -> None:
     person = terminal("run", "scribe", "go")
     person.wait_for("Trust toolboxes/post.py?")
     person.type(typed)

@@ -52,7 +52,7 @@ def test_a_worker_is_shown(guild: Guild, scribe: Path) -> None:
     assert guild("worker", "show", "workers/scribe.yaml", "--json").json["name"] == "scribe"
 
 
-def test_files_are_checked(guild: Guild, scribe: Path) -> None:
+def test_check_reports_valid_and_invalid_files(guild: Guild, scribe: Path) -> None:
     fine = guild("check")
     assert fine.code == 0
     assert fine.out.startswith("ok       worker scribe  ")

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import Resolved, resolve
-from guildhall.cli.command import Context, argument, command
+from guildhall.cli.command import ANY_ID, Context, argument, command
 from guildhall.cli.format.runs import entry_line, print_next_steps
 from guildhall.cli.format.workflows import message_line
-from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 
@@ -28,12 +27,7 @@ _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 
 
 @command(
-    argument(
-        "id",
-        metavar="ID|TARGET",
-        type=read_id,
-        help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
-    ),
+    ANY_ID,
     argument("-f", "--follow", action="store_true", help="print new entries until the run stops"),
     argument("--json", action="store_true", help="print each entry as an object with all its data"),
 )

@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import Resolved, is_member_job, resolve
-from guildhall.cli.command import Context, argument, command
+from guildhall.cli.command import ANY_ID, Context, argument, command
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
 from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, usage_line
 from guildhall.cli.format.workflows import print_workflow
-from guildhall.cli.short_ids import read_id
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.model import attachment_label
@@ -28,12 +27,7 @@ _ERROR_FIELDS = ("code", "message", "where", "hint")
 
 
 @command(
-    argument(
-        "id",
-        metavar="ID|TARGET",
-        type=read_id,
-        help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
-    ),
+    ANY_ID,
     argument("--json", action="store_true", help="print an object, with the whole conversation of a run"),
     event_loop=False,
 )

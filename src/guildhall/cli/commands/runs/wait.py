@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
-from guildhall.cli.command import Context, argument, command, find_running
+from guildhall.cli.command import ANY_ID, Context, argument, command, find_running
 from guildhall.cli.format.jobs import print_result, wait_for_member
 from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
-from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotFound, TimedOut
 from guildhall.core.ids import COMMISSION, JOB, is_id
@@ -36,12 +35,7 @@ _TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow
 
 
 @command(
-    argument(
-        "id",
-        metavar="ID|TARGET",
-        type=read_id,
-        help="the id of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
-    ),
+    ANY_ID,
     argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)"),
     argument("--json", action="store_true", help="print an object, as `guild run --output json` does"),
 )
@@ -122,9 +116,8 @@ async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tup
 
 async def _exit_code(found: Resolved, shown: RunDetails, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
-    if any(
-        ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks
-    ):  # other asks do not block the run
+    # Asks of other kinds do not block the run.
+    if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks):
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         is_stopped = shown.run.status in ("interrupted", "paused")
