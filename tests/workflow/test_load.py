@@ -252,7 +252,7 @@ WRONG = [
     ("agents:\n  a: {sytem_prompt: x}", "review.yaml:2: agents.a.sytem_prompt: unknown field\nDid you mean"),
     ("agents: {a: {system_prompt: x}}\ncontext: {documentowner: a}", "Did you mean 'documentOwner'?"),
     ("kickoff: hi", "agents: this field is required"),
-    ("agents: {}", "agents: "),
+    ("agents: {}", "agents: define at least one agent"),
     ("agents: [a]", "agents: expected a mapping"),
     ("agents: {a: }", "agents.a: expected a mapping"),
     ("agents: {a: {model: x}}", "needs a `system_prompt` or a `worker`"),
@@ -289,7 +289,7 @@ WRONG = [
     ("agents: {a: {system_prompt: x}}\nparams: [{default: 1}]", "a mapping with `name:`"),
     ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "another `name:` inside"),
     ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "invalid name 'env'"),
-    ("agents: {a: {system_prompt: x}}\nparams: [a-b, a_b]", "the same variable"),
+    ("agents: {a: {system_prompt: x}}\nparams: [a-b, a_b]", "the same environment variable"),
     ("agents: {a: {system_prompt: x}}\nparams: 5", "params: expected a mapping"),
     ("agents: {a: {system_prompt: x}}\nenv: [A-B]", "cannot name a variable"),
     ("agents: {a: {system_prompt: x}}\nsetup: [{as: x}]", "setup[0].shell: this field is required"),
@@ -370,7 +370,7 @@ def test_a_kickoff_that_mentions_only_unknown_agents_is_refused(load_workflow: L
     agents = "agents: {a: {system_prompt: x}}\nparams: {x: '@nobody'}\n"
     assert load_workflow(f"{agents}kickoff: '{kickoff}'").definition.kickoff == kickoff
     load_workflow(f"{agents}context: false\nkickoff: '@nobody'")
-    with pytest.raises(InvalidFile, match="kickoff: the kickoff mentions @nobody, but the workflow has no such agent"):
+    with pytest.raises(InvalidFile, match="kickoff: unknown agent @nobody"):
         load_workflow(f"{agents}kickoff: '@nobody {kickoff if '@' not in kickoff else ''}'")
 
 

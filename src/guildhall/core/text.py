@@ -67,6 +67,11 @@ def check_line(name: str, text: object, max_chars: int, *, empty: str | None = N
     return line
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number and the noun, in the plural unless the number is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to `name`, or None."""
     import difflib

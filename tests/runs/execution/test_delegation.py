@@ -491,7 +491,7 @@ def test_stop_reports_the_cancelled_runs(guild: Guild, project: Path) -> None:
     put_tree(project, asking=True)
     waiting = run_boss(guild, code=4)
     message = guild("stop", waiting["run"]).out
-    assert message == f"Stopped {waiting['run']} and 2 runs that it called. Details: guild show {waiting['run']}\n"
+    assert message == f"Stopped {waiting['run']} and 2 child runs. Details: guild show {waiting['run']}\n"
     assert re.search(r"status +cancelled \(by the user\)", guild("show", waiting["run"]).out)
 
 

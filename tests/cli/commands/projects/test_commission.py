@@ -387,7 +387,7 @@ def test_a_commission_waits_for_files_of_other_commissions_and_of_the_user(guild
         ((*HELD, "--artifact", ".git/hooks/pre-commit"), "is outside of the project"),
         ((*HELD, "--project", "nowhere"), "nowhere"),
         (NEW, "--wait"),
-        ((*HELD, "--wait"), "--wait does not go with --hold"),
+        ((*HELD, "--wait"), "--wait cannot be used with --hold"),
         ((*HELD, "--model", "bogus"), "the provider is missing"),
         ((*HELD, "--model", "nobody:gpt-4"), "unknown provider 'nobody'"),
         ((*HELD, "--model", "script:nope.yaml"), "nope.yaml"),

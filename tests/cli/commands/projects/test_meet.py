@@ -53,7 +53,7 @@ def test_a_meeting_can_be_left_and_continued_at_a_terminal(guild: Guild, parlour
     terminal.type("/clsoe\n")
     terminal.wait_for("Unknown command /clsoe; nothing was sent.")
     terminal.type("/close now\n")
-    terminal.wait_for("/close takes no text; nothing was done or sent.")
+    terminal.wait_for("/close accepts no text; nothing was done or sent.")
     terminal.type("Link the plan\n")
     terminal.wait_for("I link it.")
     terminal.wait_for("→ link_artifact path=.lore/plan.md")
@@ -392,7 +392,7 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert (waited.code, waited.err) == (4, f"Continue: guild meet {id}\n")
     assert guild("rm", id).code == 1
     resumed = guild("resume", guild("show", id, "--json").json["run"])
-    assert (resumed.code, resumed.err) == (0, f'No answer is due in {id}. Send a message: guild meet {id} "..."\n')
+    assert (resumed.code, resumed.err) == (0, f'No answer is pending in {id}. Send a message: guild meet {id} "..."\n')
     assert "Nothing is running" in guild("stop", "--all").err
     assert guild("meet", id, "more").code == 1, "its script has one answer"
     failed = guild("ls").out

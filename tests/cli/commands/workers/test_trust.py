@@ -344,7 +344,7 @@ def test_untrusted_workers_of_a_star_are_named_and_the_run_starts(guild: Guild, 
     put_worker(office, "middle", sandboxes=None, tool_rules=None)
     ran = guild("run", "boss", "go")
     assert (ran.code, ran.out) == (0, "done\n")
-    assert "Not trusted, so it cannot call them: scribe." in ran.err
+    assert "Untrusted workers, which it cannot call: scribe." in ran.err
     guild("trust", "--yes")
     assert "Not trusted" not in guild("run", "boss", "go").err
 
