@@ -85,7 +85,7 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
         (["scribe", "-"], "a\0b", "NUL"),
         (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
         (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
-        (["", "go"], "", "the name of the worker is empty"),
+        (["", "go"], "", "the worker name is empty"),
         (["x" * 5000, "go"], "", "invalid worker name"),
         (["a\nb", "go"], "", "invalid worker name"),
     ],
