@@ -339,7 +339,7 @@ def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, p
 
 
 WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
-    (("meet", "architect", ""), 2, "it is empty"),
+    (("meet", "architect", ""), 2, "must not be empty"),
     (("meet", "architect", "x" * 200_000), 2, "longer than"),
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
@@ -355,7 +355,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
-    (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "it is empty"),
+    (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "must not be empty"),
     (("rm", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("resume", "t-7k2m9x4qpw"), 3, "unknown meeting"),
 )
