@@ -109,7 +109,7 @@ def test_json_can_stand_before_the_command(guild: Guild, project: Path) -> None:
 
 def test_the_only_open_ask_needs_no_id(guild: Guild, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING)
-    assert "no ask is open" in guild("answer", "yes").err
+    assert "there are no open asks" in guild("answer", "yes").err
     run = guild("run", "scribe", "go", "--json").json
     assert len(run["asks"]) == 1
     assert [one["ask"] for one in guild("ls", "asks", "--json").json["asks"]] == [run["asks"][0]["ask"]]

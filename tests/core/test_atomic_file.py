@@ -135,6 +135,6 @@ def test_a_new_file_of_the_user_and_its_folders_are_created(file: Path):
 
 def test_a_file_of_the_user_that_cannot_be_written_is_a_conflict(file: Path):
     file.mkdir()
-    with pytest.raises(Conflict, match="the file cannot be written: Is a directory") as caught:
+    with pytest.raises(Conflict, match="cannot write the file: Is a directory") as caught:
         replace_user_file(file, "x")
     assert caught.value.where == str(file)

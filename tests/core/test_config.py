@@ -81,7 +81,7 @@ def test_a_project_may_only_tighten_settings(home: Home, tmp_path: Path):
 
 @pytest.mark.parametrize("field", ["web_search: {provider: native}", "worker_creation: {}", "hall: {}", "projects: {}"])
 def test_a_project_may_not_set_fields_of_the_user(home: Home, tmp_path: Path, field: str):
-    with pytest.raises(InvalidFile, match=r"guildhall.yaml:1: .*a project cannot set this"):
+    with pytest.raises(InvalidFile, match=r"guildhall.yaml:1: .*a project cannot set this field"):
         write_and_load(home, tmp_path, "", field)
 
 
@@ -110,18 +110,18 @@ def test_the_settings_of_another_product_are_refused_and_not_changed(home: Home,
         ("budget: .nan", "budget: expected dollars"),
         ("budget: true", "budget: expected dollars"),
         ("budget: []", "budget: expected a number (got a list)"),
-        ("env: ['A B']", "env[0]: 'A B' cannot name a variable"),
+        ("env: ['A B']", "env[0]: 'A B' is not a valid name of an environment variable"),
         ("env: [1]", "env[0]: expected text (got 1)"),
-        ("web_search: {}", "web_search: name either `searxng` (a URL) or `provider`"),
+        ("web_search: {}", "web_search: set either `searxng` (a URL) or `provider`"),
         ("web_search: {provider: bing}", "web_search.provider: expected 'native', 'tavily' or 'brave'"),
         ("web_search: {searxng: 'file:///etc'}", "web_search.searxng: "),
         ("approvals: {timeout: soon}", "approvals.timeout: 'soon' is not a duration. Write a number with s, m, h or d"),
-        ("memory: {limit_tokens: 0}", "memory.limit_tokens: it should be greater than 0 (got 0)"),
+        ("memory: {limit_tokens: 0}", "memory.limit_tokens: must be greater than 0 (got 0)"),
         ("hall: {idle: 0s}", "hall.idle: '0s' is not a duration"),
         ("hall: {idle: never}", "hall.idle: 'never' is not a duration"),
-        ("hall: {run_memory: 1MB}", "hall.run_memory: write a size from 64MB"),
-        ("hall: {run_memory: 1024}", "hall.run_memory: write a size from 64MB"),
-        ("hall: {run_memory: 9999999GB}", "hall.run_memory: write a size from 64MB"),
+        ("hall: {run_memory: 1MB}", "hall.run_memory: expected a size from 64MB"),
+        ("hall: {run_memory: 1024}", "hall.run_memory: expected a size from 64MB"),
+        ("hall: {run_memory: 9999999GB}", "hall.run_memory: expected a size from 64MB"),
         ("hall: {port: 80}", "hall.port: unknown field"),
         ("hall: 60s", "hall: expected a mapping"),
         ("model: ''", "model: "),

@@ -30,7 +30,7 @@ def test_text_is_returned_as_it_is(value: str):
 
 @pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000"])
 def test_a_blank_text_is_refused_unless_it_is_allowed(value: str):
-    with pytest.raises(UsageError, match="note: it is empty") as caught:
+    with pytest.raises(UsageError, match="note: must not be empty") as caught:
         check_text("note", value, empty="Write one.")
     assert caught.value.hint == "Write one."
     assert check_text("note", value, allow_empty=True) == value
@@ -47,7 +47,7 @@ def test_a_text_is_limited_by_characters_and_by_bytes():
 
 @pytest.mark.parametrize("char", HIDDEN_CHARS)
 def test_a_line_with_breaks_or_hidden_characters_is_rejected(char: str):
-    with pytest.raises(UsageError, match="title: it has line breaks"):
+    with pytest.raises(UsageError, match="title: contains a line break"):
         check_line("title", f"a{char}b", 100)
 
 

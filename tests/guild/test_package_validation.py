@@ -122,19 +122,19 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         ('[tool.guildhall]\ntype = "worker"\nposture = 5', "tool.guildhall.posture: expected text (got 5)"),
         (
             '[tool.guildhall]\ntype = "worker"\ninstructions = "x"',
-            "has `posture` or `posture_file` instead of `instructions`",
+            "cannot have `instructions`: use `posture` or `posture_file`",
         ),
         (
             WORKER + 'posture_file = "x.md"',
-            "posture_file: `posture` and `posture_file` exclude each other",
+            "posture_file: cannot be used together with `posture`",
         ),
         (WORKER + 'postur_file = "x.md"', "Did you mean 'posture_file'?"),
         (WORKER + 'export = "x"', "tool.guildhall.export: only a toolbox has this field"),
         (WORKER + 'activate = "begin"', "tool.guildhall.activate: 'begin' does not name a function"),
-        (WORKER + 'activate = "begin:go now"', "'begin:go now' is neither module nor module:name"),
-        (WORKER + 'activate = "../begin:go"', "tool.guildhall.activate: '../begin:go' is neither"),
-        (WORKER + 'activate = "os:system"', "os is a module outside of the package"),
-        (WORKER + 'activate = "guildhall.hall:go"', "guildhall is a module outside of the package"),
+        (WORKER + 'activate = "begin:go now"', "'begin:go now' is not a valid reference: write module or module:name"),
+        (WORKER + 'activate = "../begin:go"', "tool.guildhall.activate: '../begin:go' is not a valid reference"),
+        (WORKER + 'activate = "os:system"', "os is a module of Python or Guildhall"),
+        (WORKER + 'activate = "guildhall.hall:go"', "guildhall is a module of Python or Guildhall"),
         (WORKER + 'activate = "begin:go"', "tool.guildhall.activate: unknown module begin"),
         (WORKER + 'tools = ["Reed"]', "tool.guildhall.tools[0]: unknown built-in tool 'Reed'"),
         (WORKER + 'tools = ["Reed"]', "Did you mean 'Read'?"),
@@ -149,9 +149,9 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
             WORKER + "tool_rules = {fly = {allowed = false}}",
             "tool.guildhall.tool_rules.fly: unknown capability",
         ),
-        (WORKER + 'name = "other"', "tool.guildhall.name: the folder of the package 'other' has another name"),
+        (WORKER + 'name = "other"', "tool.guildhall.name: the package name 'other' differs from the folder name"),
         (WORKER + 'name = "a/b"', "tool.guildhall.name: 'a/b' is not a valid name"),
-        ('[project]\nname = "other"\n' + WORKER, "the folder of the package 'other' has another name"),
+        ('[project]\nname = "other"\n' + WORKER, "the package name 'other' differs from the folder name"),
         ("[project]\nname = 5\n" + WORKER, "tool.guildhall.name: expected text (got 5)"),
         ('[tool.guildhall]\ntype = "toolbox"', "tool.guildhall.export: a toolbox needs this field"),
         (
@@ -167,8 +167,8 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         ("a" + ".a" * 50_000 + " = 1", "not TOML: nested too deeply"),
         ("'a'" + " . 'a'" * 20_000 + " = 1", "not TOML: nested too deeply"),
         ("[" + "a." * 50_000 + "a]", "not TOML: nested too deeply"),
-        ("a = '" + "x" * 200_000 + "'", "the file is larger than 200,000 characters"),
-        ("a = '" + "x" * 1_000_000 + "'", "the file is larger than 1,000,000 bytes"),
+        ("a = '" + "x" * 200_000 + "'", "larger than 200,000 characters"),
+        ("a = '" + "x" * 1_000_000 + "'", "larger than 1,000,000 bytes"),
     ],
 )
 def test_an_error_names_file_and_field(home: Home, text: str, message: str) -> None:
@@ -193,7 +193,7 @@ def test_links_and_paths_out_of_the_package_are_invalid(home: Home, tmp_path: Pa
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\nactivate = "begin:go"\n'
     folder = write_package(home, "quill", text, {"begin.py": ""})
     (folder / "posture.md").symlink_to(secret)
-    assert "tool.guildhall.posture_file: cannot read 'posture.md': a link" in find_problem(home, "quill", text)
+    assert "tool.guildhall.posture_file: cannot read 'posture.md' (symbolic links" in find_problem(home, "quill", text)
     for away in ("../../secret.md", str(secret), "a/../../x", "nowhere.md", ".", ""):
         assert "tool.guildhall.posture_file: " in find_problem(home, "quill", text.replace("posture.md", away)), away
     (folder / "posture.md").unlink()
@@ -204,7 +204,7 @@ def test_links_and_paths_out_of_the_package_are_invalid(home: Home, tmp_path: Pa
         Packages(home).find("quill")
     (folder / "pyproject.toml").rename(tmp_path / "pyproject.toml")
     (folder / "pyproject.toml").symlink_to(tmp_path / "pyproject.toml")
-    with pytest.raises(InvalidFile, match="a symbolic link"):
+    with pytest.raises(InvalidFile, match="symbolic links are not allowed in a package"):
         read_package(folder)
     (home.packages / "other").symlink_to(tmp_path)
     with pytest.raises(InvalidFile, match="the package is a symbolic link"):

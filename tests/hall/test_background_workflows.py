@@ -158,7 +158,7 @@ def test_a_second_run_of_a_running_tag_follows_it_at_a_terminal(guild_hall: Guil
     refused = guild_hall("run", "review.yaml")  # not at a terminal
     assert (refused.code, "guild log -f @review" in refused.err) == (1, True)
     person = Terminal(guild_hall, "run", "review.yaml")
-    person.wait_for("Following it. Ctrl-C does not stop it.")
+    person.wait_for("Following that run. Ctrl-C does not stop it.")
     person.wait_for(run)
     assert guild_hall("send", "bob@review", "do you hear me?").code == 0
     person.wait_for("person to bob: do you hear me?")

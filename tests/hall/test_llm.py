@@ -23,7 +23,7 @@ from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Outcome, ProgramHooks
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.doors import SampleTools, serve_app, write_worker
-from tests.models.passages import KEY, Upstream, streamed
+from tests.models.passthrough_run import KEY, Upstream, streamed_answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -228,7 +228,7 @@ def test_an_answer_is_kept_for_a_program_that_disconnects(home: Home, project: P
 
     async def work() -> None:
         more = asyncio.Event()
-        async with Upstream([streamed([*pieces[:3], more, *pieces[3:]])]).serving() as upstream:
+        async with Upstream([streamed_answer([*pieces[:3], more, *pieces[3:]])]).serving() as upstream:
             keys = {"ANTHROPIC_BASE_URL": upstream.url, "ANTHROPIC_API_KEY": KEY}
             async with open_session(home, project, "anthropic:claude-sonnet-5", **keys) as session:
                 headers = {"authorization": f"Bearer {session.token}"}
@@ -243,7 +243,7 @@ def test_an_answer_is_kept_for_a_program_that_disconnects(home: Home, project: P
                         await asyncio.sleep(0.01)
                 again = (await session.post("/llm/anthropic/v1/messages", REQUEST)).json()
                 assert again["content"] == [{"type": "text", "text": "slow"}]
-                assert len(upstream.heard) == 1
+                assert len(upstream.requests) == 1
 
     asyncio.run(work())
 

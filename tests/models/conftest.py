@@ -1,4 +1,4 @@
-"""What the tests of models share."""
+"""Fixture: a store on a real database."""
 
 from __future__ import annotations
 

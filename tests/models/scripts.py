@@ -1,4 +1,4 @@
-"""What the tests of this floor share: a script in a file, a question to a model."""
+"""Helpers: a script in a file, and a query to a model."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 
-def script(folder: Path, text: str) -> Path:
-    """The text as a script in a file."""
+def write_script(folder: Path, text: str) -> Path:
+    """Write a script file, and return its path."""
     path = folder / "answers.yaml"
     path.write_text(text)
     return path
 
 
-def asked(text: str = "hello") -> list[ModelMessage]:
-    """A conversation that has just begun."""
+def start_conversation(text: str = "hello") -> list[ModelMessage]:
+    """Return a conversation of one user message."""
     return [ModelRequest(parts=[UserPromptPart(text)], instructions="be brief")]
 
 
 def query(messages: list[ModelMessage] | None = None, **changes: Any) -> Query:
-    """A question of the worker `coder`; `changes` are fields of Query."""
+    """Return a query of the worker `coder`. `changes` are fields of Query."""
     fields: dict[str, Any] = {
         "worker": "coder",
         "ordinal": 0,
         "attempt": 0,
-        "messages": messages if messages is not None else asked(),
+        "messages": messages if messages is not None else start_conversation(),
         "settings": ModelSettings(),
         "parameters": ModelRequestParameters(),
     }

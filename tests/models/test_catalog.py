@@ -1,4 +1,4 @@
-"""From names to sources, keys and providers."""
+"""The model catalog: from names to sources, keys, providers and prices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound
 from guildhall.models import provider_source
 from guildhall.models.catalog import AUTO_MODELS, RecordingSource, auto_model, create_source, detected_keys
-from tests.models.scripts import query, script
+from tests.models.scripts import query, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SECRET = "sk-ant-very-secret-value"
 
 
-def test_a_script_is_found_from_the_callers_folder(tmp_path: Path) -> None:
-    script(tmp_path, "workers: {coder: [[{say: hello}]]}")
+def test_a_script_is_found_relative_to_the_folder_of_the_caller(tmp_path: Path) -> None:
+    write_script(tmp_path, "workers: {coder: [[{say: hello}]]}")
     source = create_source("script:answers.yaml", cwd=tmp_path, environ={})
     assert source.name == "script:answers.yaml"
     assert asyncio.run(source.answer(query(), lambda piece: None)).text == "hello"
@@ -36,16 +36,16 @@ def test_a_script_is_found_from_the_callers_folder(tmp_path: Path) -> None:
         create_source("script:missing.yaml", cwd=tmp_path, environ={})
 
 
-def test_a_recording_comes_from_above(tmp_path: Path) -> None:
-    recorded = RecordingSource("r-2222222222", {("w", 0): [ModelResponse(parts=[TextPart("again")])]})
-    source = create_source("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recorded)
-    assert source is recorded
+def test_a_recording_is_supplied_by_the_caller(tmp_path: Path) -> None:
+    recording_source = RecordingSource("r-2222222222", {("w", 0): [ModelResponse(parts=[TextPart("again")])]})
+    source = create_source("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recording_source)
+    assert source is recording_source
     with pytest.raises(NotFound, match="cannot replay r-2222222222"):
         create_source("replay:r-2222222222", cwd=tmp_path, environ={})
 
 
 @pytest.mark.parametrize("name", ["script:", "replay: "])
-def test_a_prefix_alone_names_nothing(tmp_path: Path, name: str) -> None:
+def test_a_prefix_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelUnusable, match="needs the name of"):
         create_source(name, cwd=tmp_path, environ={})
 
@@ -65,22 +65,22 @@ def test_a_providers_model_is_named_with_a_colon_or_a_slash(tmp_path: Path, name
         ({"GEMINI_API_KEY": SECRET}, AUTO_MODELS["google"]),
     ],
 )
-def test_auto_is_what_the_keys_allow(environ: dict[str, str], model: str) -> None:
+def test_auto_selects_a_model_by_the_available_keys(environ: dict[str, str], model: str) -> None:
     assert auto_model(environ) == model
 
 
-def test_auto_makes_a_source(tmp_path: Path) -> None:
+def test_auto_creates_a_source(tmp_path: Path) -> None:
     source = create_source("auto", cwd=tmp_path, environ={"OPENAI_API_KEY": SECRET})
     assert source.name == AUTO_MODELS["openai"]
 
 
-def test_auto_without_a_key_says_what_to_set(tmp_path: Path) -> None:
+def test_auto_without_a_key_names_the_variables_to_set(tmp_path: Path) -> None:
     with pytest.raises(ModelUnusable, match=r"Set ANTHROPIC_API_KEY or OPENAI_API_KEY(?s:.)*`guild demo` needs no key"):
         create_source("auto", cwd=tmp_path, environ={})
 
 
 @pytest.mark.parametrize("model", AUTO_MODELS.values())
-def test_what_auto_stands_for_is_known_current_and_has_a_price(model: str) -> None:
+def test_the_models_of_auto_are_known_current_and_priced(model: str) -> None:
     assert model in known_model_names()
     provider, _, name = model.partition(":")
     _, listed = get_snapshot().find_provider_model(name, provider=None, provider_id=provider, provider_api_url=None)
@@ -102,7 +102,7 @@ def test_keys_are_detected_by_name_and_never_shown() -> None:
 # Prices
 
 
-def test_cached_tokens_have_a_price_of_their_own() -> None:
+def test_cached_tokens_have_their_own_price() -> None:
     fresh = provider_source.cost("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000))
     cached = provider_source.cost(
         "anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000, cache_read_tokens=1000)
@@ -126,5 +126,5 @@ def test_the_api_of_a_provider_does_not_change_the_price(provider: str) -> None:
         ("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1, cache_read_tokens=9)),
     ],
 )
-def test_what_cannot_be_priced_has_no_price(provider: str, model: str, usage: RequestUsage) -> None:
+def test_unpriced_usage_has_no_cost(provider: str, model: str, usage: RequestUsage) -> None:
     assert provider_source.cost(provider, model, usage) is None

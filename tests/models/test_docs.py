@@ -1,4 +1,4 @@
-"""What the documentation says about models is true."""
+"""The documentation of models matches the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from guildhall.models.catalog import AUTO_MODELS
 from guildhall.models.credentials import KEY_VARIABLES, URL_VARIABLES
 from guildhall.models.scripted.source import Answer, Price, Script, ScriptedUsage, ScriptSource, load_script
-from tests.models.scripts import script
+from tests.models.scripts import write_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPTED = (DOCS / "scripted-model.md").read_text()
@@ -18,8 +18,8 @@ MODELS = (DOCS / "models.md").read_text()
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", SCRIPTED, re.DOTALL))
-def test_every_script_in_the_documentation_is_a_script(tmp_path: Path, text: str) -> None:
-    path = script(tmp_path, text)
+def test_every_script_in_the_documentation_loads(tmp_path: Path, text: str) -> None:
+    path = write_script(tmp_path, text)
     assert ScriptSource(path, load_script(path)).script.workers
 
 
@@ -36,7 +36,7 @@ def test_the_example_in_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(compile(example, "docs/scripted-model.md", "exec"), {})
 
 
-def test_what_auto_stands_for_is_documented() -> None:
+def test_the_models_of_auto_are_documented() -> None:
     for provider, model in AUTO_MODELS.items():
         row = next(line for line in MODELS.splitlines() if line.endswith(f"| `{model}` |"))
         assert all(f"`{variable}`" in row for variable in KEY_VARIABLES[provider])

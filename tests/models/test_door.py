@@ -1,4 +1,4 @@
-"""The model door: reserved, on record, asked, on record, seen. Through real ledgers on a real database."""
+"""The model door: it reserves the cost, journals the request, calls the provider, and journals the answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import OnText, Query
     from guildhall.store.engine import Store
 
-A_RUN = {
+RUN_ROW = {
     "worker": "w",
     "model": "test:model",
     "kind": "plain",
@@ -62,11 +62,11 @@ A_RUN = {
     "output_tokens": 0,
     "running_seconds": 0.0,
 }
-EXACT = 1e-9
+TOLERANCE_USD = 1e-9
 
 
-class Hurried(SystemClock):
-    """Sleeps not, and remembers how long it should have."""
+class InstantClock(SystemClock):
+    """A clock that does not sleep, and records the durations."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -77,11 +77,11 @@ class Hurried(SystemClock):
 
 @dataclass
 class Provider:
-    """Answers what it is told to, with prices of its own (dollars a token)."""
+    """A provider with scripted answers and its own prices in USD per token."""
 
     answers: list[Callable[[Query], ModelResponse]]
     price: tuple[float, float] | None = (3e-6, 15e-6)
-    asked: list[Query] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
 
     name = "test:model"
 
@@ -94,33 +94,33 @@ class Provider:
         return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        self.asked.append(query)
-        return self.answers[min(len(self.asked), len(self.answers)) - 1](query)
+        self.queries.append(query)
+        return self.answers[min(len(self.queries), len(self.answers)) - 1](query)
 
 
-def says(text: str = "hello", usage: RequestUsage | None = None) -> Callable[[Query], ModelResponse]:
+def text_answer(text: str = "hello", usage: RequestUsage | None = None) -> Callable[[Query], ModelResponse]:
     usage = usage or RequestUsage(input_tokens=100, output_tokens=10)
     return lambda query: ModelResponse(parts=[TextPart(text)], usage=usage)
 
 
-def fails(*, transient: bool = True, after: float | None = None) -> Callable[[Query], ModelResponse]:
+def failed_answer(*, transient: bool = True, after: float | None = None) -> Callable[[Query], ModelResponse]:
     def fail(query: Query) -> ModelResponse:
         raise ModelFailed("the provider is tired", transient=transient, retry_after=after, status=529)
 
     return fail
 
 
-def twins(query: Query) -> ModelResponse:
+def duplicate_calls(query: Query) -> ModelResponse:
     calls = [ToolCallPart("t", {}, "same"), ToolCallPart("t", {}, "same")]
     return ModelResponse(parts=calls, usage=RequestUsage(input_tokens=100, output_tokens=10))
 
 
-class Place:
-    """A door of a run of its own."""
+class DoorRun:
+    """A run with its own model door."""
 
     def __init__(self, store: Store, provider: Provider, **bounds: Any) -> None:
         self.provider = provider
-        self.clock = Hurried()
+        self.clock = InstantClock()
         self.store = store
         self.run = new_id("r")
         self.journal = Journal(self.run, self.store, self.clock)
@@ -129,7 +129,7 @@ class Place:
     async def open(self) -> ModelDoor:
         if not self.journal.entries:
             await self.store.write(
-                lambda connection: add_run(connection, **{**A_RUN, "id": self.run, "root": self.run})
+                lambda connection: add_run(connection, **{**RUN_ROW, "id": self.run, "root": self.run})
             )
             await self.journal.append(assembly(bounds=asdict(self._bounds)))
         self.ledger = LiveLedger(
@@ -149,7 +149,7 @@ class Place:
     def kinds(self) -> list[str]:
         return [entry.kind for entry in self.journal.entries[1:]]
 
-    def spent(self) -> float:
+    def total_cost(self) -> float:
         costs = [
             getattr(entry.data, "cost_usd", None) for entry in self.journal.entries if entry.kind.startswith("model_")
         ]
@@ -157,131 +157,131 @@ class Place:
 
 
 @pytest.fixture
-def place(store: Store) -> Callable[..., Place]:
-    return lambda *answers, price=(3e-6, 15e-6), **bounds: Place(store, Provider(list(answers), price), **bounds)
+def create_run(store: Store) -> Callable[..., DoorRun]:
+    return lambda *answers, price=(3e-6, 15e-6), **bounds: DoorRun(store, Provider(list(answers), price), **bounds)
 
 
-async def ask(place: Place, key: str = "m1", text: str = "do it") -> ModelResponse:
-    door = await place.open()
+async def ask(run: DoorRun, key: str = "m1", text: str = "do it") -> ModelResponse:
+    door = await run.open()
     return await door.call(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelRequestParameters())
 
 
 @pytest.mark.req("X-14")
-def test_an_answer_is_on_record_before_the_run_sees_it_and_given_once(place: Callable[..., Place]) -> None:
-    here = place(says())
-    first = asyncio.run(ask(here))
-    assert here.kinds() == ["model_asked", "model_answered"]
-    recorded = here.store.read(lambda c: c.exec_driver_sql("select kind, data from journal order by seq").all())
-    assert [row[0] for row in recorded] == ["assembled", "model_asked", "model_answered"]
-    assert "hello" in str(recorded[-1][1])
-    again = asyncio.run(ask(here))
+def test_an_answer_is_journaled_before_the_run_gets_it_and_requested_once(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer())
+    first = asyncio.run(ask(run))
+    assert run.kinds() == ["model_asked", "model_answered"]
+    rows = run.store.read(lambda c: c.exec_driver_sql("select kind, data from journal order by seq").all())
+    assert [row[0] for row in rows] == ["assembled", "model_asked", "model_answered"]
+    assert "hello" in str(rows[-1][1])
+    again = asyncio.run(ask(run))
     assert (again.parts, again.usage) == (first.parts, first.usage)
-    assert len(here.provider.asked) == 1
+    assert len(run.provider.queries) == 1
 
 
-def test_a_record_of_another_question_is_not_given(place: Callable[..., Place]) -> None:
-    here = place(says())
-    asyncio.run(ask(here))
+def test_the_journaled_answer_to_another_request_is_not_returned(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer())
+    asyncio.run(ask(run))
     with pytest.raises(Exception, match="the call m1 differs"):
-        asyncio.run(ask(here, text="do something else"))
+        asyncio.run(ask(run, text="do something else"))
 
 
-def test_a_passing_failure_is_asked_again_and_each_is_on_record(place: Callable[..., Place]) -> None:
-    here = place(fails(), fails(after=7), fails(after=1e6), says())
-    assert asyncio.run(ask(here)).text == "hello"
-    assert here.kinds() == ["model_asked", "model_failed"] * 3 + ["model_asked", "model_answered"]
-    assert [entry.data.attempt for entry in here.journal.all(ModelAsked)] == [0, 1, 2, 3]
-    assert [query.attempt for query in here.provider.asked] == [0, 1, 2, 3]
-    assert here.clock.slept == [1.0, 7, 60.0]
-    assert here.journal.all(ModelCallFailed)[0].data.transient is True
+def test_a_transient_failure_is_retried_and_every_attempt_is_journaled(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(failed_answer(), failed_answer(after=7), failed_answer(after=1e6), text_answer())
+    assert asyncio.run(ask(run)).text == "hello"
+    assert run.kinds() == ["model_asked", "model_failed"] * 3 + ["model_asked", "model_answered"]
+    assert [entry.data.attempt for entry in run.journal.all(ModelAsked)] == [0, 1, 2, 3]
+    assert [query.attempt for query in run.provider.queries] == [0, 1, 2, 3]
+    assert run.clock.slept == [1.0, 7, 60.0]
+    assert run.journal.all(ModelCallFailed)[0].data.transient is True
 
 
-def test_it_gives_up_after_the_fourth(place: Callable[..., Place]) -> None:
-    here = place(fails())
+def test_the_door_fails_after_the_fourth_attempt(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(failed_answer())
     with pytest.raises(ModelFailed, match="tired"):
-        asyncio.run(ask(here))
-    assert here.kinds().count("model_failed") == 4
-    assert here.spent() == 0
+        asyncio.run(ask(run))
+    assert run.kinds().count("model_failed") == 4
+    assert run.total_cost() == 0
 
 
-def test_a_lasting_failure_is_not_asked_again(place: Callable[..., Place]) -> None:
-    here = place(fails(transient=False))
+def test_a_permanent_failure_is_not_retried(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(failed_answer(transient=False))
     with pytest.raises(ModelFailed):
-        asyncio.run(ask(here))
-    assert here.kinds() == ["model_asked", "model_failed"]
-    assert here.clock.slept == []
+        asyncio.run(ask(run))
+    assert run.kinds() == ["model_asked", "model_failed"]
+    assert run.clock.slept == []
 
 
 @pytest.mark.req("X-14", "X-3")
-def test_a_call_is_reserved_before_it_is_made_and_its_answer_bounded(place: Callable[..., Place]) -> None:
-    here = place(says(), max_budget_usd=0.01)
-    asyncio.run(ask(here))
-    asked = here.journal.all(ModelAsked)[0].data
-    assert 0 < asked.reserved_usd <= 0.01 + EXACT
+def test_a_call_is_reserved_before_the_request_and_its_answer_is_limited(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer(), max_budget_usd=0.01)
+    asyncio.run(ask(run))
+    asked = run.journal.all(ModelAsked)[0].data
+    assert 0 < asked.reserved_usd <= 0.01 + TOLERANCE_USD
     assert MIN_OUTPUT_TOKENS <= asked.max_tokens < MAX_OUTPUT_TOKENS
-    assert here.provider.asked[0].settings["max_tokens"] == asked.max_tokens
+    assert run.provider.queries[0].settings["max_tokens"] == asked.max_tokens
 
 
-def test_where_nothing_is_counted_the_answer_may_be_as_long_as_it_likes(place: Callable[..., Place]) -> None:
-    here = place(says())
-    asyncio.run(ask(here))
-    assert "max_tokens" not in here.provider.asked[0].settings
+def test_without_a_limit_the_length_of_the_answer_is_not_limited(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer())
+    asyncio.run(ask(run))
+    assert "max_tokens" not in run.provider.queries[0].settings
 
 
-def test_a_model_without_a_price_is_not_counted_in_dollars(place: Callable[..., Place]) -> None:
-    here = place(says(), price=None)
-    asyncio.run(ask(here))
-    assert here.journal.all(ModelAsked)[0].data.reserved_usd is None
-    assert usage_of(here.journal).cost_usd is None
+def test_a_model_without_a_price_has_no_cost(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer(), price=None)
+    asyncio.run(ask(run))
+    assert run.journal.all(ModelAsked)[0].data.reserved_usd is None
+    assert usage_of(run.journal).cost_usd is None
 
 
-def test_what_the_rest_does_not_pay_for_is_not_asked(place: Callable[..., Place]) -> None:
-    here = place(says(), max_budget_usd=0.0005)
+def test_a_call_that_exceeds_the_remaining_budget_is_not_made(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer(), max_budget_usd=0.0005)
     with pytest.raises(LimitReached, match="max_budget_usd") as raised:
-        asyncio.run(ask(here))
-    assert here.kinds() == []
-    assert here.provider.asked == []
-    assert (raised.value.hint or "").startswith(f"guild resume {here.run} --budget ")
+        asyncio.run(ask(run))
+    assert run.kinds() == []
+    assert run.provider.queries == []
+    assert (raised.value.hint or "").startswith(f"guild resume {run.run} --budget ")
     suggested = float((raised.value.hint or "").split()[-1])
-    assert suggested >= 64 * 15e-6  # the smallest call fits into what is suggested
+    assert suggested >= 64 * 15e-6  # the suggested budget pays for the smallest call
 
 
-def test_two_calls_of_one_id_are_paid_for_and_asked_again(place: Callable[..., Place]) -> None:
-    here = place(twins, says())
-    assert asyncio.run(ask(here)).text == "hello"
-    failed = here.journal.all(ModelCallFailed)[0]
+def test_an_answer_with_two_calls_of_the_same_id_is_charged_and_retried(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(duplicate_calls, text_answer())
+    assert asyncio.run(ask(run)).text == "hello"
+    failed = run.journal.all(ModelCallFailed)[0]
     assert "the same id" in failed.data.message
     assert failed.data.cost_usd == pytest.approx(100 * 3e-6 + 10 * 15e-6)
-    assert usage_of(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
+    assert usage_of(run.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
 
 
-def test_an_answer_that_counts_no_tokens_is_not_free(place: Callable[..., Place]) -> None:
-    here = place(says(usage=RequestUsage()), max_budget_usd=0.01)
-    asyncio.run(ask(here))
-    asked, answered = here.journal.all(ModelAsked)[0], here.journal.all(ModelAnswered)[0]
+def test_an_answer_without_a_token_count_is_charged_by_estimate(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer(usage=RequestUsage()), max_budget_usd=0.01)
+    asyncio.run(ask(run))
+    asked, answered = run.journal.all(ModelAsked)[0], run.journal.all(ModelAnswered)[0]
     assert answered.data.cost_usd == asked.data.reserved_usd
 
 
 @pytest.mark.req("X-3")
-def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) -> None:
-    def dies(query: Query) -> ModelResponse:
+def test_an_interrupted_call_counts_as_spent(create_run: Callable[..., DoorRun]) -> None:
+    def die(query: Query) -> ModelResponse:
         raise KeyboardInterrupt
 
-    here = place(dies, says(), max_budget_usd=0.01)
+    run = create_run(die, text_answer(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(ask(here))
-    assert Spent.in_cut_off_calls([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
+        asyncio.run(ask(run))
+    assert Spent.in_cut_off_calls([run.journal]).dollars == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
-        asyncio.run(ask(here))
-    assert len(here.provider.asked) == 1
+        asyncio.run(ask(run))
+    assert len(run.provider.queries) == 1
 
 
-def test_turns_are_counted_over_every_stretch(place: Callable[..., Place]) -> None:
-    here = place(says(), max_turns=2)
-    asyncio.run(ask(here))
-    asyncio.run(ask(here, "m2"))
+def test_turns_are_counted_over_all_segments(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer(), max_turns=2)
+    asyncio.run(ask(run))
+    asyncio.run(ask(run, "m2"))
     with pytest.raises(LimitReached, match="2 turns"):
-        asyncio.run(ask(here, "m3"))
+        asyncio.run(ask(run, "m3"))
 
 
 Step = tuple[str, float, float]
@@ -301,10 +301,10 @@ STEPS = st.lists(
     st.floats(1e-4, 10),
     st.text(max_size=300),
 )
-def test_a_limit_in_dollars_is_never_passed(
+def test_the_budget_is_never_exceeded(
     store: Store, steps: list[Step], input: float, output: float, limit: float, text: str
 ) -> None:
-    """Whatever is charged, as long as no more tokens are charged for than were sent and allowed."""
+    """Charges are arbitrary, but never for more tokens than were sent and allowed."""
     left = iter(steps)
 
     def answers(query: Query) -> ModelResponse:
@@ -321,23 +321,23 @@ def test_a_limit_in_dollars_is_never_passed(
         parts = [ToolCallPart("t", {}, "same")] * 2 if kind == "twins" else [TextPart("x")]
         return ModelResponse(parts=parts, usage=usage)
 
-    here = Place(store, Provider([answers], (input, output)), max_budget_usd=limit)
+    run = DoorRun(store, Provider([answers], (input, output)), max_budget_usd=limit)
 
-    async def go() -> None:
-        door = await here.open()
+    async def ask_all() -> None:
+        door = await run.open()
         for turn in range(1, 8):
             with suppress(ModelFailed):
                 messages = [ModelRequest(parts=[UserPromptPart(text)])]
                 await door.call(f"m{turn}", messages, ModelRequestParameters())
 
     with suppress(LimitReached):
-        asyncio.run(go())
-    assert here.spent() <= limit + EXACT
-    for entry in here.journal.all(ModelAsked):
-        assert entry.data.reserved_usd <= limit + EXACT
+        asyncio.run(ask_all())
+    assert run.total_cost() <= limit + TOLERANCE_USD
+    for entry in run.journal.all(ModelAsked):
+        assert entry.data.reserved_usd <= limit + TOLERANCE_USD
 
 
-def test_an_estimate_counts_everything_that_is_sent() -> None:
+def test_an_estimate_counts_all_sent_content() -> None:
     def size(*content: Any, tools: int = 0) -> int:
         shown = [ToolDefinition(name="t", description="d" * 300, parameters_json_schema={})] * tools
         message = ModelRequest(parts=[UserPromptPart(list(content))], instructions="i" * 30)
@@ -345,34 +345,34 @@ def test_an_estimate_counts_everything_that_is_sent() -> None:
 
     bare = size("a" * 300)
     assert size("a" * 3000) > 900
-    assert size("字" * 3000) >= 3000  # a sign of Chinese is a token
+    assert size("字" * 3000) >= 3000  # a Chinese character is a token
     assert size("😀" * 3000) >= 3000
     assert size("\ud800" * 300) > 100
     assert size("a" * 300, BinaryContent(data=b"x" * 3000, media_type="image/png")) >= bare + 1000
     assert size("a" * 300, tools=3) >= bare + 300
 
 
-def test_an_estimate_counts_the_files_that_are_attached() -> None:
+def test_an_estimate_counts_attachments() -> None:
     def size(*content: Any) -> int:
         return estimate_input_tokens([ModelRequest(parts=[UserPromptPart(list(content))])], ModelRequestParameters())
 
     tagged = TextContent("字" * 3000, metadata={"name": "a" * 100_000})
-    assert 3000 <= size(tagged) < 5000  # what it is tagged with is not sent
+    assert 3000 <= size(tagged) < 5000  # metadata is not sent
     page = size(BinaryContent(data=b"%PDF-1.4 /Type /Page ", media_type="application/pdf"))
     many = size(BinaryContent(data=b"%PDF-1.4" + b"/Type/Page " * 50, media_type="application/pdf"))
     assert page >= 3_000
     assert many >= 150_000
 
 
-def test_an_estimate_goes_on_from_what_was_charged() -> None:
+def test_an_estimate_starts_from_the_charged_tokens() -> None:
     asked = ModelRequest(parts=[UserPromptPart("a" * 30_000)])
     answer = ModelResponse(parts=[TextPart("b")], usage=RequestUsage(input_tokens=8000, output_tokens=5))
     more = ModelRequest(parts=[UserPromptPart("c" * 300)])
     assert 8005 < estimate_input_tokens([asked, answer, more], ModelRequestParameters()) < 8300
 
 
-def test_what_is_recorded_is_json(place: Callable[..., Place]) -> None:
-    here = place(says("half of a pair: \ud83d, and a NUL: \0"))
-    asyncio.run(ask(here))
-    json.dumps([entry.as_dict() for entry in here.journal.entries])
-    assert asyncio.run(ask(here)).text == "half of a pair: \ud83d, and a NUL: \0"
+def test_journal_entries_are_json(create_run: Callable[..., DoorRun]) -> None:
+    run = create_run(text_answer("half of a pair: \ud83d, and a NUL: \0"))
+    asyncio.run(ask(run))
+    json.dumps([entry.as_dict() for entry in run.journal.entries])
+    assert asyncio.run(ask(run)).text == "half of a pair: \ud83d, and a NUL: \0"

@@ -1,4 +1,4 @@
-"""Whose keys are used: those that a request brings come first, provider by provider."""
+"""Provider keys: the variables of a request replace those of the hall, provider by provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from guildhall.models.credentials import (
 from guildhall.tools.builtin.web_search import _KEYS as OF_SEARCH
 
 
-def test_what_a_request_brings_replaces_all_of_that_provider() -> None:
+def test_variables_of_a_request_replace_all_variables_of_that_provider() -> None:
     own = {
         "ANTHROPIC_API_KEY": "own",
         "ANTHROPIC_BASE_URL": "http://own",
@@ -21,14 +21,12 @@ def test_what_a_request_brings_replaces_all_of_that_provider() -> None:
         "HOME": "/home",
     }
     assert merge_environ(own, {}) == own
-    brought = {"ANTHROPIC_API_KEY": "theirs", "GEMINI_API_KEY": "theirs"}
-    assert merge_environ(own, brought) == {"OPENAI_API_KEY": "own", "HOME": "/home", **brought}, (
-        "no key to another's address"
-    )
+    sent = {"ANTHROPIC_API_KEY": "theirs", "GEMINI_API_KEY": "theirs"}
+    assert merge_environ(own, sent) == {"OPENAI_API_KEY": "own", "HOME": "/home", **sent}, "no key to another's address"
     assert merge_environ(own, {"OPENAI_BASE_URL": "http://theirs"}).get("OPENAI_API_KEY") is None
 
 
-def test_the_variables_of_every_provider_travel() -> None:
+def test_the_variables_of_every_provider_are_forwarded() -> None:
     names = forwarded_variables()
     assert {name for several in KEY_VARIABLES.values() for name in several} <= names
     assert set(URL_VARIABLES.values()) <= names

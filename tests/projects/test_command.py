@@ -73,7 +73,7 @@ def test_what_cannot_be_registered_says_why(guild: Guild, repo: Repository, home
     assert "Did you mean 'main'" in refused(repo.path, "--branch", "mian")
     assert "the branch 'claude/main' does not exist" in refused(repo.path, "--branch", "claude/main")
     assert "the branch '-f' does not exist" in refused(repo.path, "--branch=-f")
-    assert "PATH: it is empty" in guild("project", "add", "").err
+    assert "PATH is empty" in guild("project", "add", "").err
     assert "invalid project name: ''" in refused(repo.path, "--name", "")
     assert "(65 characters)" in refused(repo.path, "--name", "x" * 65)
     repo.git("branch", "claude")
@@ -122,7 +122,7 @@ def test_a_repository_that_was_moved_is_known_again(guild: Guild, repo: Reposito
     repo.path.rename(moved)
     missing = guild("check")
     assert (missing.code, str(repo.path) in missing.err, "`guild project add`" in missing.err) == (1, True, True)
-    assert "this is the project 'shop'" in guild("project", "add", moved, "--name", "other").err
+    assert "already registered as 'shop'" in guild("project", "add", moved, "--name", "other").err
     again = guild("project", "add", moved)
     assert (again.code, again.out, "Moved shop" in again.err) == (0, "shop\n", True)
     new = f"# mine\n{text}    max_meetings: 2 # enough\n".replace(str(repo.path), str(moved))

@@ -1,4 +1,4 @@
-"""Both runtimes, to be tested as one; and a warm parent that is up to no good, for those tests that need it."""
+"""Fixtures: a function that executes an assignment with both runtimes, and a fork server with misbehaving children."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def wild() -> Generator[ForkServerLoop]:
-    """Its children do what their first message says (wild.py), and nothing that a run would."""
-    boot = f"import sys; sys.path[:0] = {[str(ROOT), *sys.path]!r}; from tests.runtimes.wild import main; main()"
+def misbehaving_loop() -> Generator[ForkServerLoop]:
+    """Start a fork server whose children execute the command in their first message."""
+    paths = [str(ROOT), *sys.path]
+    boot = f"import sys; sys.path[:0] = {paths!r}; from tests.runtimes.misbehaving_children import main; main()"
     fork_loop = ForkServerLoop([os.path.realpath(sys.executable), "-I", "-S", "-c", boot])
     yield fork_loop
     fork_loop.close()
 
 
 @pytest.fixture(params=["here", "in a child"])
-def executed(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Executes an assignment: both runtimes are to do the same."""
+def run_assignment(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Return a function that executes an assignment, with each runtime in turn."""
 
     def execute(doors: Doors, assignment: Assignment) -> Any:
         runtime: Runtime = PydanticRuntime()

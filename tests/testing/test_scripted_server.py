@@ -18,7 +18,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.models.scripts import script
+from tests.models.scripts import write_script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,7 +54,7 @@ class Verdict(BaseModel):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Generator[ScriptedServer]:
-    with ScriptedServer(script(tmp_path, SCRIPT)) as running:
+    with ScriptedServer(write_script(tmp_path, SCRIPT)) as running:
         yield running
 
 

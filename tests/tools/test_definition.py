@@ -207,10 +207,10 @@ def test_invalid_options_are_rejected_with_the_reason(options: dict[str, Any], m
     ("arguments", "message"),
     [
         ({}, "move: point: this argument is required"),
-        ({"point": {"x": "far"}}, "move: point.x: Input should be a valid integer"),
-        ({"point": {"x": 1}, "how": "quick"}, "how: Input should be 'fast' or 'slow' (got 'quick')"),
+        ({"point": {"x": "far"}}, "move: point.x: expected a whole number"),
+        ({"point": {"x": 1}, "how": "quick"}, "how: must be 'fast' or 'slow' (got 'quick')"),
         ({"point": {"x": 1}, "time": 2}, "time: unknown argument. Did you mean 'times'?"),
-        ({"point": {"x": 1}, "times": 0}, "times: Input should be greater than or equal to 1"),
+        ({"point": {"x": 1}, "times": 0}, "times: must be greater than or equal to 1"),
         ({"point": "x" * 5000}, "..."),
         ({"\ud800": 1}, "arguments"),
         ([1], "not an object"),

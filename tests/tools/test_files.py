@@ -66,7 +66,7 @@ def test_text_is_read_with_line_numbers(tmp_path: Path) -> None:
     assert expect_text(view, "Read", file_path="x.txt", offset=9) == "[the file has 4 lines; line 9 is beyond its end]"
     assert "count lines from 1" in expect_error(view, "Read", file_path="x.txt", offset=0)
     assert "count lines from 1" in expect_error(view, "Read", file_path="x.txt", limit=-1)
-    assert "limit: Input should be a valid integer" in expect_error(view, "Read", file_path="x.txt", limit="all")
+    assert "limit: expected a whole number" in expect_error(view, "Read", file_path="x.txt", limit="all")
 
 
 def test_empty_long_and_non_utf_8_text_is_readable(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_grep_errors_name_the_reason(view: View) -> None:
     assert "longer than 1,000" in grep(view, "x" * 1001)
     assert "at least" in grep(view, "x", context=-1)
     assert "at least" in grep(view, "x", max_results=0)
-    assert "output_mode: Input should be 'content', 'files' or 'count'" in grep(view, "x", output_mode="lines")
+    assert "output_mode: must be 'content', 'files' or 'count'" in grep(view, "x", output_mode="lines")
     assert "nowhere does not exist" in grep(view, "x", path="nowhere")
     assert "outside the folders" in grep(view, "x", path="../outside")
     assert "hidden" in grep(view, "x", path="private")

@@ -200,7 +200,7 @@ def test_a_new_worker_loads_and_stays(project: Path):
 
 def test_a_place_that_cannot_be_written_is_said(write: Write, project: Path):
     write("workers", "a file where a folder should be")
-    with pytest.raises(Conflict, match="the file cannot be written"):
+    with pytest.raises(Conflict, match="cannot write the file"):
         lifecycle.new_worker(project / "workers", "clerk")
 
 

@@ -209,5 +209,5 @@ def test_a_workflow_is_resumed_by_its_target_and_prints_its_plan(team: Team, gui
     assert replayed.code == 0, replayed.err
     for verb in ("resume", "replay", "script"):
         one = guild(verb, "ann@team")
-        assert (one.code, "Name the whole: @team" in one.err) == (2, True), one.err
+        assert (one.code, "Use @team" in one.err) == (2, True), one.err
         assert guild(verb, "@nowhere").code == 3

@@ -101,9 +101,9 @@ def test_the_plan_as_json_names_missing_params_and_problems(guild: Guild, team: 
     [
         (["review.yaml", "--param", "pr"], 2, "has no value"),
         (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "duplicate --param"),
-        (["coder", "--param", "pr=1"], 2, "go with a workflow's file"),
-        (["coder", "--tag", "x"], 2, "go with a workflow's file"),
-        (["reviev.yaml"], 3, "no such file"),
+        (["coder", "--param", "pr=1"], 2, "can only be used with a workflow file"),
+        (["coder", "--tag", "x"], 2, "can only be used with a workflow file"),
+        (["reviev.yaml"], 3, "file not found"),
         (["broken.yaml"], 2, "broken.yaml:1: agents"),
     ],
 )

@@ -324,7 +324,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "`worker` is missing"),
     ({"workflow": "../team.yaml"}, "not a path inside the project"),
     ({"workflow": "/team.yaml"}, "not a path inside the project"),
-    ({"workflow": "none.yaml"}, "the file does not exist"),
+    ({"workflow": "none.yaml"}, "file not found"),
     ({"workflow": "script.yaml"}, "script.yaml"),
     ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
     ({"workflow": "team.yaml", "params": {"x": "1"}}, "unknown param 'x'"),

@@ -135,7 +135,7 @@ def test_an_agent_is_stopped_while_the_others_continue(team: Team) -> None:
         await wait_until(lambda: ("ann", "I am back") in read_messages(team))
         with pytest.raises(Conflict, match="is already running"):
             await team.client.workflows.start_agent(parse("ann@team"))
-        with pytest.raises(UsageError, match="missing agent"):
+        with pytest.raises(UsageError, match="is a workflow, not an agent"):
             await team.client.workflows.stop_agent(parse("@team"))
 
     team.run_in_hall(work)
@@ -358,7 +358,7 @@ def test_a_workflow_of_the_same_name_in_another_folder_is_refused(team: Team) ->
             (other / name).write_text((team.project / name).read_text())
         request = RunRequest(worker="x", input="")
         start = Start(file="sub/team.yaml", params={})
-        with pytest.raises(Conflict, match="belongs to") as caught:
+        with pytest.raises(Conflict, match="was started from another file") as caught:
             await team.follow(team.client.workflows.run(start, request, team.frame()))
         assert "--fresh" in str(caught.value.hint)
 

@@ -51,7 +51,7 @@ def test_any_text_is_parsed_or_refused(text: str):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("", "it is empty"),
+        ("", "empty"),
         ("@", "no workflow after the @"),
         ("alice@", "Did you mean 'alice'?"),
         ("alice@:dev", "Did you mean 'alice@global:dev'?"),

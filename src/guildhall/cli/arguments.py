@@ -95,7 +95,7 @@ def entry_number(text: str) -> int:
     """Read the number of a journal entry, starting at 0."""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not the number of an entry")
+    raise argparse.ArgumentTypeError(f"{text!r} is not an entry number, as `guild log` prints them")
 
 
 def dollars(text: str) -> float:
@@ -121,7 +121,7 @@ def seconds(text: str) -> float:
 
 def json_object(text: str, name: str, example: str) -> dict[str, Any]:
     """Read an object from JSON. `name` and `example` are for the error."""
-    hint = f"Such as {example}."
+    hint = f"For example: {example}"
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -131,7 +131,7 @@ def json_object(text: str, name: str, example: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def read_text(given: str | None, name: str, *, hint: str = "Give it in quotes, or `-` to read standard input.") -> str:
+def read_text(given: str | None, name: str, *, hint: str = "Pass it in quotes, or `-` to read standard input.") -> str:
     """Return a text from the command line, or from standard input if it is `-` or not given."""
     if given is not None and given != "-":
         data = given.encode(errors="surrogateescape")
@@ -149,9 +149,9 @@ def read_text(given: str | None, name: str, *, hint: str = "Give it in quotes, o
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"invalid {name}: not UTF-8 text (byte {error.start})") from None
+        raise UsageError(f"invalid {name}: not UTF-8 text (byte {error.start})", hint="Convert it to UTF-8.") from None
     if "\0" in text:
-        raise UsageError(f"invalid {name}: contains a NUL character", hint="Only text can be given.")
+        raise UsageError(f"invalid {name}: contains a NUL character", hint="Remove it.")
     return text
 
 
@@ -190,7 +190,7 @@ def worker_name(text: str) -> str:
     """Return the name or path of a worker. Raise an error if it cannot be one."""
     name = text.strip()
     if not name or len(name) > _MAX_WORKER_CHARS or not name.isprintable():
-        wrong = "invalid name of a worker" if name else "the name of the worker is empty"
+        wrong = "invalid worker name" if name else "the worker name is empty"
         raise UsageError(wrong, hint="`guild worker ls` lists the workers.")
     if (kind := _kind_of(name)) is not None:
         raise NotFound(f"{name} is {kind}, not a worker", hint=f"Details: guild show {name}")
@@ -264,26 +264,24 @@ async def resolve_run(text: str, client: HallClient) -> str:
         return run_id(text)
     target = parse_target(text)
     if target.agent is not None:
-        raise UsageError(
-            f"{target} is one agent of {target.workflow_target}", hint=f"Name the whole: {target.workflow_target}"
-        )
+        raise UsageError(f"{target} is an agent, not a workflow", hint=f"Use {target.workflow_target}.")
     return (await client.workflows.get(target)).run
 
 
 def _check_not_member_job(text: str) -> None:
     """Raise NotFound if the text is MEMBER/JOB: the hall has no run of it."""
     if "@" not in text and is_member_job(text):
-        raise NotFound(f"{text} is a job of a member: the hall has no run of it", hint=f"See guild show {text}.")
+        raise NotFound(f"job {text} belongs to a member and has no run here", hint=f"Details: guild show {text}")
 
 
 async def _owned_run(text: str, client: HallClient) -> str | None:
     """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
     if is_id(text, JOB):
         run = (await client.jobs.get(text)).job.run
-        missing, hint = f"job {text} has no run", f"See guild show {text}."
+        missing, hint = f"job {text} has no run", f"Details: guild show {text}"
     elif is_id(text, MEETING):
         run = (await client.meetings.get(text)).meeting.run
-        missing, hint = f"meeting {text} has no run yet", f"See guild show {text}."
+        missing, hint = f"meeting {text} has no run yet", f"Details: guild show {text}"
     elif is_id(text, COMMISSION):
         one = (await client.commissions.get(text)).commission
         run, missing, hint = one.run, f"commission {text} is {one.status}: it has no run yet", one.next_command

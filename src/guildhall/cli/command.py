@@ -156,7 +156,7 @@ class Context:
             await (await self.connect()).trust.grant(files)
         except HallUnavailable:
             names = " ".join(shlex.quote(str(seen.path)) for seen in files)
-            self.screen.note(f"Trust it before you test it: guild trust {names}", "yellow")
+            self.screen.note(f"Trust the test before you run it: guild trust {names}", "yellow")
 
 
 class _NeedsEventLoop(Exception):
@@ -245,11 +245,11 @@ def find_running() -> Address | None:
     return None if is_embedded(environ) else find_hall(Home.locate(environ))
 
 
-def check_background(work: str, instead: str) -> None:
+def check_background(command: str, instead: str) -> None:
     """Raise UsageError if this command is the hall itself, because the work would end with it."""
     if is_embedded(os.environ):
         hint = f"{instead}, or unset GUILDHALL_EMBEDDED."
-        raise UsageError(f"{work}: this command is the hall itself", hint=hint)
+        raise UsageError(f"{command}: no background work while GUILDHALL_EMBEDDED is set", hint=hint)
 
 
 async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = None) -> Connection:
@@ -313,7 +313,7 @@ async def _connect_to_process(
             await client.close()
             raise welcome.problem
         return client, frozenset(welcome.env)
-    raise HallUnavailable("the hall exits right after starting", hint=f"See {home.log}.")
+    raise HallUnavailable("the hall exited right after starting", hint=f"Read its log: {home.log}")
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, parse_stamp
 from guildhall.core.errors import NotFound, NotTrusted, UsageError
+from guildhall.core.text import counted
 from guildhall.runs.model import Answer, format_choices, parse_choice
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ async def run_trusted(
 async def ask_trust(looking: TrustReport, client: HallClient, screen: Screen) -> bool:
     """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
     if not looking.untrusted_files or not await ask_yes_no(
-        f"Trust {name_files(looking)}? It can run commands as you. [y]es  [n]o:", screen
+        f"Trust {name_files(looking)} to run commands as you? [y]es  [n]o:", screen
     ):
         return False
     await client.trust.grant(looking.untrusted_files)
@@ -145,7 +146,7 @@ def describe_code(looking: TrustReport) -> str:
         lines += [f"  $ {escape(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""
-            lines.append(f"  {escape(seen.display_path)}  {seen.size:,} bytes  {seen.state_text}{since}")
+            lines.append(f"  {escape(seen.display_path)}  {counted(seen.size, 'byte')}  {seen.state_text}{since}")
             lines.append(f"    sha256 {seen.digest}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

@@ -70,7 +70,7 @@ def replace_user_file(path: Path, text: str) -> None:
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
         replace_file(path, text.encode(), mode=mode, exact_mode=True, durable=True)
     except OSError as error:
-        raise Conflict(f"the file cannot be written: {error.strerror}", where=str(path)) from None
+        raise Conflict(f"cannot write the file: {error.strerror}", where=str(path)) from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -40,7 +40,7 @@ def parse_size(value: object) -> int:
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     count = int(found[1]) * _BYTES[found[2].upper()] if found else 0
     if not _MIN_SIZE_BYTES <= count <= _MAX_SIZE_BYTES:
-        raise ValueError("write a size from 64MB to 1000GB, such as 512MB or 2GB")
+        raise ValueError("expected a size from 64MB to 1000GB, such as 512MB or 2GB")
     return count
 
 
@@ -73,7 +73,7 @@ Duration = Annotated[
 
 def _variable(name: object) -> object:
     if isinstance(name, str) and not _VARIABLE.fullmatch(name):
-        raise ValueError(f"{yaml.format_value(name)} cannot name a variable")
+        raise ValueError(f"{yaml.format_value(name)} is not a valid name of an environment variable")
     return name
 
 
@@ -104,7 +104,7 @@ class WebSearch(_Part):
     @model_validator(mode="after")
     def _one(self) -> WebSearch:
         if (self.searxng is None) == (self.provider is None):
-            raise ValueError("name either `searxng` (a URL) or `provider`")
+            raise ValueError("set either `searxng` (a URL) or `provider`")
         return self
 
 
@@ -231,7 +231,7 @@ def _read(path: Path, *, check_foreign: bool = False, user_only: tuple[str, ...]
     read = yaml.validate(_File, source)
     for name in user_only:
         if getattr(read, name) is not None:
-            raise source.error("a project cannot set this", (name,), "Set it in config.yaml of your own home.")
+            raise source.error("a project cannot set this field", (name,), "Set it in config.yaml in your home.")
     if read.model:
         read = read.model_copy(update={"model": resolve_script_path(read.model, path.parent)})
     return read

@@ -325,5 +325,5 @@ class _Queue:
             yield event
         raise Conflict(
             "the client read its events too slowly and was disconnected",
-            hint="The run continues. Follow it with: guild log ID -f",
+            hint="The run continues. Follow it again: guild log ID -f",
         )

@@ -51,11 +51,11 @@ def check_text(
     if not isinstance(text, str) or not is_text(text):
         raise UsageError(f"{name}: invalid text (it contains a NUL or a lone surrogate)")
     if not allow_empty and not text.strip():
-        raise UsageError(f"{name}: it is empty", hint=empty)
+        raise UsageError(f"{name}: must not be empty", hint=empty)
     if max_chars is not None and len(text) > max_chars:
-        raise UsageError(f"{name}: it is longer than {max_chars:,} characters", hint=long)
+        raise UsageError(f"{name}: longer than {max_chars:,} characters", hint=long)
     if max_bytes is not None and len(text.encode()) > max_bytes:
-        raise UsageError(f"{name}: it is longer than {max_bytes:,} bytes", hint=long)
+        raise UsageError(f"{name}: longer than {max_bytes:,} bytes", hint=long)
     return text
 
 
@@ -63,8 +63,13 @@ def check_line(name: str, text: object, max_chars: int, *, empty: str | None = N
     """Return a text of one line. Raise UsageError if it has line breaks, control characters or hidden characters."""
     line = check_text(name, text, max_chars, empty=empty)
     if any(category(char) in _NOT_IN_A_LINE and char not in _JOINERS for char in line):
-        raise UsageError(f"{name}: it has line breaks, control characters or hidden characters", hint="Use one line.")
+        raise UsageError(f"{name}: contains a line break, a control character or an invisible character")
     return line
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number and the noun, in the plural unless the number is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -79,18 +79,18 @@ def read_text(path: Path) -> str:
         if not path.exists():
             raise InvalidFile("file not found", where=str(path), hint="Create it, or correct the path.")
         if not path.is_file():
-            raise InvalidFile("this is not a regular file", where=str(path))
+            raise InvalidFile("not a regular file", where=str(path))
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidFile(f"the file cannot be read: {reason}", where=str(path)) from None
+        raise InvalidFile(f"cannot read the file: {reason}", where=str(path)) from None
     if len(data) > MAX_BYTES:
-        raise InvalidFile(f"the file is larger than {MAX_BYTES:,} bytes", where=str(path))
+        raise InvalidFile(f"cannot read the file: larger than {MAX_BYTES:,} bytes", where=str(path))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidFile(f"not UTF-8 text: byte {error.start} cannot be read", where=str(path)) from None
+        raise InvalidFile(f"not UTF-8 text: invalid byte at offset {error.start}", where=str(path)) from None
 
 
 def read(path: Path) -> Source:
@@ -185,7 +185,7 @@ def _parse_yaml(path: Path, text: str) -> Source:
     except MarkedYAMLError as error:
         raise _syntax_error(path, error) from None
     except Exception as error:  # noqa: BLE001 - on broken text ruamel lets errors of every kind out
-        problem = next(iter(str(error).splitlines()), "")[:_MAX_SHOWN] or "it cannot be read"
+        problem = next(iter(str(error).splitlines()), "")[:_MAX_SHOWN] or "invalid syntax"
         raise InvalidFile(f"not YAML: {problem}", where=str(path)) from None
     reader = _Reader(path, {(): 1})
     data = reader.plain(tree, ())
@@ -216,7 +216,7 @@ def _shallow_scanner() -> Any:
 def _syntax_error(path: Path, error: Any) -> InvalidFile:
     """Return an error with the problem and the line of ruamel's error."""
     mark = error.problem_mark or error.context_mark
-    problem = str(error.problem or error.context or "cannot be read").split("\n")[0]
+    problem = str(error.problem or error.context or "invalid syntax").split("\n")[0]
     return InvalidFile(f"not YAML: {problem}", where=f"{path}:{mark.line + 1}" if mark else str(path))
 
 
@@ -231,7 +231,7 @@ class _Reader:
     def plain(self, node: Any, location: Location) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES or len(location) > _MAX_DEPTH:
-            raise InvalidFile("the file expands to too much data", where=str(self._path))
+            raise InvalidFile(f"more than {_MAX_NODES:,} values, or {_MAX_DEPTH} levels", where=str(self._path))
         if isinstance(node, dict):
             return self._mapping(cast("dict[Any, Any]", node), location)
         if isinstance(node, list):
@@ -311,7 +311,7 @@ def _field_error(model: type[BaseModel], source: Source, location: Location, fir
         return source.error("unknown field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
     if first["type"] == "literal_error":
         return source.error(*_choice_error(first, here))
-    return source.error("this field is required" if first["type"] == "missing" else _describe(first), here)
+    return source.error("this field is required" if first["type"] == "missing" else describe_problem(first), here)
 
 
 def _file_location(loc: tuple[int | str, ...], source: Source, location: Location) -> Location:
@@ -352,14 +352,21 @@ def _inner_model(annotation: Any) -> Any:
 _EXPECTED = {
     "string_type": "expected text",
     "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
     "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
     "float_type": "expected a number",
+    "float_parsing": "expected a number",
     "tuple_type": "expected a list",
     "list_type": "expected a list",
     "dict_type": "expected a mapping",
     "model_type": "expected a mapping",
     "model_attributes_type": "expected a mapping",
 }
+
+# The beginning of pydantic's messages, such as "Input should be greater than 0".
+_LIBRARY_WORDS = re.compile(r"^\w+ should\b")
 
 
 def _choice_error(error: ErrorDetails, here: Location) -> tuple[str, Location, str | None]:
@@ -370,10 +377,12 @@ def _choice_error(error: ErrorDetails, here: Location) -> tuple[str, Location, s
     return f"expected {expected} (got {format_value(error['input'])})", here, hint
 
 
-def _describe(error: ErrorDetails) -> str:
+def describe_problem(error: ErrorDetails) -> str:
+    """Return a problem of pydantic in the words of the user's files."""
     if error["type"] in {"value_error", "assertion_error"}:
         return error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = _EXPECTED.get(error["type"], error["msg"].replace("Input should", "it should"))
+    message = _EXPECTED.get(error["type"]) or _LIBRARY_WORDS.sub("must", error["msg"]).partition(" after validation")[0]
+    message = message.replace(r"match pattern '^https?://[^\s]+$'", "be a URL that starts with http:// or https://")
     return f"{message} (got {format_value(error['input'])})"
 
 

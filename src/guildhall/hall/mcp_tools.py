@@ -143,10 +143,8 @@ class McpTools:
         client, _ = await self._reach()
         asked = await client.asks.get(ask)
         if asked.kind != "question":
-            raise Refused(
-                f"cannot answer {ask}: it is not a question, and only the user can decide it",
-                hint=f"Ask the user to run: guild answer {ask}",
-            )
+            message = f"cannot answer {ask}: it is not a question, and only the user can decide it"
+            raise Refused(message, hint=f"Ask the user to run: guild answer {ask}")
         await client.asks.answer(ask, Answer(choice=text, by=RELAYED))
         return "Delivered."
 

@@ -360,17 +360,13 @@ def _as_answer(decision: object) -> Answer:
         return Answer(choice="yes" if decision else "no")
     if isinstance(decision, str):
         return Answer(choice=decision)
-    raise UsageError(
-        f"the approver returned a {type(decision).__name__}", hint="Return a choice of the ask, a bool, or an Answer."
-    )
+    raise UsageError(f"the approver returned a {type(decision).__name__}", hint="Return a choice, a bool or an Answer.")
 
 
 def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         coroutine.close()
-        raise UsageError(
-            "this call would block a running event loop",
-            hint="Await the async method instead: arun, adelegate_to, aresume or result.",
-        )
+        hint = "Await the async method instead: arun, adelegate_to, aresume or result."
+        raise UsageError("this call would block a running event loop", hint=hint)
     return asyncio.run(coroutine)

@@ -136,7 +136,7 @@ class _ProgramSource:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        raise ModelFailed(f"{self.name} is only available to the program of its runtime")
+        raise ModelFailed(f"{self.name} can only be used with `runtime: cursor`")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.core.redaction import redact
-from guildhall.core.text import did_you_mean
+from guildhall.core.text import did_you_mean, nearest
 from guildhall.models import credentials
 from guildhall.models.credentials import KEY_VARIABLES, URL_VARIABLES, Login, find_key_variable
 from guildhall.models.model import OnText, Query, Upstream, is_transient
@@ -51,11 +51,15 @@ def split_name(name: str) -> tuple[str, str]:
         provider, found, model = name.partition(separator)
         if found and model and _is_provider(provider):
             return provider, model
-    provider, found, _ = name.replace("/", ":").partition(":")
-    if found:
+    provider, found, model = name.replace("/", ":").partition(":")
+    is_file = name.endswith((".yaml", ".yml", ".json")) and ":" not in name
+    if found and not model and _is_provider(provider):
+        raise ModelUnusable(f"invalid model {name!r}: the model is missing", hint=_name_hint(name))
+    if found and not is_file:
         known = {name.partition(":")[0] for name in _known_names()} | KEY_VARIABLES.keys() | URL_VARIABLES.keys()
         raise ModelUnusable(f"unknown provider {provider!r}", hint=did_you_mean(provider, known))
-    raise ModelUnusable(f"invalid model {name!r}: the provider is missing", hint=_name_hint(name))
+    hint = f"For a script, write script:{name}." if is_file else _name_hint(name)
+    raise ModelUnusable(f"invalid model {name!r}: the provider is missing", hint=hint)
 
 
 def _is_provider(name: str) -> bool:
@@ -81,6 +85,13 @@ def _known_names() -> list[str]:
     from pydantic_ai.models import known_model_names
 
     return [name for name in known_model_names() if ":" in name]
+
+
+def nearest_model(name: str) -> str | None:
+    """Return a hint with the known model of the provider that is most similar to an unknown model, or None."""
+    known = [other for other in _known_names() if other.partition(":")[0] == name.partition(":")[0]]
+    guess = None if name in known else nearest(name, known)
+    return f"Did you mean {guess!r}?" if guess else None
 
 
 def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
@@ -326,8 +337,7 @@ class ProviderSource:
             return f"Check the value of {variable} and its access to this model."
         if kind is not UnknownModel:
             return None
-        names = (name for name in _known_names() if name.startswith(f"{self._provider}:") and name != self.name)
-        return did_you_mean(self.name, names)
+        return nearest_model(self.name) or "Check that your account has access to this model."
 
     def _clean(self, text: str) -> str:
         return clean_line(text, credentials.secret_values(self._environ))

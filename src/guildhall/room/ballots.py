@@ -102,7 +102,7 @@ def proposal_create(
     guarded = _check_guards(guards or (), guardable=type == "approval" and binding)
     quorum = len(agents) if quorum is None else quorum
     if not 1 <= quorum <= len(agents):
-        hint = "Leave it out to require all votes."
+        hint = "Omit it to require all votes."
         raise UsageError(f"invalid quorum: {quorum} (the team has {len(agents)} agents)", hint=hint)
     seconds = None if timeout is None else parse_duration(timeout)
     if seconds is not None and not 0 < seconds <= _MAX_TIMEOUT_S:
@@ -435,7 +435,7 @@ def _check_options(type: ProposalType, given: Sequence[str], agents: Sequence[st
 
 def _check_guards(given: Sequence[str], *, guardable: bool) -> tuple[str, ...]:
     if given and not guardable:
-        raise UsageError("only a binding approval can have guards", hint="Leave the guards out.")
+        raise UsageError("only a binding approval can have guards", hint="Omit the guards.")
     if len(given) > _MAX_GUARDS:
         raise UsageError(f"too many guards: {len(given)} (limit: {_MAX_GUARDS})")
     return tuple(dict.fromkeys(map(_normalise_guard, given)))

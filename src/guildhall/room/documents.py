@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
-from guildhall.core.text import did_you_mean
+from guildhall.core.text import counted, did_you_mean
 from guildhall.room import ballots, channel
 from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
@@ -108,7 +108,7 @@ class DocumentCall(Documents):
             await self.store.write(lambda connection: records.set_entry_status(connection, intent.id, "dropped"))
             if self.op != "document_write":
                 hint = "Read it, and repeat the change if it is missing."
-                raise Conflict(f"interrupted, and {path} was edited by hand since then", hint=hint)
+                raise Conflict(f"the call was interrupted, and {path} was edited by hand since then", hint=hint)
         text = self._new_content(path, current, content, base)
         check_text(text, "the document")
         at = stamp(self.clock.now())
@@ -139,11 +139,11 @@ class DocumentCall(Documents):
 
 def _change_text(result: Mapping[str, Any]) -> str:
     verb = "Created" if result["new"] else "Saved"
-    return f"{verb} {result['path']} ({result['size']:,} bytes), base {result['digest']}."
+    return f"{verb} {result['path']} ({counted(result['size'], 'byte')}), base {result['digest']}."
 
 
 def _listing_text(result: Mapping[str, Any]) -> str:
-    lines = [f"{one['path']}  {one['size']:,} bytes" for one in result["documents"]]
+    lines = [f"{one['path']}  {counted(one['size'], 'byte')}" for one in result["documents"]]
     return "\n".join(lines) or "No documents."
 
 
@@ -261,7 +261,7 @@ def _check_base(
     """Raise Conflict if a write would undo a change that the writer has not seen."""
     if current is None:
         if base:
-            raise Conflict(f"document {path} no longer exists", hint="Leave out the base to create it.")
+            raise Conflict(f"document {path} no longer exists", hint="Omit the base to create it.")
         return
     held = content_hash(current)
     known = base or records.last_seen_hash(connection, room, path, actor.name)

@@ -42,7 +42,7 @@ class RoomTools:
     async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Return the result of a call. A repeated call, by its key, has the same result and no second effect."""
         if tool.name not in TOOLS:
-            return ToolResult.error(f"There is no room tool {tool.name!r}. {did_you_mean(tool.name, TOOLS) or ''}")
+            return ToolResult.error(f"Unknown room tool {tool.name!r}. {did_you_mean(tool.name, TOOLS) or ''}")
         operation = OPERATIONS[tool.name]
         actor = Actor(name=self.agent, run=self.run, key=call.key)
 

@@ -81,7 +81,7 @@ def parse_json(body: bytes) -> Any:
     try:
         value = json.loads(body, parse_constant=_reject_constant, parse_float=_finite, object_pairs_hook=_unique)
     except (ValueError, RecursionError):  # also bytes that are not UTF-8, and numbers with too many digits
-        raise RpcError(PARSE_ERROR, "the body is not JSON") from None
+        raise RpcError(PARSE_ERROR, "the body is not valid JSON") from None
     if not is_shallow(value):
         raise RpcError(INVALID_REQUEST, "the body is nested too deeply")
     return value
@@ -100,7 +100,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):  # such as 1e999
-        raise ValueError("the number is too large")
+        raise RpcError(PARSE_ERROR, f"the body has a number that is too large: {text[:60]}")
     return value
 
 
@@ -119,15 +119,15 @@ def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
         return [RpcError(code, text, id=id)]
 
     if message.get("jsonrpc") != "2.0":
-        return reject(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+        return reject(INVALID_REQUEST, 'not a JSON-RPC 2.0 message: `jsonrpc` must be "2.0"')
     if method is None and ("result" in message or "error" in message):
         return []
     is_null_id = batches and raw_id is None
     if not isinstance(method, str) or not (is_id or is_null_id or is_notification):
-        return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
+        return reject(INVALID_REQUEST, "not a JSON-RPC 2.0 request: invalid `method` or `id`")
     if isinstance(params, list) and batches:
-        return [] if is_notification else reject(INVALID_PARAMS, "`params` must be an object: parameters have names")
+        return [] if is_notification else reject(INVALID_PARAMS, "`params` must be an object, not an array")
     if not isinstance(params, dict):
-        return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
+        return reject(INVALID_REQUEST, "not a JSON-RPC 2.0 request: `params` must be an object")
     named = cast("dict[str, Any]", params)
     return [Request(id=id, method=method, params=named, is_notification=is_notification)]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
 from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
 from guildhall.core.ids import canonical
 from guildhall.core.text import did_you_mean
-from guildhall.core.yaml import field_name
+from guildhall.core.yaml import describe_problem, field_name
 from guildhall.policy.rules import CAPABILITIES
 from guildhall.tools.model import Blob, Block, Handler, Place, Text, Tool, ToolCall, ToolResult
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _MAX_SHOWN_ERRORS = 5
-_MAX_VALUE_CHARS = 200
+_MAX_MESSAGE_CHARS = 400
 
 
 def _check(tool: Tool, arguments: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _describe_error(tool: Tool, detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
         known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
         return f"{name}: unknown argument. {did_you_mean(name, known) or 'The tool has no arguments.'}"
-    return f"{name}: {detail['msg']} (got {_cut(repr(detail['input']), _MAX_VALUE_CHARS)})"
+    return f"{name}: {describe_problem(detail)}"
 
 
 def _check_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def _check_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     raise UsageError(f"{tool.name}: {name}: {_cut(found.message)}", hint="Correct the arguments and call again.")
 
 
-def _cut(text: str, max_chars: int = 2 * _MAX_VALUE_CHARS) -> str:
-    return text if len(text) <= max_chars else f"{text[:max_chars]}..."
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}..."
 
 
 @functools.lru_cache(maxsize=512)

@@ -139,7 +139,7 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, provided: 
         folders = (root / TOOLBOXES, home.toolboxes)
         known = {*provided, *(path.stem for folder in folders for path in folder.glob("*.py"))}
         known |= {path.parent.name for path in home.packages.glob(f"[!.]*/{PROJECT_FILE}")} - {name}
-        hint = did_you_mean(name, known) or f"Create {home.toolboxes / name}.py, or add a package with this name."
+        hint = did_you_mean(name, known) or f"Create {root / TOOLBOXES / name}.py or {home.toolboxes / name}.py."
         raise ToolUnavailable(f"toolboxes: unknown toolbox {name!r}", where=worker.place, hint=hint)
     if len(paths) > 1:
         message = f"toolboxes: {name!r} is ambiguous: {paths[0]} and {paths[1]}"
@@ -194,7 +194,7 @@ def package_code(package: Package, kind: Literal["toolbox", "activation"]) -> Co
 
 def _check_size(name: str, files: tuple[CodeFile, ...], folder: Path | None) -> None:
     if sum(len(file.content) for file in files) > MAX_BYTES:
-        raise ToolUnavailable(f"the package {name} is larger than {MAX_BYTES:,} bytes", where=str(folder))
+        raise ToolUnavailable(f"cannot load {name}: its files are larger than {MAX_BYTES:,} bytes", where=str(folder))
 
 
 def has_python_schema(worker: Worker) -> bool:
@@ -262,7 +262,7 @@ def module_files(folder: Path) -> Iterator[Path]:
                 count += 1
                 if count > MAX_FILES:
                     hint = "Move the modules that the worker needs to a smaller package."
-                    raise ToolUnavailable(f"more than {MAX_FILES} modules", where=str(folder), hint=hint)
+                    raise ToolUnavailable(f"has more than {MAX_FILES} modules", where=str(folder), hint=hint)
                 yield Path(parent) / name
 
 
@@ -282,7 +282,8 @@ def code_file(path: Path, root: Path, start: Path | None = None, *, allow_links:
         reason = getattr(error, "strerror", None) or error
         raise ToolUnavailable(f"cannot read the file: {reason}", where=str(path)) from None
     if not allow_links and not real.is_relative_to(top):
-        raise ToolUnavailable(f"a link out of the project, to {real}", where=str(path), hint="Replace it by a copy.")
+        message = f"this is a link out of the project, to {real}"
+        raise ToolUnavailable(message, where=str(path), hint="Replace it by a copy.")
     return CodeFile(path=real, display_path=path.relative_to(start or root).as_posix(), content=read_source(real))
 
 
@@ -303,7 +304,7 @@ def server_program(worker: Worker, name: str, frame: Frame) -> Path:
         which = shutil.which(word, path=frame.env.get("PATH"))
         path = Path(which) if which else None
     if path is None:
-        message = f"{SERVERS}.{name}.command: unknown program {word!r}"
+        message = f"{SERVERS}.{name}.command: program not found: {word!r}"
         raise ToolUnavailable(message, where=worker.place, hint="Install it, or correct the command.")
     return path.absolute()
 
@@ -341,9 +342,9 @@ def check_output_schema(schema: Any, where: str) -> Mapping[str, Any]:
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
-        raise InvalidFile(f"not a JSON Schema: {error.message}", where=where) from None
+        raise InvalidFile(f"invalid JSON Schema: {error.message}", where=where) from None
     except RecursionError:
-        raise InvalidFile("not a JSON Schema: nested too deeply", where=where) from None
+        raise InvalidFile("invalid JSON Schema: nested too deeply", where=where) from None
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
         raise InvalidFile("an output schema must have `type: object`", where=where)
     for reference in _references(schema):

@@ -28,13 +28,13 @@ def _check_name(value: object) -> object:
 
 def _check_toolbox_name(value: object) -> object:
     if value in SYSTEM_TOOLBOXES:
-        raise ValueError(f"{value} is a system toolbox: the hall adds it where it applies")
+        raise ValueError(f"{value} is a system toolbox, which the hall adds itself: remove it")
     return _check_name(value)
 
 
 def _check_printable(value: object) -> object:
-    if isinstance(value, str) and not value.isprintable():
-        raise ValueError("contains control characters")
+    if isinstance(value, str) and (hidden := [char for char in value if not char.isprintable()]):
+        raise ValueError(f"contains the non-printable character {hidden[0]!a}")
     return value
 
 
@@ -146,7 +146,7 @@ class McpServer(Part):
     @model_validator(mode="after")
     def _check_transport(self) -> McpServer:
         if (self.command is None) == (self.url is None):
-            raise ValueError("name either `command` (a list) or `url`")
+            raise ValueError("set either `command` (a list) or `url`")
         if self.url is not None and len(self.env) > 1:
             raise ValueError("with `url`, `env` names at most one variable: the token of the server")
         return self
@@ -190,7 +190,7 @@ def rules_by_name(value: object) -> object:
         for name, rule in cast("dict[str, object]", value).items():
             inner = cast("dict[str, object]", rule).get("name", name) if isinstance(rule, dict) else name
             if inner not in (name, None):
-                raise ValueError(f"the rule {format_value(name)} has another name inside: {format_value(inner)}")
+                raise ValueError(f"the rule {format_value(name)} has a different `name:` inside, {format_value(inner)}")
     return cast("object", value)
 
 
@@ -249,7 +249,7 @@ class Definition(Part):
         fields = dict(cast("dict[str, Any]", value))
         if "backend" in fields:
             if "runtime" in fields:
-                raise ValueError("`runtime` and `backend` are the same field; keep one")
+                raise ValueError("`runtime` and `backend` are the same field: remove one of them")
             fields["runtime"] = fields.pop("backend")
         return fields
 
@@ -257,5 +257,5 @@ class Definition(Part):
     def _check_sandbox_names(self) -> Definition:
         for name, sandbox in self.sandboxes.items():
             if sandbox.name not in (None, name):
-                raise ValueError(f"the sandbox {name!r} has another name inside: {sandbox.name!r}")
+                raise ValueError(f"the sandbox {name!r} has a different `name:` inside, {sandbox.name!r}")
         return self

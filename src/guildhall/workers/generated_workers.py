@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
 from guildhall.core import yaml
 from guildhall.core.atomic_file import replace_user_file
@@ -32,7 +33,6 @@ from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from guildhall.core.request_frame import Frame
 
@@ -85,13 +85,13 @@ class Draft:
 
 def parse_spec(data: Mapping[str, Any]) -> Spec:
     try:
-        spec = Spec.model_validate(dict(data))
-    except ValidationError as error:
-        raise UsageError(_first_problem(error)) from None
+        spec = yaml.validate(Spec, yaml.Source(Path(), "", dict(data), {}))
+    except InvalidFile as error:
+        raise UsageError(error.message, hint=error.hint) from None
     if not is_name(spec.name) or spec.name.lower().endswith(WORKER_SUFFIXES):
         raise UsageError(f"name: invalid worker name {spec.name!r}", hint="Use letters, digits, '_', '-' and '.'.")
     if not spec.instructions.strip() or "\0" in spec.instructions:
-        raise UsageError("instructions: expected text that describes how to work")
+        raise UsageError("instructions: empty, or contains a NUL character")
     return spec
 
 
@@ -110,7 +110,7 @@ def draft(
     """
     if frame.worktree is not None:
         hint = "Propose the worker in your result. The user can create it."
-        raise Refused("cannot create a worker in a worktree: its file would be in the user's folder", hint=hint)
+        raise Refused("cannot create a worker from a worktree: its file would be outside of the worktree", hint=hint)
     root = creator.project_root(frame) if creator else frame.root
     path = root / WORKERS / GENERATED / f"{spec.name}.yaml"
     schema_path = root / SCHEMAS / GENERATED / f"{spec.name}.json"
@@ -150,7 +150,7 @@ def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) 
     """Return the model. Raise Refused for a local model that neither the settings nor the creator use."""
     allowed = {defaults.model if defaults else None, creator.definition.model if creator else None}
     if normalize_model(model).startswith(_LOCAL_MODELS) and model not in allowed:
-        raise Refused(f"model: {model!r} is a file of this machine", hint="Use the model of a provider, or none.")
+        raise Refused(f"model: {model!r} is not a model of a provider", hint="Use `provider:model`, or omit it.")
     return model
 
 
@@ -240,15 +240,10 @@ def _common_suffixes(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[s
 def _parse_settings(fields: dict[str, Any]) -> Definition:
     """Return a definition with these fields of `worker_creation`. Raise InvalidFile if they are not valid."""
     try:
-        return Definition.model_validate({"name": "new", "instructions": "-", **fields})
-    except ValidationError as error:
-        hint = "Correct config.yaml in your home."
-        raise InvalidFile(f"worker_creation.{_first_problem(error)}", hint=hint) from None
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    return f"{yaml.field_name(first['loc'])}: {first['msg']}"
+        return yaml.validate(Definition, yaml.Source(Path(), "", {"name": "new", "instructions": "-", **fields}, {}))
+    except InvalidFile as error:
+        hint = error.hint or "Correct config.yaml in your home."
+        raise InvalidFile(f"worker_creation.{error.message}", hint=hint) from None
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -113,7 +113,7 @@ def check_usable(worker: Worker, use: Use) -> None:
         hint = f"Run it by its name, or promote it: guild worker set {name} active"
         raise Refused(message, where=worker.place, hint=hint)
     if worker.is_changed:
-        message = f"the worker {worker.name!r} is locked, and its file was changed since"
+        message = f"the worker {worker.name!r} is locked, but its file was changed afterwards"
         hint = f"Restore the file, or accept the change: guild worker unlock {worker.name}"
         raise WorkerLocked(message, where=worker.place, hint=hint)
 
@@ -178,7 +178,7 @@ def _writable_path(worker: Worker, *, edits: bool = True) -> Path:
         raise UsageError(f"the worker {worker.name!r} was built in Python and has no file", hint=hint)
     if worker.scope == "shipped":
         hint = "Copy it to workers/ of your project and change the copy."
-        raise Refused(f"the worker {worker.name!r} comes with Guildhall", where=worker.place, hint=hint)
+        raise Refused(f"cannot edit the worker {worker.name!r}: it comes with Guildhall", where=worker.place, hint=hint)
     if worker.scope == "package" and edits:
         hint = "Edit its pyproject.toml."
         raise Refused(f"cannot edit the worker {worker.name!r}: it is a package", where=worker.place, hint=hint)

@@ -44,7 +44,7 @@ def find_prompt(name: str, folders: Sequence[Path]) -> Path | None:
         found = [path for path in paths if path.exists() or path.is_symlink()]
         if len(found) > 1:
             both = " and ".join(path.name for path in found)
-            raise InvalidFile(f"several prompts for one worker: {both}", where=str(folder), hint="Keep one.")
+            raise InvalidFile(f"several prompts for one worker: {both}", where=str(folder), hint="Delete all but one.")
         if found:
             return found[0]
     return None
@@ -63,7 +63,7 @@ def prompt_text(prompt: Path, values: Mapping[str, Any], *, max_cpu_s: int = _MA
 def _render(prompt: Path, values: Mapping[str, Any], max_cpu_s: int) -> str:
     location = {"path": sys.path, "folder": str(prompt.parent), "name": prompt.name}
     request = {**location, "values": dict(values), "seconds": max_cpu_s}
-    too_long = InvalidFile("the template takes too long to render", where=str(prompt), hint="Look for endless loops.")
+    too_long = InvalidFile("rendering the template takes too long", where=str(prompt), hint="Look for endless loops.")
     try:
         child = subprocess.run(
             [sys.executable, "-I", str(Path(template.__file__))],
@@ -81,7 +81,7 @@ def _render(prompt: Path, values: Mapping[str, Any], max_cpu_s: int) -> str:
     try:
         answer: dict[str, Any] = json.loads(child.stdout)
     except ValueError:
-        raise InvalidFile("the template crashed the renderer", where=str(prompt)) from None
+        raise InvalidFile("cannot render the template: the renderer crashed", where=str(prompt)) from None
     if "text" in answer:
         return answer["text"]
     place = f"{prompt.parent / answer['file']}:{answer['line']}" if answer.get("file") else str(prompt)
@@ -144,7 +144,7 @@ def read_definition(source: Source) -> Definition:
     definition = parse_definition(source, Definition)
     if definition.name != stem:
         hint = f"Rename the file to {definition.name}{source.path.suffix}, or the worker to {stem}."
-        raise source.error(f"the file of the worker {definition.name!r} has another name", ("name",), hint)
+        raise source.error(f"the worker name {definition.name!r} differs from the file name {stem!r}", ("name",), hint)
     return definition
 
 

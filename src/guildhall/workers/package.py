@@ -42,10 +42,10 @@ _TOOLBOX_FIELDS = frozenset({"type", "name", "description", "export"})
 def _check_reference(value: object) -> object:
     if isinstance(value, str):
         if not _REFERENCE.fullmatch(value):
-            raise ValueError(f"{format_value(value)} is neither module nor module:name")
+            raise ValueError(f"{format_value(value)} is not a valid reference: write module or module:name")
         top = value.partition(":")[0].partition(".")[0]
         if top in sys.stdlib_module_names or top == "guildhall":
-            raise ValueError(f"{top} is a module outside of the package; rename yours")
+            raise ValueError(f"{top} is a module of Python or Guildhall: rename yours")
     return value
 
 
@@ -69,7 +69,7 @@ class Table(Definition):
     @classmethod
     def _refuse_instructions(cls, value: object) -> object:
         if isinstance(value, dict) and "instructions" in value:
-            raise ValueError("a package has `posture` or `posture_file` instead of `instructions`")
+            raise ValueError("a package cannot have `instructions`: use `posture` or `posture_file`")
         return cast("object", value)
 
 
@@ -124,12 +124,14 @@ def _read_package(folder: Path, check_name: bool) -> Package:
     if not path.exists() and not path.is_symlink():
         if not folder.exists():
             raise NotFound(f"unknown package {folder.name!r}", where=str(folder))
-        raise InvalidFile(f"{PROJECT_FILE} is missing", where=str(folder), hint="It declares the package.")
+        hint = "Use the folder of a package, or create a package: guild package new NAME"
+        raise InvalidFile(f"{PROJECT_FILE} is missing", where=str(folder), hint=hint)
     source, version = _with_defaults(_read_toml(path), folder)
     table = parse_definition(source, Table, TABLE)
     if check_name and table.name != folder.name:
         hint = f"Rename the folder to {table.name}, or the package to {folder.name}."
-        raise source.error(f"the folder of the package {table.name!r} has another name", (*TABLE, "name"), hint)
+        message = f"the package name {table.name!r} differs from the folder name {folder.name!r}"
+        raise source.error(message, (*TABLE, "name"), hint)
     package = Package(folder=folder, source=source, table=table, posture=None, version=version)
     _check_types(package)
     return replace(package, posture=_posture(package)) if "worker" in table.type else package
@@ -138,10 +140,10 @@ def _read_package(folder: Path, check_name: bool) -> Package:
 def _read_toml(path: Path) -> Source:
     """Return the file as plain data. Raise InvalidFile for a link, because it could lead out of the package."""
     if path.is_symlink():
-        raise InvalidFile("a symbolic link", where=str(path), hint="Replace it by a copy.")
+        raise InvalidFile("symbolic links are not allowed in a package", where=str(path), hint="Replace it by a copy.")
     text = read_text(path)
     if len(text) > _MAX_CHARS:
-        raise InvalidFile(f"the file is larger than {_MAX_CHARS:,} characters", where=str(path))
+        raise InvalidFile(f"cannot read the file: larger than {_MAX_CHARS:,} characters", where=str(path))
     if _DOTTED_NAME.search(text):
         raise InvalidFile("not TOML: nested too deeply", where=str(path))
     try:
@@ -196,7 +198,7 @@ def _check_types(package: Package) -> None:
 def _posture(package: Package) -> str:
     table = package.table
     if table.posture is not None and table.posture_file is not None:
-        raise package.error("`posture` and `posture_file` exclude each other", "posture_file", "Keep one.")
+        raise package.error("cannot be used together with `posture`", "posture_file", "Remove one of them.")
     if table.posture_file is not None:
         try:
             text = template.read_inside(str(package.folder), table.posture_file, "the package")

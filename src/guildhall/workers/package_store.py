@@ -305,12 +305,16 @@ def package_files(folder: Path) -> Iterator[Path]:
             if stat.S_ISDIR(status.st_mode):
                 continue
             if not stat.S_ISREG(status.st_mode):
-                kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+                kind = "symbolic links are not allowed" if stat.S_ISLNK(status.st_mode) else "not a regular file"
                 raise InvalidFile(kind, where=str(path), hint="Replace it by a copy.")
             count, size = count + 1, size + status.st_size
             if count > MAX_FILES or size > MAX_BYTES:
                 message = f"the package is too large: over {MAX_FILES:,} files or {MAX_BYTES // 1_000_000} MB"
-                raise Conflict(message, where=str(folder), hint="Use the folder of the package itself.")
+                raise Conflict(
+                    message,
+                    where=str(folder),
+                    hint="Remove files that do not belong to it.",
+                )
             yield path
 
 

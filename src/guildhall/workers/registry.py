@@ -75,7 +75,7 @@ class Registry:
     def _load_file(self, path: Path) -> Worker:
         if not path.exists():
             neighbours = {other.name for other in path.parent.glob("*") if other.name.endswith(WORKER_SUFFIXES)}
-            raise NotFound("no such file", where=str(path), hint=did_you_mean(path.name, neighbours))
+            raise NotFound("file not found", where=str(path), hint=did_you_mean(path.name, neighbours))
         path = path.parent.resolve() / path.name
         if path.name == PROJECT_FILE:
             return self._load_package(path)
@@ -87,7 +87,7 @@ class Registry:
     def _load_package(self, path: Path) -> Worker:
         if path.parent.parent != self._folders["package"].resolve():
             hint = f"Review it, then add it: guild package add {path.parent}"
-            raise NotFound("the package is not in your home", where=str(path), hint=hint)
+            raise NotFound("this package was not added to your home", where=str(path), hint=hint)
         return self._load(self._folders["package"] / path.parent.name / path.name, "package")
 
     def _load(self, path: Path, scope: Scope) -> Worker:

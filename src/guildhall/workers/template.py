@@ -48,9 +48,9 @@ def read_inside(folder: str, name: str, label: str = "the prompts folder") -> st
                 opened.callback(os.close, here)
             file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
         except FileNotFoundError:
-            raise UnreadableFile(f"{name!r} is missing in {label}") from None
+            raise UnreadableFile(f"{name!r} does not exist in {label}") from None
         except OSError as error:
-            raise UnreadableFile(f"cannot read {name!r}: a link, or {error.strerror}") from None
+            raise UnreadableFile(f"cannot read {name!r} (symbolic links are not followed): {error.strerror}") from None
         opened.callback(os.close, file)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise UnreadableFile(f"{name!r} is not a regular file")
@@ -58,7 +58,7 @@ def read_inside(folder: str, name: str, label: str = "the prompts folder") -> st
         while len(data) <= MAX_FILE_BYTES and (chunk := os.read(file, MAX_FILE_BYTES + 1)):
             data += chunk
     if len(data) > MAX_FILE_BYTES:
-        raise UnreadableFile(f"{name!r} is larger than {MAX_FILE_BYTES:,} bytes")
+        raise UnreadableFile(f"cannot read {name!r}: larger than {MAX_FILE_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -95,7 +95,7 @@ _MAX_AGENTS = 100
 def _agent_name(value: object) -> object:
     if isinstance(value, str) and not _AGENT.fullmatch(value):
         raise ValueError(
-            f"invalid agent name {format_value(value)}: use a letter, then letters, digits, '_' or '-', up to 64"
+            f"invalid agent name {format_value(value)}: use a letter, then up to 63 letters, digits, '_' or '-'"
         )
     if isinstance(value, str) and value.lower() in RESERVED:
         raise ValueError(f"invalid agent name {format_value(value)}: the word is reserved")

@@ -59,7 +59,7 @@ def _check_kickoff(source: Source, definition: Definition) -> None:
     if found.missed and not found.reached and definition.context.enabled:
         names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
         hint = did_you_mean(found.missed[0], (*definition.agents, ALL))
-        raise source.error(f"the kickoff mentions {names}, but the workflow has no such agent", ("kickoff",), hint)
+        raise source.error(f"unknown agent {names}", ("kickoff",), hint)
 
 
 def parse_definition(source: Source) -> Definition:
@@ -172,12 +172,12 @@ def names_after_setup(definition: Definition) -> Names:
 
 
 def _check_variables(source: Source, definition: Definition) -> None:
-    """Raise InvalidFile if two names, such as `a-b` and `a_b`, become the same variable of a command."""
+    """Raise InvalidFile if two names, such as `a-b` and `a_b`, become the same environment variable."""
     for field, names in (("params", [*definition.params]), ("setup", [step.name for step in definition.setup])):
         seen: dict[str, str] = {}
         for name in filter(None, names):
             if (other := seen.setdefault(name.replace("-", "_"), name)) != name:
-                message = f"{other!r} and {name!r} become the same variable of a command"
+                message = f"{other!r} and {name!r} become the same environment variable"
                 raise source.error(message, (field,), "Rename one of them.")
 
 
@@ -187,6 +187,8 @@ def _resolve_aliases(source: Source) -> Source:
     agents = cast("dict[str, Any]", data).get("agents") if isinstance(data, dict) else None
     if not isinstance(agents, dict):
         return source
+    if not agents:
+        raise source.error("define at least one agent", ("agents",))
     for name, fields in cast("dict[str, Any]", agents).items():
         if isinstance(fields, dict):
             source = normalize_fields(source, ("agents", name), FIELD_ALIASES)

@@ -143,7 +143,7 @@ def check_secrets(text: str, values: Values) -> None:
             raise Refused(f"{said}: the variable {reference.name} looks like a secret", hint=hint)
         value = _value_or_empty(values, reference)
         if looks_secret("", value) or any(one in value for one in secrets if len(one) >= MIN_GUESSED_CHARS):
-            raise Refused(f"{said}: the value seems to contain a secret", hint=f"{how} Leave it out.")
+            raise Refused(f"{said}: the value seems to contain a secret", hint=f"{how} Omit it.")
 
 
 def _value_or_empty(values: Values, reference: Reference) -> str:

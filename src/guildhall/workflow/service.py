@@ -452,5 +452,5 @@ def _check_alive(instance: Instance, wanted: Target) -> Instance:
 
 def _agent_name(wanted: Target) -> str:
     if wanted.agent is None:
-        raise UsageError(f"missing agent in {wanted}", hint="Write agent@workflow:tag.")
+        raise UsageError(f"{wanted} is a workflow, not an agent", hint=f"Write AGENT{wanted}.")
     return wanted.agent

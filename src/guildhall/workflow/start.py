@@ -148,7 +148,7 @@ def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) ->
         for path in kept:
             if real == path or path in real.parents or real in path.parents:
                 message = f"agents must not write {path}: {folder} overlaps it"
-                error = InvalidFile(message, hint="Choose a separate folder, or leave it out.")
+                error = InvalidFile(message, hint="Choose a separate folder, or omit it.")
                 raise _locate(workflow, error, "context", "config")
 
 
@@ -200,7 +200,7 @@ def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) 
         raise Conflict(f"{before.target} has not ended: {before.status} (run {before.id})", hint=hint)
     if before.path != str(workflow.path) and not fresh:
         hint = "Use another --tag, another name, or --fresh for a new room."
-        raise Conflict(f"{before.target} belongs to {before.path}", hint=hint)
+        raise Conflict(f"{before.target} was started from another file: {before.path}", hint=hint)
 
 
 def check_not_replaced(instance: Instance, newest: Instance | None) -> None:

@@ -61,13 +61,13 @@ def parse(text: str) -> Target:
     workflow, colon, tag = rest.partition(":")
     names = {"an agent": agent, "a workflow": workflow, "a tag": tag}
     problems = {
-        "there is more than one @": text.count("@") > 1,
-        "a tag belongs to a workflow": not at and ":" in text,
-        "there is more than one colon": colon and text.count(":") > 1,
+        "more than one @": text.count("@") > 1,
+        "a tag requires a workflow": not at and ":" in text,
+        "more than one colon": colon and text.count(":") > 1,
         **{f"{_excerpt(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
         "no workflow after the @": at and not workflow,
         "no tag after the colon": colon and not tag,
-        "it is empty": not at and not agent,
+        "empty": not at and not agent,
     }
     if found := [problem for problem, applies in problems.items() if applies]:
         raise UsageError(f"invalid target {_excerpt(text)!r}: {found[0]}", hint=_target_hint(text))

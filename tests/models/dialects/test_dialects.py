@@ -1,4 +1,4 @@
-"""The wire formats: any answer arrives whole at a real client, and no request, however wrong, breaks the server."""
+"""Wire formats: a real client receives every answer completely, and invalid requests do not break the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.testing.scripted_server import Exchange, ScriptedApp, ScriptedServer, scripted_caller
-from tests.models.scripts import script
+from tests.models.scripts import write_script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.models.dialects.base import Dialect
     from guildhall.models.model import OnText, Query
 
-# Any answer, through the clients' own code
+# Answers, received by the real clients
 
 json_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 json_values = st.recursive(
@@ -51,8 +51,8 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(json_text, inner, max_size=3),
     max_leaves=8,
 )
-# Clients drop text that is only white space, so what is said has a letter in it.
-said = st.builds(lambda before, after: f"{before}a{after}", json_text, json_text)
+# Clients drop text that is only white space, so each text has a letter.
+texts = st.builds(lambda before, after: f"{before}a{after}", json_text, json_text)
 calls = st.lists(
     st.tuples(
         st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,20}", fullmatch=True),
@@ -62,7 +62,7 @@ calls = st.lists(
 )
 
 
-class Fixed:
+class FixedSource:
     """A source with one answer."""
 
     name = "fixed"
@@ -90,68 +90,68 @@ def local_models(app: ScriptedApp, http: httpx2.AsyncClient) -> list[Model[Any]]
     ]
 
 
-async def through_clients(source: Fixed) -> list[ModelResponse]:
-    """The answer as each client has it, asked for whole and streamed."""
+async def request_with_clients(source: FixedSource) -> list[ModelResponse]:
+    """Return the answer as each client receives it, whole and streamed."""
     app = ScriptedApp(lambda worker: source)
-    arrived: list[ModelResponse] = []
-    asked: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
+    responses: list[ModelResponse] = []
+    conversation: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         for model in local_models(app, http):
-            arrived.append(await model_request(model, asked))
-            async with model_request_stream(model, asked) as stream:
+            responses.append(await model_request(model, conversation))
+            async with model_request_stream(model, conversation) as stream:
                 async for _ in stream:
                     pass
-                arrived.append(stream.get())
-    return arrived
+                responses.append(stream.get())
+    return responses
 
 
-@given(text=st.none() | said, made=calls)
+@given(text=st.none() | texts, made_calls=calls)
 @settings(max_examples=40, deadline=None)
 def test_any_answer_arrives_with_the_same_text_and_calls(
-    text: str | None, made: list[tuple[str, dict[str, Any]]]
+    text: str | None, made_calls: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    source = Fixed()
-    if text is None and not made:
+    source = FixedSource()
+    if text is None and not made_calls:
         text = "a"
     source.response = ModelResponse(
         parts=[
             *([] if text is None else [TextPart(text)]),
-            *(ToolCallPart(name, arguments, f"call_0_{index}") for index, (name, arguments) in enumerate(made)),
+            *(ToolCallPart(name, arguments, f"call_0_{index}") for index, (name, arguments) in enumerate(made_calls)),
         ],
         usage=RequestUsage(input_tokens=70, output_tokens=7, cache_read_tokens=30),
-        finish_reason="tool_call" if made else "stop",
+        finish_reason="tool_call" if made_calls else "stop",
     )
-    for response in asyncio.run(through_clients(source)):
+    for response in asyncio.run(request_with_clients(source)):
         assert response.text == text
         assert [(call.tool_name, call.args_as_dict(), call.tool_call_id) for call in response.tool_calls] == [
-            (name, arguments, f"call_0_{index}") for index, (name, arguments) in enumerate(made)
+            (name, arguments, f"call_0_{index}") for index, (name, arguments) in enumerate(made_calls)
         ]
         assert (response.usage.input_tokens, response.usage.output_tokens) == (70, 7)
         assert response.usage.cache_read_tokens == 30
 
 
-def test_an_answer_that_was_cut_off_is_told_as_such() -> None:
-    source = Fixed()
+def test_a_truncated_answer_has_the_finish_reason_length() -> None:
+    source = FixedSource()
     source.response = ModelResponse(parts=[TextPart("so far")], finish_reason="length")
-    for response in asyncio.run(through_clients(source)):
+    for response in asyncio.run(request_with_clients(source)):
         assert (response.text, response.finish_reason) == ("so far", "length")
 
 
-def test_thinking_that_can_be_proved_reaches_clients_of_anthropic() -> None:
-    source = Fixed()
+def test_signed_thinking_reaches_clients_of_anthropic() -> None:
+    source = FixedSource()
     source.response = ModelResponse(
         parts=[ThinkingPart("hm", signature="sig"), ThinkingPart("unsigned"), TextPart("so")], finish_reason="stop"
     )
-    whole, streamed = asyncio.run(through_clients(source))[:2]
+    whole, streamed = asyncio.run(request_with_clients(source))[:2]
     for response in (whole, streamed):
         thoughts = [(part.content, part.signature) for part in response.parts if isinstance(part, ThinkingPart)]
         assert thoughts == [("hm", "sig")]
 
 
-# What a request is read as
+# Parsed requests
 
 
-def test_a_claude_conversation_is_read_as_messages() -> None:
+def test_a_claude_conversation_is_parsed_into_messages() -> None:
     request = Anthropic().parse_request(
         {
             "model": "m",
@@ -179,7 +179,7 @@ def test_a_claude_conversation_is_read_as_messages() -> None:
     assert not request.stream
 
 
-def test_a_chat_is_read_as_messages() -> None:
+def test_a_chat_is_parsed_into_messages() -> None:
     request = OpenAIChat().parse_request(
         {
             "model": "m",
@@ -198,7 +198,7 @@ def test_a_chat_is_read_as_messages() -> None:
     assert request.parameters == ModelRequestParameters()
 
 
-def test_a_custom_tool_of_codex_is_read_as_a_call() -> None:
+def test_a_custom_tool_of_codex_is_parsed_into_a_call() -> None:
     request = OpenAIResponses().parse_request(
         {
             "model": "m",
@@ -214,8 +214,8 @@ def test_a_custom_tool_of_codex_is_read_as_a_call() -> None:
     assert [message.kind for message in request.messages] == ["request", "response", "request", "response", "request"]
 
 
-PICTURE = b"\x89PNG\r\n\x1a\n"
-SENT = base64.b64encode(PICTURE).decode()
+IMAGE = b"\x89PNG\r\n\x1a\n"
+ENCODED_IMAGE = base64.b64encode(IMAGE).decode()
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,11 @@ SENT = base64.b64encode(PICTURE).decode()
             Anthropic(),
             [
                 {"type": "text", "text": "look"},
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": SENT}},
-                {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": SENT}},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ENCODED_IMAGE}},
+                {
+                    "type": "document",
+                    "source": {"type": "base64", "media_type": "application/pdf", "data": ENCODED_IMAGE},
+                },
                 {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
             ],
         ),
@@ -234,8 +237,11 @@ SENT = base64.b64encode(PICTURE).decode()
             OpenAIChat(),
             [
                 {"type": "text", "text": "look"},
-                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{SENT}"}},
-                {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{SENT}", "filename": "a.pdf"}},
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{ENCODED_IMAGE}"}},
+                {
+                    "type": "file",
+                    "file": {"file_data": f"data:application/pdf;base64,{ENCODED_IMAGE}", "filename": "a.pdf"},
+                },
                 {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
             ],
         ),
@@ -243,27 +249,27 @@ SENT = base64.b64encode(PICTURE).decode()
             OpenAIResponses(),
             [
                 {"type": "input_text", "text": "look"},
-                {"type": "input_image", "image_url": f"data:image/png;base64,{SENT}"},
-                {"type": "input_file", "file_data": f"data:application/pdf;base64,{SENT}"},
+                {"type": "input_image", "image_url": f"data:image/png;base64,{ENCODED_IMAGE}"},
+                {"type": "input_file", "file_data": f"data:application/pdf;base64,{ENCODED_IMAGE}"},
                 {"type": "input_image", "image_url": "https://example.org/a.png"},
             ],
         ),
     ],
 )
-def test_files_that_come_with_a_request_are_read(dialect: Dialect, blocks: list[dict[str, Any]]) -> None:
-    asked = [{"role": "user", "content": blocks}]
-    request = dialect.parse_request({"model": "m", "max_tokens": 5, "messages": asked, "input": asked})
+def test_files_in_a_request_are_parsed(dialect: Dialect, blocks: list[dict[str, Any]]) -> None:
+    conversation = [{"role": "user", "content": blocks}]
+    request = dialect.parse_request({"model": "m", "max_tokens": 5, "messages": conversation, "input": conversation})
     contents = [part.content for message in request.messages for part in message.parts]
     read = [item for content in contents for item in ([content] if isinstance(content, str) else content)]
     assert read[0] == "look"
     assert [(item.data, item.media_type) for item in read if isinstance(item, BinaryContent)] == [
-        (PICTURE, "image/png"),
-        (PICTURE, "application/pdf"),
+        (IMAGE, "image/png"),
+        (IMAGE, "application/pdf"),
     ]
-    assert read[3] == f"[{blocks[3]['type']}]"  # another address is not fetched
+    assert read[3] == f"[{blocks[3]['type']}]"  # other addresses are not fetched
 
 
-# Requests that are wrong
+# Invalid requests
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT = "/anthropic/v1/messages/count_tokens"
@@ -275,7 +281,7 @@ KEY = {"x-api-key": "script-coder"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer]:
-    path = script(tmp_path_factory.mktemp("wire"), "workers: {coder: [[{say: hi}]]}\nrepeat: true")
+    path = write_script(tmp_path_factory.mktemp("wire"), "workers: {coder: [[{say: hi}]]}\nrepeat: true")
     with ScriptedServer(path, max_body=200_000) as running:
         yield running
 
@@ -285,12 +291,12 @@ CLIENT = httpx2.Client(timeout=5, limits=httpx2.Limits(max_keepalive_connections
 
 def post(server: ScriptedServer, route: str, body: Any, headers: dict[str, str] = KEY) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    told = {"content-type": "application/json", **headers}
-    return CLIENT.post(f"{server.url}{route}", content=content, headers=told)
+    all_headers = {"content-type": "application/json", **headers}
+    return CLIENT.post(f"{server.url}{route}", content=content, headers=all_headers)
 
 
-def told(response: httpx2.Response) -> str:
-    """The message of an error, which has the shape of the API that was asked."""
+def error_message(response: httpx2.Response) -> str:
+    """Check that an error has the format of the API, and return its message."""
     body = response.json()
     if "/anthropic/" in str(response.url):
         assert body["type"] == "error"
@@ -301,21 +307,21 @@ def told(response: httpx2.Response) -> str:
     return body["error"]["message"]
 
 
-def sound(route: str) -> dict[str, Any]:
-    """A request that is in order."""
+def valid_request(route: str) -> dict[str, Any]:
+    """Return a valid request for a route."""
     if route == RESPONSES:
         return {"model": "m", "input": "hello"}
     return {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
 
 
 def with_turns(route: str, *turns: dict[str, Any]) -> dict[str, Any]:
-    return {**sound(route), "input" if route == RESPONSES else "messages": list(turns)}
+    return {**valid_request(route), "input" if route == RESPONSES else "messages": list(turns)}
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_sound_request_is_answered(server: ScriptedServer, route: str) -> None:
-    assert post(server, route, sound(route)).status_code == 200
-    assert post(server, route, sound(route), {"authorization": "Bearer script-coder"}).status_code == 200
+def test_a_valid_request_is_answered(server: ScriptedServer, route: str) -> None:
+    assert post(server, route, valid_request(route)).status_code == 200
+    assert post(server, route, valid_request(route), {"authorization": "Bearer script-coder"}).status_code == 200
 
 
 BASE64 = {"type": "base64", "media_type": "image/png"}
@@ -336,10 +342,10 @@ BASE64 = {"type": "base64", "media_type": "image/png"}
         (RESPONSES, {"type": "input_file", "file_data": "data:"}),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(server: ScriptedServer, route: str, block: dict[str, Any]) -> None:
+def test_an_invalid_file_in_a_request_is_refused(server: ScriptedServer, route: str, block: dict[str, Any]) -> None:
     response = post(server, route, with_turns(route, {"role": "user", "content": [block]}))
     assert response.status_code == 400
-    assert "content[0]" in told(response)
+    assert "content[0]" in error_message(response)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -363,17 +369,17 @@ def test_a_file_that_cannot_be_read_is_told(server: ScriptedServer, route: str, 
     ],
     ids=lambda body: body[:12].decode("latin-1"),
 )
-def test_a_body_that_is_no_request_is_told_so(server: ScriptedServer, route: str, body: bytes) -> None:
+def test_a_body_that_is_not_a_request_is_refused(server: ScriptedServer, route: str, body: bytes) -> None:
     response = post(server, route, body)
     assert response.status_code == 400
-    assert told(response)
+    assert error_message(response)
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_request_that_is_too_large_is_refused(server: ScriptedServer, route: str) -> None:
     response = post(server, route, b'{"model": "' + b"x" * 250_000 + b'"}')
     assert response.status_code == 413
-    assert "at most 200,000 bytes" in told(response)
+    assert "at most 200,000 bytes" in error_message(response)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -390,14 +396,12 @@ def test_a_request_that_is_too_large_is_refused(server: ScriptedServer, route: s
     ],
     ids=str,
 )
-def test_without_a_key_that_is_known_nothing_is_answered(
-    server: ScriptedServer, route: str, headers: dict[str, str]
-) -> None:
-    response = post(server, route, sound(route), headers)
+def test_a_request_without_a_known_key_is_refused(server: ScriptedServer, route: str, headers: dict[str, str]) -> None:
+    response = post(server, route, valid_request(route), headers)
     assert response.status_code == 401
-    assert "key" in told(response)
+    assert "key" in error_message(response)
     assert server.requests[-1] == Exchange(
-        path=route, key=headers.get("x-api-key") or None, body=sound(route), status=401, answered=False
+        path=route, key=headers.get("x-api-key") or None, body=valid_request(route), status=401, answered=False
     )
 
 
@@ -408,17 +412,17 @@ _HELLO = {"role": "user", "content": "hello"}
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     (MESSAGES, {"model": "m", "messages": [_HELLO]}, "max_tokens: Field required"),
-    (MESSAGES, {**sound(MESSAGES), "max_tokens": "5"}, "max_tokens: expected a positive integer"),
-    (MESSAGES, {**sound(MESSAGES), "max_tokens": True}, "max_tokens: expected a positive integer"),
-    (MESSAGES, {**sound(MESSAGES), "temperature": "warm"}, "temperature: expected a number"),
-    (MESSAGES, {**sound(MESSAGES), "stream": "yes"}, "stream: expected true or false"),
-    (MESSAGES, {**sound(MESSAGES), "model": 4}, "model: expected a string"),
-    (MESSAGES, {**sound(MESSAGES), "messages": {}}, "messages: expected an array"),
-    (MESSAGES, {**sound(MESSAGES), "messages": []}, "at least one message"),
-    (MESSAGES, {**sound(MESSAGES), "system": 4}, "system: expected an array"),
-    (MESSAGES, {**sound(MESSAGES), "tools": [4]}, "tools[0]: expected an object"),
-    (MESSAGES, {**sound(MESSAGES), "tools": [{"name": 4}]}, "tools[0].name: expected a string"),
-    (MESSAGES, {**sound(MESSAGES), "tools": [{"name": "a", "input_schema": [1]}]}, "tools[0].input_schema"),
+    (MESSAGES, {**valid_request(MESSAGES), "max_tokens": "5"}, "max_tokens: expected a positive integer"),
+    (MESSAGES, {**valid_request(MESSAGES), "max_tokens": True}, "max_tokens: expected a positive integer"),
+    (MESSAGES, {**valid_request(MESSAGES), "temperature": "warm"}, "temperature: expected a number"),
+    (MESSAGES, {**valid_request(MESSAGES), "stream": "yes"}, "stream: expected true or false"),
+    (MESSAGES, {**valid_request(MESSAGES), "model": 4}, "model: expected a string"),
+    (MESSAGES, {**valid_request(MESSAGES), "messages": {}}, "messages: expected an array"),
+    (MESSAGES, {**valid_request(MESSAGES), "messages": []}, "at least one message"),
+    (MESSAGES, {**valid_request(MESSAGES), "system": 4}, "system: expected an array"),
+    (MESSAGES, {**valid_request(MESSAGES), "tools": [4]}, "tools[0]: expected an object"),
+    (MESSAGES, {**valid_request(MESSAGES), "tools": [{"name": 4}]}, "tools[0].name: expected a string"),
+    (MESSAGES, {**valid_request(MESSAGES), "tools": [{"name": "a", "input_schema": [1]}]}, "tools[0].input_schema"),
     (MESSAGES, with_turns(MESSAGES, {"role": "robot", "content": "a"}), "messages[0].role: expected user or assistant"),
     (MESSAGES, with_turns(MESSAGES, {"role": "user"}), "messages[0].content: Field required"),
     (MESSAGES, with_turns(MESSAGES, {"role": "user", "content": [{}]}), "messages[0].content[0].type"),
@@ -437,9 +441,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (COUNT, {"messages": [_HELLO]}, "model: expected a string"),
     (CHAT, {"model": "m"}, "at least one message"),
-    (CHAT, {**sound(CHAT), "stream_options": 4}, "stream_options: expected an object"),
-    (CHAT, {**sound(CHAT), "tools": [{"type": "function"}]}, "tools[0].function: expected an object"),
-    (CHAT, {**sound(CHAT), "tools": [{}]}, "tools[0].type: expected a string"),
+    (CHAT, {**valid_request(CHAT), "stream_options": 4}, "stream_options: expected an object"),
+    (CHAT, {**valid_request(CHAT), "tools": [{"type": "function"}]}, "tools[0].function: expected an object"),
+    (CHAT, {**valid_request(CHAT), "tools": [{}]}, "tools[0].type: expected a string"),
     (CHAT, with_turns(CHAT, {"role": "function", "content": "a"}), "messages[0].role: expected system"),
     (CHAT, with_turns(CHAT, {"content": "a"}), "messages[0].role: expected a string"),
     (CHAT, with_turns(CHAT, {"role": "user", "content": [4]}), "messages[0].content[0]: expected an object"),
@@ -457,12 +461,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (CHAT, with_turns(CHAT, _HELLO, {"role": "assistant", "tool_calls": [{"id": "a"}]}), "tool_calls[0].function"),
     (RESPONSES, {"model": "m"}, "at least one message"),
-    (RESPONSES, {**sound(RESPONSES), "input": 4}, "input: expected an array"),
-    (RESPONSES, {**sound(RESPONSES), "previous_response_id": "resp_1"}, "send the whole conversation"),
-    (RESPONSES, {**sound(RESPONSES), "conversation": "conv_1"}, "send the whole conversation"),
-    (RESPONSES, {**sound(RESPONSES), "max_output_tokens": 0}, "max_output_tokens: expected a positive integer"),
-    (RESPONSES, {**sound(RESPONSES), "tools": [{"type": "namespace", "name": "n", "tools": {}}]}, "tools[0].tools"),
-    (RESPONSES, {**sound(RESPONSES), "tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"),
+    (RESPONSES, {**valid_request(RESPONSES), "input": 4}, "input: expected an array"),
+    (RESPONSES, {**valid_request(RESPONSES), "previous_response_id": "resp_1"}, "send the whole conversation"),
+    (RESPONSES, {**valid_request(RESPONSES), "conversation": "conv_1"}, "send the whole conversation"),
+    (RESPONSES, {**valid_request(RESPONSES), "max_output_tokens": 0}, "max_output_tokens: expected a positive integer"),
+    (
+        RESPONSES,
+        {**valid_request(RESPONSES), "tools": [{"type": "namespace", "name": "n", "tools": {}}]},
+        "tools[0].tools",
+    ),
+    (RESPONSES, {**valid_request(RESPONSES), "tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"),
     (RESPONSES, with_turns(RESPONSES, {"role": "robot", "content": "a"}), "input[0].role: expected system"),
     (RESPONSES, with_turns(RESPONSES, _HELLO, _FUNCTION_CALL), "no result for the call 'a'"),
     (RESPONSES, with_turns(RESPONSES, _HELLO, {**_FUNCTION_CALL, "arguments": {}}), "arguments: expected a string"),
@@ -475,10 +483,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("route", "body", "message"), WRONG)
-def test_a_wrong_field_is_named(server: ScriptedServer, route: str, body: dict[str, Any], message: str) -> None:
+def test_an_invalid_field_is_named(server: ScriptedServer, route: str, body: dict[str, Any], message: str) -> None:
     response = post(server, route, body)
     assert response.status_code == 400
-    assert message in told(response)
+    assert message in error_message(response)
 
 
 @given(
@@ -490,10 +498,10 @@ def test_a_wrong_field_is_named(server: ScriptedServer, route: str, body: dict[s
 )
 @settings(max_examples=120, deadline=None)
 def test_no_value_in_any_field_breaks_the_server(server: ScriptedServer, route: str, name: str, value: Any) -> None:
-    response = post(server, route, {**sound(route), name: value})
+    response = post(server, route, {**valid_request(route), name: value})
     assert response.status_code in {200, 400}
     if response.status_code == 400:
-        assert told(response)
+        assert error_message(response)
 
 
 @given(
@@ -509,19 +517,19 @@ def test_no_turn_breaks_the_server(server: ScriptedServer, route: str, turn: dic
     response = post(server, route, with_turns(route, _HELLO, turn, _HELLO))
     assert response.status_code in {200, 400}
     if response.status_code == 400:
-        assert told(response)
+        assert error_message(response)
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", MESSAGES, 405), ("GET", RESPONSES, 405), ("POST", "/anthropic/v1/complete", 404), ("POST", "/", 404)],
 )
-def test_what_is_not_served_is_told_in_the_shape_of_its_api(
+def test_an_unknown_route_is_refused_in_the_format_of_its_api(
     server: ScriptedServer, method: str, path: str, status: int
 ) -> None:
     response = CLIENT.request(method, f"{server.url}{path}", headers=KEY)
     assert response.status_code == status
-    assert {404: "unknown route", 405: "sent with POST"}[status] in told(response)
+    assert {404: "unknown route", 405: "sent with POST"}[status] in error_message(response)
 
 
 @pytest.mark.parametrize(
@@ -533,21 +541,21 @@ def test_what_is_not_served_is_told_in_the_shape_of_its_api(
         ("script-v1.2-coder.3", "v1.2-coder", 3),
     ],
 )
-def test_a_key_is_read_as_worker_and_run(key: str, worker: str, ordinal: int) -> None:
+def test_a_key_is_parsed_into_worker_and_run(key: str, worker: str, ordinal: int) -> None:
     caller = scripted_caller(key)
     assert caller is not None
     assert (caller.worker, caller.ordinal) == (worker, ordinal)
 
 
-def test_another_error_of_ours_is_told_to_the_client() -> None:
-    def broken(worker: str) -> Fixed:
+def test_other_errors_are_returned_to_the_client() -> None:
+    def raise_invalid_file(worker: str) -> FixedSource:
         raise InvalidFile("the script is gone", where="answers.yaml")
 
     async def ask() -> httpx2.Response:
-        transport = httpx2.ASGITransport(app=ScriptedApp(broken))
+        transport = httpx2.ASGITransport(app=ScriptedApp(raise_invalid_file))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post(CHAT, json=sound(CHAT), headers=KEY)
+            return await client.post(CHAT, json=valid_request(CHAT), headers=KEY)
 
     response = asyncio.run(ask())
     assert response.status_code == 400
-    assert "the script is gone" in told(response)
+    assert "the script is gone" in error_message(response)

@@ -1,4 +1,4 @@
-"""The scripted model: its file, and which answer it gives to which question."""
+"""The scripted model: its file, and the answer that it gives to a query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
 from guildhall.models.model import Query, is_transient, latest_input, split_text
 from guildhall.models.scripted.source import ScriptSource, load_script
-from tests.models.scripts import asked, query, script
+from tests.models.scripts import query, start_conversation, write_script
 
 WHOLE_FORMAT = """
 price: {input: 3.0, output: 15.0}
@@ -53,7 +53,7 @@ repeat: false
 
 
 class SteppedClock:
-    """A clock that a test moves: sleeping is noted and over at once."""
+    """A clock that does not sleep, and records the durations."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -68,18 +68,18 @@ class SteppedClock:
         self.slept.append(seconds)
 
 
-def source(folder: Path, text: str) -> ScriptSource:
-    path = script(folder, text)
+def load_source(folder: Path, text: str) -> ScriptSource:
+    path = write_script(folder, text)
     return ScriptSource(path, load_script(path))
 
 
-def answer(source: ScriptSource, question: Query, heard: list[str] | None = None) -> ModelResponse:
-    return asyncio.run(source.answer(question, (heard if heard is not None else []).append))
+def answer(source: ScriptSource, question: Query, pieces: list[str] | None = None) -> ModelResponse:
+    return asyncio.run(source.answer(question, (pieces if pieces is not None else []).append))
 
 
-def after(*answers: ModelResponse, then: str = "go on") -> list[ModelRequest | ModelResponse]:
-    """A conversation in which these answers were given."""
-    messages: list[ModelRequest | ModelResponse] = asked()
+def conversation_after(*answers: ModelResponse, then: str = "go on") -> list[ModelRequest | ModelResponse]:
+    """Return a conversation that contains these answers."""
+    messages: list[ModelRequest | ModelResponse] = start_conversation()
     for given_before in answers:
         messages += [given_before, ModelRequest(parts=[UserPromptPart(then)])]
     return messages
@@ -88,74 +88,74 @@ def after(*answers: ModelResponse, then: str = "go on") -> list[ModelRequest | M
 # Answers
 
 
-def test_the_whole_format_of_the_documentation_is_read_and_answered(tmp_path: Path) -> None:
-    scripted = source(tmp_path, WHOLE_FORMAT)
+def test_the_full_format_of_the_documentation_is_loaded_and_answered(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, WHOLE_FORMAT)
     first = answer(scripted, query(worker="reviewer"))
     assert first.parts == [ToolCallPart("channel_send", {"message": "@coder line 3 divides by zero"}, "call_0_0")]
     assert first.finish_reason == "tool_call"
-    second = answer(scripted, query(after(first), worker="reviewer"))
+    second = answer(scripted, query(conversation_after(first), worker="reviewer"))
     assert (second.text, second.finish_reason) == ("reported", "stop")
-    assert answer(scripted, query(asked("it is fixed"), worker="reviewer", ordinal=1)).text == "approved"
+    assert answer(scripted, query(start_conversation("it is fixed"), worker="reviewer", ordinal=1)).text == "approved"
     assert answer(scripted, query(worker="stranger")).text == "anyone"
     assert scripted.script.election == {"reviewer": "coder"}
     assert scripted.name == "script:answers.yaml"
 
 
-def test_several_calls_in_one_answer_have_ids_of_their_own(tmp_path: Path) -> None:
-    response = answer(source(tmp_path, WHOLE_FORMAT), query())
+def test_several_calls_in_one_answer_have_different_ids(tmp_path: Path) -> None:
+    response = answer(load_source(tmp_path, WHOLE_FORMAT), query())
     assert [(call.tool_name, call.tool_call_id) for call in response.tool_calls] == [
         ("document_write", "call_0_0"),
         ("channel_send", "call_0_1"),
     ]
 
 
-def test_text_and_call_stand_in_one_answer_and_text_is_heard_in_pieces(tmp_path: Path) -> None:
-    heard: list[str] = []
-    scripted = source(tmp_path, "workers: {coder: [[{say: I will look, call: Read, with: {path: a.md}}]]}")
-    response = answer(scripted, query(), heard)
+def test_an_answer_contains_text_and_a_call_and_text_is_streamed_in_pieces(tmp_path: Path) -> None:
+    pieces: list[str] = []
+    scripted = load_source(tmp_path, "workers: {coder: [[{say: I will look, call: Read, with: {path: a.md}}]]}")
+    response = answer(scripted, query(), pieces)
     assert response.parts == [TextPart("I will look"), ToolCallPart("Read", {"path": "a.md"}, "call_0_0")]
-    assert "".join(heard) == "I will look"
-    assert len(heard) == 4
+    assert "".join(pieces) == "I will look"
+    assert len(pieces) == 4
 
 
-def test_the_same_question_has_the_same_answer_however_often_it_is_asked(tmp_path: Path) -> None:
-    scripted = source(tmp_path, WHOLE_FORMAT)
+def test_the_same_query_always_has_the_same_answer(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, WHOLE_FORMAT)
     first, again = (answer(scripted, query()) for _ in range(2))
     assert first.parts == again.parts
     assert first.usage == again.usage
 
 
-def test_sleep_is_the_clocks(tmp_path: Path) -> None:
+def test_sleep_uses_the_clock(tmp_path: Path) -> None:
     clock = SteppedClock()
-    path = script(tmp_path, WHOLE_FORMAT)
+    path = write_script(tmp_path, WHOLE_FORMAT)
     scripted = ScriptSource(path, load_script(path), clock)
     first = answer(scripted, query())
-    assert answer(scripted, query(after(first))).text == "done"
+    assert answer(scripted, query(conversation_after(first))).text == "done"
     assert clock.slept == [0.2]
 
 
-def test_usage_is_the_given_one_or_estimated_and_priced_by_the_script(tmp_path: Path) -> None:
-    scripted = source(tmp_path, WHOLE_FORMAT)
-    first = answer(scripted, query(asked("x" * 400)))
-    assert first.usage.input_tokens == 102  # 400 characters and `be brief`
+def test_usage_is_scripted_or_estimated_and_priced_by_the_script(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, WHOLE_FORMAT)
+    first = answer(scripted, query(start_conversation("x" * 400)))
+    assert first.usage.input_tokens == 102  # 400 characters, and `be brief`
     assert first.usage.output_tokens > 10
-    second = answer(scripted, query(after(first)))
+    second = answer(scripted, query(conversation_after(first)))
     assert second.usage == RequestUsage(input_tokens=1200, output_tokens=300)
     assert scripted.cost(second.usage) == pytest.approx(0.0081)
 
 
 def test_cached_tokens_are_part_of_the_input(tmp_path: Path) -> None:
     text = "workers: {coder: [[{say: hi, usage: {input: 100, output: 1, cache_read: 60, cache_write: 30}}]]}"
-    usage = answer(source(tmp_path, text), query()).usage
+    usage = answer(load_source(tmp_path, text), query()).usage
     assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (100, 60, 30)
 
 
-def test_a_script_without_a_price_costs_nothing_known(tmp_path: Path) -> None:
-    assert source(tmp_path, "workers: {}").cost(RequestUsage(input_tokens=5)) is None
+def test_a_script_without_a_price_has_no_cost(tmp_path: Path) -> None:
+    assert load_source(tmp_path, "workers: {}").cost(RequestUsage(input_tokens=5)) is None
 
 
 def test_a_structured_output_is_a_call_of_the_output_tool_or_json_text(tmp_path: Path) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{output: {grade: 5, note: über}}]]}")
+    scripted = load_source(tmp_path, "workers: {coder: [[{output: {grade: 5, note: über}}]]}")
     offered = ModelRequestParameters(output_tools=[ToolDefinition(name="final_result")])
     assert answer(scripted, query(parameters=offered)).parts == [
         ToolCallPart("final_result", {"grade": 5, "note": "über"}, "call_0_0")
@@ -166,8 +166,8 @@ def test_a_structured_output_is_a_call_of_the_output_tool_or_json_text(tmp_path:
 # Failures
 
 
-def test_failures_before_an_answer_are_used_up_by_attempts(tmp_path: Path) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{fail: 529}, {fail: 401}, {say: at last}]]}")
+def test_each_attempt_uses_one_failure_before_an_answer(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, "workers: {coder: [[{fail: 529}, {fail: 401}, {say: at last}]]}")
     with pytest.raises(ModelFailed, match="HTTP 529") as overloaded:
         answer(scripted, query())
     assert (overloaded.value.transient, overloaded.value.status) == (True, 529)
@@ -180,50 +180,50 @@ def test_failures_before_an_answer_are_used_up_by_attempts(tmp_path: Path) -> No
 
 
 def test_a_failure_does_not_count_as_a_step(tmp_path: Path) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{call: a}, {fail: 500}, {say: end}]]}")
+    scripted = load_source(tmp_path, "workers: {coder: [[{call: a}, {fail: 500}, {say: end}]]}")
     first = answer(scripted, query())
     with pytest.raises(ModelFailed, match="HTTP 500"):
-        answer(scripted, query(after(first)))
-    assert answer(scripted, query(after(first), attempt=1)).text == "end"
+        answer(scripted, query(conversation_after(first)))
+    assert answer(scripted, query(conversation_after(first), attempt=1)).text == "end"
 
 
-def test_failures_after_the_last_answer_come_before_the_script_is_used_up(tmp_path: Path) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{fail: 500}]]}")
+def test_failures_after_the_last_answer_are_raised_before_the_script_ends(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, "workers: {coder: [[{fail: 500}]]}")
     with pytest.raises(ModelFailed, match="HTTP 500"):
         answer(scripted, query())
     with pytest.raises(ModelFailed, match="script exhausted"):
         answer(scripted, query(attempt=1))
 
 
-def test_a_used_up_run_says_worker_run_answer_and_file(tmp_path: Path) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{say: only one}]]}")
+def test_the_error_of_an_exhausted_run_names_worker_run_answer_and_file(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, "workers: {coder: [[{say: only one}]]}")
     with pytest.raises(ModelFailed, match="it has 1 answers for this run, and answer 2 was requested") as failed:
-        answer(scripted, query(after(answer(scripted, query()))))
+        answer(scripted, query(conversation_after(answer(scripted, query()))))
     assert failed.value.where == f"{tmp_path / 'answers.yaml'}, worker coder, run 1, answer 2"
     assert not failed.value.transient
 
 
-def test_used_up_runs_fail_or_repeat_the_last_one(tmp_path: Path) -> None:
+def test_exhausted_runs_fail_or_repeat_the_last_run(tmp_path: Path) -> None:
     runs = "workers: {coder: [[{say: first}], [{say: last}]]}"
     with pytest.raises(ModelFailed, match="it has 2 runs of 'coder', and run 3 started"):
-        answer(source(tmp_path, runs), query(ordinal=2))
-    assert answer(source(tmp_path, f"{runs}\nrepeat: true"), query(ordinal=7)).text == "last"
+        answer(load_source(tmp_path, runs), query(ordinal=2))
+    assert answer(load_source(tmp_path, f"{runs}\nrepeat: true"), query(ordinal=7)).text == "last"
     with pytest.raises(ModelFailed, match="it has 0 runs"):
-        answer(source(tmp_path, "workers: {coder: []}\nrepeat: true"), query())
+        answer(load_source(tmp_path, "workers: {coder: []}\nrepeat: true"), query())
 
 
-def test_a_worker_that_is_not_in_the_script_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_worker_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match="no answers for the worker 'codr'") as failed:
-        answer(source(tmp_path, "workers: {coder: []}"), query(worker="codr"))
+        answer(load_source(tmp_path, "workers: {coder: []}"), query(worker="codr"))
     assert failed.value.hint == "Did you mean 'coder'?"
     with pytest.raises(ModelFailed) as failed:
-        answer(source(tmp_path, "workers: {}"), query())
+        answer(load_source(tmp_path, "workers: {}"), query())
     assert failed.value.hint == "Add it under `workers:`."
 
 
-def test_what_an_expectation_has_found_is_used_in_later_arguments(tmp_path: Path) -> None:
-    """Ids that are made while a run goes on: the script keeps no state, and finds them in the conversation again."""
-    scripted = source(
+def test_groups_of_an_expectation_are_used_in_later_arguments(tmp_path: Path) -> None:
+    """The script has no state. It finds ids that were made during the run in the conversation."""
+    scripted = load_source(
         tmp_path,
         """
         workers:
@@ -238,7 +238,7 @@ def test_what_an_expectation_has_found_is_used_in_later_arguments(tmp_path: Path
         """,
     )
     said = ["c-abc is pending", "nothing", "c-x is new"]
-    messages, answers = asked(), []
+    messages, answers = start_conversation(), []
     for step in range(4):
         given = answer(scripted, query(messages, attempt=1 if step == 1 else 0))
         answers.append(given.tool_calls[0].args)
@@ -252,19 +252,19 @@ def test_what_an_expectation_has_found_is_used_in_later_arguments(tmp_path: Path
     ]
 
 
-def test_a_mismatch_shows_both_what_was_expected_and_what_was_sent(tmp_path: Path) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{expect: 'line \\d+', say: ok}]]}")
-    assert answer(scripted, query(asked("see\nline 12"))).text == "ok"
+def test_a_mismatch_shows_the_expected_and_the_sent_text(tmp_path: Path) -> None:
+    scripted = load_source(tmp_path, "workers: {coder: [[{expect: 'line \\d+', say: ok}]]}")
+    assert answer(scripted, query(start_conversation("see\nline 12"))).text == "ok"
     with pytest.raises(ScriptMismatch) as failed:
-        answer(scripted, query(asked("no number")))
+        answer(scripted, query(start_conversation("no number")))
     assert "expected: line \\d+" in str(failed.value)
     assert "sent: no number" in str(failed.value)
     with pytest.raises(ScriptMismatch, match=r"\(9000 characters\)") as failed:
-        answer(scripted, query(asked("x" * 9000)))
+        answer(scripted, query(start_conversation("x" * 9000)))
     assert len(str(failed.value)) < 3000
 
 
-def test_what_was_sent_is_all_since_the_last_answer_without_the_instructions() -> None:
+def test_the_sent_text_is_all_text_since_the_last_answer_without_instructions() -> None:
     messages = [
         ModelRequest(parts=[SystemPromptPart("system"), UserPromptPart("old")], instructions="instructions"),
         ModelResponse(parts=[ToolCallPart("a", {}, "1")]),
@@ -290,17 +290,17 @@ def test_what_was_sent_is_all_since_the_last_answer_without_the_instructions() -
 
 
 @given(st.text())
-def test_pieces_make_the_text(text: str) -> None:
+def test_the_pieces_of_a_text_make_the_text(text: str) -> None:
     assert "".join(split_text(text)) == text
     assert len(split_text(text)) <= 4
 
 
-@pytest.mark.parametrize(("status", "passing"), [(408, True), (429, True), (529, True), (400, False), (401, False)])
-def test_which_statuses_pass(status: int, passing: bool) -> None:
-    assert is_transient(status) is passing
+@pytest.mark.parametrize(("status", "transient"), [(408, True), (429, True), (529, True), (400, False), (401, False)])
+def test_statuses_are_classified_as_transient_or_not(status: int, transient: bool) -> None:
+    assert is_transient(status) is transient
 
 
-# The file
+# The script file
 
 
 @pytest.mark.parametrize(
@@ -331,14 +331,14 @@ def test_which_statuses_pass(status: int, passing: bool) -> None:
         ("workers: [\n", 2, "not YAML"),
     ],
 )
-def test_a_wrong_script_is_told_with_its_line_and_field(tmp_path: Path, text: str, line: int, told: str) -> None:
-    path = script(tmp_path, text)
+def test_an_invalid_script_is_refused_with_line_and_field(tmp_path: Path, text: str, line: int, told: str) -> None:
+    path = write_script(tmp_path, text)
     with pytest.raises(InvalidFile) as failed:
         load_script(path)
     assert failed.value.where == f"{path}:{line}"
     assert told in str(failed.value)
 
 
-def test_a_script_that_is_not_there_is_told() -> None:
+def test_a_missing_script_is_reported() -> None:
     with pytest.raises(InvalidFile, match="file not found"):
         load_script(Path("nowhere.yaml"))

@@ -249,7 +249,7 @@ def test_a_missing_program_is_reported_before_the_run_starts(guild: Guild, proje
     guild("trust", "--yes")
     result = guild("check", "scribe")
     assert result.code != 0
-    assert "mcp_servers.toy.command: unknown program 'no-such-program-here'" in result.out + result.err
+    assert "mcp_servers.toy.command: program not found: 'no-such-program-here'" in result.out + result.err
 
 
 def test_a_server_of_the_official_library_runs_as_a_program(guild: Guild, project: Path) -> None:

@@ -163,7 +163,7 @@ def test_local_files_are_rejected_as_models_in_every_spelling(guild: Guild, proj
     put_worker(project, "boss", sandboxes=None, tool_rules={"worker.create": {}})
     put_answers(project, boss=[{"call": "worker_create", "with": {**HELPER["with"], "model": model}}, DONE])
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
-    assert "is a file of this machine" in model_input(guild, ran.json["run"])
+    assert "is not a model of a provider" in model_input(guild, ran.json["run"])
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_a_locked_worker_whose_text_has_changed_is_not_called(guild: Guild, proj
     put_worker(project, "hand", tool_rules=None, instructions="Do as you please.")
     done = run_boss(guild)
     assert done["runs"] == []
-    assert "is locked, and its file was changed since" in tool_results(guild, done["run"])
+    assert "is locked, but its file was changed afterwards" in tool_results(guild, done["run"])
 
 
 def test_a_rule_requires_approval_of_a_call_or_forbids_it(guild: Guild, project: Path) -> None:
@@ -491,7 +491,7 @@ def test_stop_reports_the_cancelled_runs(guild: Guild, project: Path) -> None:
     put_tree(project, asking=True)
     waiting = run_boss(guild, code=4)
     message = guild("stop", waiting["run"]).out
-    assert message == f"Stopped {waiting['run']} and 2 runs that it called. Details: guild show {waiting['run']}\n"
+    assert message == f"Stopped {waiting['run']} and 2 child runs. Details: guild show {waiting['run']}\n"
     assert re.search(r"status +cancelled \(by the user\)", guild("show", waiting["run"]).out)
 
 

@@ -122,7 +122,7 @@ def find_question(given: str, questions: Sequence[str]) -> str:
     """Return the question with this text or beginning. The member refuses a text that fits none."""
     found = _matching_questions(given, questions)
     if len(found) > 1:
-        raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the question.")
+        raise UsageError(f"--question: {len(found)} questions begin with {given!r}", hint="Pass more of its text.")
     return found[0] if found else given
 
 

@@ -12,6 +12,7 @@ from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import Screen, money, one_line
 from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import ErrorInfo
+from guildhall.core.text import counted
 from guildhall.runs.model import AMOUNT, DATE, FREE_TEXT, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import entries
@@ -212,9 +213,9 @@ def _can_retry(run: Run) -> bool:
 def usage_line(shown: RunDetails) -> str:
     """Return turns, tokens and cost of a run as one line."""
     usage = shown.usage
-    turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
+    turns = counted(usage.turns, "turn")
     turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
-    return f"{turns}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
+    return f"{turns}, {counted(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
 
 
 def text_of(output: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import parse_stamp
+from guildhall.core.text import counted
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.workflow.target import GLOBAL, AgentSummary, Target, WorkflowSummary
 
@@ -40,7 +41,7 @@ def working_rows(run: Run, workflow: WorkflowSummary, since: str) -> list[list[s
     agents = [agent for agent in workflow.agents if agent.status != "stopped" or workflow.name != GLOBAL]
     if workflow.name == GLOBAL:
         return [[agent.run or run.id, str(agent.target), _agent(agent), since] for agent in agents]
-    head = f"{workflow.status}; {workflow.messages} messages; {money(workflow.cost_usd)}"
+    head = f"{workflow.status}; {counted(workflow.messages, 'message')}; {money(workflow.cost_usd)}"
     return [[run.id, str(workflow.target), head, since], *(["", f"· {one.name}", _agent(one), ""] for one in agents)]
 
 
@@ -88,7 +89,7 @@ def print_agents(agents: Sequence[AgentSummary], screen: Screen) -> None:
     rows: list[list[str]] = []
     for agent in agents:
         does = "; ".join(filter(None, (agent.task, agent.state))) or "-"
-        runs, cost = "1 run" if agent.runs == 1 else f"{agent.runs} runs", money(agent.cost_usd) if agent.runs else "-"
+        runs, cost = counted(agent.runs, "run"), money(agent.cost_usd) if agent.runs else "-"
         wakes, schedule = "", agent.schedule
         if schedule is not None:
             due = f", next {parse_stamp(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
@@ -112,7 +113,7 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
             return one_line(f"{actor} votes on {data.get('id')}: {data.get('choice')}{why}", 500)
         case "document":
             verb = "created" if data.get("new") else "changed"
-            return one_line(f"{actor} {verb} the document {data.get('path')} ({data.get('size')} bytes)", 500)
+            return one_line(f"{actor} {verb} the document {data.get('path')} ({counted(data['size'], 'byte')})", 500)
         case "status":
             text = "; ".join(str(data[name]) for name in ("task", "state") if data.get(name))
             return one_line(f"{actor} status: {text}", 500) if text else None

@@ -104,11 +104,9 @@ def _read_address(path: Path) -> Address | None:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise HallUnavailable(
-                "invalid address file: other users can read or change it",
-                where=str(path),
-                hint="Stop the hall with `guild hall stop`. The next command starts a new hall.",
-            )
+            hint = "Stop the hall with `guild hall stop`. The next command starts a new hall."
+            problem = "invalid address file: other users can read or change it"
+            raise HallUnavailable(problem, where=str(path), hint=hint)
         fields = _parse_object(file.read(10_000))
     try:
         address = Address(**fields)
@@ -130,10 +128,8 @@ def _parse_object(text: bytes) -> dict[str, Any]:
 def check_same_version(address: Address) -> Address:
     """Return the address. Raise HallUnavailable if the hall has another version."""
     if address.version != __version__:
-        raise HallUnavailable(
-            f"the running hall has version {address.version}, this command {__version__}",
-            hint="Stop it with `guild hall stop`. Its runs resume with the next command.",
-        )
+        hint = "Stop it with `guild hall stop`. Its runs resume with the next command."
+        raise HallUnavailable(f"the running hall has version {address.version}, this command {__version__}", hint=hint)
     return address
 
 
@@ -149,7 +145,7 @@ def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
         _start(home, environ)
     if (address := find_hall(home)) is not None:
         return address
-    raise HallUnavailable("the hall exited right after starting", hint=f"See {home.log}.")
+    raise HallUnavailable("the hall exited right after starting", hint=f"Read its log: {home.log}")
 
 
 def _start(home: Home, environ: Mapping[str, str]) -> None:

@@ -42,18 +42,18 @@ _ERRORS = {
     400: "The request is invalid.",
     401: "The token is missing or invalid.",
     403: "The hall refuses: the code is not trusted, the worker is locked, or the token is that of a run.",
-    404: "There is no such thing.",
+    404: "The path or the id is unknown.",
     405: "The method is not allowed.",
     408: "The body of the request did not arrive in time.",
-    409: "The state of the thing does not permit the verb.",
+    409: "The verb is not possible in the current state.",
     413: "The request is too large.",
     421: "The Host header does not name this machine.",
     422: "A file that the verb needs is invalid.",
     429: "A limit is reached.",
     500: "An internal error of the hall.",
     502: "A model, a member or another server failed.",
-    503: "The hall is leaving, or something that the verb needs is not available.",
-    504: "Something took too long.",
+    503: "The hall is stopping, or something that the verb needs is not available.",
+    504: "A call or a process timed out.",
 }
 _TAGGED: dict[Any, tuple[str, Mapping[Any, Any]]] = {Event: ("type", EVENT_DATA), Entry: ("kind", PAYLOADS)}
 

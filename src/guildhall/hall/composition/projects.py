@@ -78,8 +78,8 @@ class ProjectServices:
         gone = [one for one in self.projects.list_valid() if not one.path.exists()] if path.is_dir() else []
         moved = next((one for one in gone if self.identities.is_bound(one.name, path)), None)
         if moved is not None and name not in (None, moved.name):
-            hint = "Leave out `--name` to register it here under that name, with its records."
-            raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
+            hint = f"Omit --name to move {moved.name!r} here with its records."
+            raise Conflict(f"already registered as {moved.name!r} (was at {moved.path})", where=str(path), hint=hint)
         project = self.projects.move(moved, path, branch) if moved else self.projects.add(path, name, branch)
         self._forget_git(project.name)
         self._claim(project)
@@ -115,8 +115,8 @@ class ProjectServices:
         try:
             self.identities.claim(project)
         except OSError as error:
-            hint = "Make it writable for the hall."
-            raise Conflict(f"{project.name}: {error.strerror}", where=error.filename, hint=hint) from None
+            hint = "Make it writable for your user."
+            raise Conflict(f"cannot write: {error.strerror}", where=error.filename, hint=hint) from None
 
     def branches(self, project: Project) -> Branches:
         from guildhall.projects.git.integration import Branches

@@ -257,7 +257,7 @@ class WorkflowDatabases:
         if path not in self._open:
             if not path.exists():
                 hint = "Restore the file to make its runs available again."
-                raise NotFound("the database of a workflow is missing", where=str(path), hint=hint)
+                raise NotFound("workflow database not found", where=str(path), hint=hint)
             self._open[path] = WorkflowDatabase(self._main, path)
         return self._open[path]
 
@@ -328,7 +328,7 @@ class WorkflowDatabases:
             if other is not chosen and instance is not None and instance.status not in FINAL_PHASES:
                 raise Conflict(
                     f"{instance.target} is already {instance.status} in another database (run {instance.id})",
-                    hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
+                    hint=f"Stop it with `guild stop {instance.target}`, or use another --tag.",
                 )
         return chosen
 

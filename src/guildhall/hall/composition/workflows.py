@@ -50,7 +50,7 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
         raise UsageError(f"invalid path {str(file)[:100]!r}: {error}") from None
     if not exists:
         near = {one.name for one in find_workflow_files(path.parent)}
-        raise NotFound("the file does not exist", where=str(path), hint=did_you_mean(path.name, near))
+        raise NotFound("file not found", where=str(path), hint=did_you_mean(path.name, near))
     folder = path.parent.resolve()
     there = replace(frame, cwd=folder, root=project_root(folder))
     return load(path, lambda name: hall.workers.find(name, there))

@@ -53,5 +53,5 @@ class MemoryService(HallService, Memory):
     def _folder(self, frame: Frame, scope: Scope, worker: str | None) -> MemoryFolder:
         folder = self._folders(frame, worker).get(scope)
         if folder is None:
-            raise UsageError("the scope 'worker' needs the name of a worker", hint="Add --worker NAME.")
+            raise UsageError("the scope 'worker' requires a worker name", hint="Add --worker NAME.")
         return folder

@@ -60,10 +60,8 @@ class CommissionService(HallService, Commissions):
             return self._hall.projects.get(name)
         if (found := self._hall.projects.find_at(frame.cwd)) is not None:
             return found
-        raise NotFound(
-            f"{frame.cwd} is not in a project",
-            hint="Register this repository with `guild project add .`, or use --project NAME.",
-        )
+        hint = "Register this repository with `guild project add .`, or use --project NAME."
+        raise NotFound(f"{frame.cwd} is not in a project", hint=hint)
 
     async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:
         return await self._hall.commissions.edit(id, changes, frame)

@@ -124,7 +124,7 @@ class PackageService(HallService, interface.Packages):
 def _inspect(folder: Path) -> PackageDetails:
     """Return the content of a package folder, without executing any of its code."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="Unpack an archive first and name its folder.")
+        raise UsageError(f"{folder} is not a folder", hint="Pass the folder of a package. Unpack an archive first.")
     package = read_package(folder, check_name=False)
     code = package_store.load_code(package)
     files, digest = package_store.describe_files(folder, code)

@@ -104,7 +104,7 @@ class WorkflowService(HallService, Workflows):
         if not self._hall.is_persistent:
             raise UsageError(
                 "cannot start in the background: the hall runs in this command and ends with it",
-                hint="Leave out --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",
+                hint="Omit --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",
             )
         part, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
         part.launch(prepared)
@@ -160,7 +160,7 @@ class WorkflowService(HallService, Workflows):
         if prompt is not None:
             check_text(prompt, "the prompt", max_bytes=_MAX_PROMPT_CHARS)
             if not prompt.strip():
-                raise UsageError("the prompt is empty", hint="Leave it out, or write a task for the agent.")
+                raise UsageError("the prompt is empty", hint="Omit it, or write a task for the agent.")
         return await self._hall.workflow_databases.services_of_team(target).workflows.schedule(target, wakeup, prompt)
 
     async def clear_schedule(self, target: Target) -> bool:

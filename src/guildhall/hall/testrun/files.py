@@ -76,7 +76,7 @@ def check_programs_trusted(source: Source, hall: Hall, plan: Plan) -> None:
     raise NotTrusted(
         f"the test executes programs and is not trusted ({state})",
         where=str(source.path),
-        hint=f"Look at it, then: guild trust {shlex.quote(str(source.path))}",
+        hint=f"Review it, then: guild trust {shlex.quote(str(source.path))}",
     )
 
 
@@ -165,7 +165,7 @@ def write_files(project: Path, files: Mapping[str, str | None]) -> None:
     for name, text in files.items():
         path = project / name
         if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):
-            raise Conflict(f"files.{name}: the path leads through a link")
+            raise Conflict(f"files.{name}: the path contains a symbolic link")
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

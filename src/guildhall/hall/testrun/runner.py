@@ -72,7 +72,7 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
         source = await asyncio.to_thread(yaml.read, file)
         script = yaml.validate(Script, source)
         if script.test is None:
-            raise InvalidFile("`test:` is missing", where=str(file), hint="Create a test with: guild script RUN")
+            raise InvalidFile("not a test: `test:` is missing", where=str(file), hint="Record one: guild test add RUN")
         worker = script.test.subject
         comparison = await _compare(source, script, script.test, hall)
         deviations = comparison.deviations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
+from guildhall.models.provider_source import nearest_model
 from guildhall.runs.assembly.callees import has_budget
 from guildhall.runs.limits import Spent, current_bounds, format_limit
 from guildhall.runs.model import check_limits
@@ -63,10 +64,9 @@ def check_price(source: Source) -> None:
 
 
 def no_price_error(model: str) -> ModelUnusable:
-    return ModelUnusable(
-        f"the model {model} has no known price, so a limit in dollars cannot be enforced",
-        hint="Use a model with a price, or set max_turns instead.",
-    )
+    guess = nearest_model(model) or "Use a model with a price."
+    message = f"the model {model} has no known price, so a limit in dollars cannot be enforced"
+    return ModelUnusable(message, hint=f"{guess} Or set max_turns instead of the limit in dollars.")
 
 
 def has_price(source: Source) -> bool:

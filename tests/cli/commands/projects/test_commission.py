@@ -274,7 +274,7 @@ def test_a_commission_is_edited_stopped_abandoned_and_deleted(guild: Guild, work
     assert gone["title"] == "Keys"
     waited = guild("edit", id, "--title", "Two keys", "--wait")
     assert (waited.code, waited.out) == (4, f"{id} is pending\n"), "there is nothing to wait for"
-    assert "it is empty" in guild("stop", id, "--reason", "").err
+    assert "must not be empty" in guild("stop", id, "--reason", "").err
     long = f"not now: {'it is late ' * 50}\nand the iron is cold"
     assert guild("stop", id, "--reason", long, "--json").json["reason"] == long
     shown = guild("show", id).out
@@ -387,14 +387,14 @@ def test_a_commission_waits_for_files_of_other_commissions_and_of_the_user(guild
         ((*HELD, "--artifact", ".git/hooks/pre-commit"), "is outside of the project"),
         ((*HELD, "--project", "nowhere"), "nowhere"),
         (NEW, "--wait"),
-        ((*HELD, "--wait"), "--wait does not go with --hold"),
+        ((*HELD, "--wait"), "--wait cannot be used with --hold"),
         ((*HELD, "--model", "bogus"), "the provider is missing"),
         ((*HELD, "--model", "nobody:gpt-4"), "unknown provider 'nobody'"),
         ((*HELD, "--model", "script:nope.yaml"), "nope.yaml"),
         ((*HELD[:-1], " "), "the task is empty"),
-        ((*HELD[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
-        ((*HELD[:-1], "ü" * 25_001), "prompt: it is longer than 50,000 bytes"),
-        ((*HELD, "--title", ""), "title: it is empty"),
+        ((*HELD[:-1], "x" * 50_001), "prompt: longer than 50,000 bytes"),
+        ((*HELD[:-1], "ü" * 25_001), "prompt: longer than 50,000 bytes"),
+        ((*HELD, "--title", ""), "title: must not be empty"),
         (("ls", "commissions", "--project", "nowhere"), "nowhere"),
         (("dispatch", "c-2222222222", "--wait"), "unknown commission"),
         (("edit", "x" * 500, "--title", "y"), "unknown commission"),

@@ -53,7 +53,7 @@ def test_a_meeting_can_be_left_and_continued_at_a_terminal(guild: Guild, parlour
     terminal.type("/clsoe\n")
     terminal.wait_for("Unknown command /clsoe; nothing was sent.")
     terminal.type("/close now\n")
-    terminal.wait_for("/close takes no text; nothing was done or sent.")
+    terminal.wait_for("/close accepts no text; nothing was done or sent.")
     terminal.type("Link the plan\n")
     terminal.wait_for("I link it.")
     terminal.wait_for("→ link_artifact path=.lore/plan.md")
@@ -339,7 +339,7 @@ def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, p
 
 
 WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
-    (("meet", "architect", ""), 2, "it is empty"),
+    (("meet", "architect", ""), 2, "must not be empty"),
     (("meet", "architect", "x" * 200_000), 2, "longer than"),
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
@@ -355,7 +355,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
-    (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "it is empty"),
+    (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "must not be empty"),
     (("rm", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("resume", "t-7k2m9x4qpw"), 3, "unknown meeting"),
 )
@@ -392,7 +392,7 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert (waited.code, waited.err) == (4, f"Continue: guild meet {id}\n")
     assert guild("rm", id).code == 1
     resumed = guild("resume", guild("show", id, "--json").json["run"])
-    assert (resumed.code, resumed.err) == (0, f'No answer is due in {id}. Send a message: guild meet {id} "..."\n')
+    assert (resumed.code, resumed.err) == (0, f'No answer is pending in {id}. Send a message: guild meet {id} "..."\n')
     assert "Nothing is running" in guild("stop", "--all").err
     assert guild("meet", id, "more").code == 1, "its script has one answer"
     failed = guild("ls").out

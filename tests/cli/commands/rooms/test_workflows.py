@@ -265,7 +265,7 @@ def test_a_kickoff_with_an_unknown_mention_is_refused_before_the_start(guild: Gu
     review.write_text(review.read_text().replace("@ann begin", "@anm begin"))
     ran = guild(verb, "review.yaml")
     assert (ran.code, ran.out) == (2, "")
-    assert "review.yaml:1: kickoff: the kickoff mentions @anm, but the workflow has no such agent" in ran.err
+    assert "review.yaml:1: kickoff: unknown agent @anm" in ran.err
     assert "Did you mean 'ann'?" in ran.err
     assert guild("ls", "--all", "--json").json["done"] == []
 

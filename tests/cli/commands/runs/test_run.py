@@ -85,9 +85,9 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
         (["scribe", "-"], "a\0b", "NUL"),
         (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
         (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
-        (["", "go"], "", "the name of the worker is empty"),
-        (["x" * 5000, "go"], "", "invalid name of a worker"),
-        (["a\nb", "go"], "", "invalid name of a worker"),
+        (["", "go"], "", "the worker name is empty"),
+        (["x" * 5000, "go"], "", "invalid worker name"),
+        (["a\nb", "go"], "", "invalid worker name"),
     ],
 )
 def test_invalid_inputs_are_usage_errors(
@@ -130,7 +130,7 @@ def test_a_run_without_a_model_is_refused(guild: Guild, scribe: Path) -> None:
     (scribe / "workers" / "scribe.yaml").write_text(WORKER + "model: script:nowhere.yaml\n")
     lost = guild("run", "scribe", "go", "--model", "script:answers.yaml")
     assert lost.code == 2
-    assert "--model is ignored: the worker names script:nowhere.yaml" in lost.err
+    assert "--model is ignored: the worker file sets script:nowhere.yaml" in lost.err
     assert "scribe.yaml: model: script not found: " in lost.err
     beaten = guild("run", "scribe", "go", "--model", "script:x.yaml", "--override-model", "script:answers.yaml")
     assert beaten.code == 0

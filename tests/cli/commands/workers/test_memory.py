@@ -155,9 +155,9 @@ def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb
         (["k", "-"], "\udcff\udcfe", "not UTF-8 text"),
         (["k", "-"], "x" * 100_001, "content too long: 100,001 bytes"),
         (["compacted", "x"], "", "reserved for compaction"),
-        (["k", "x", "--scope", "worker"], "", "needs the name of a worker"),
+        (["k", "x", "--scope", "worker"], "", "requires a worker name"),
         (["k", "x", "--scope", "everyone"], "", "invalid choice: 'everyone'"),
-        (["k", "x", "--worker", ""], "", "the name of the worker is empty"),
+        (["k", "x", "--worker", ""], "", "the worker name is empty"),
     ],
 )
 def test_invalid_writes_are_rejected(

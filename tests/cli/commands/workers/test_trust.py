@@ -241,7 +241,7 @@ def test_a_replay_needs_trust(guild: Guild, post: Path) -> None:
 def test_the_user_is_asked_for_trust_and_the_run_starts(guild: Guild, post: Path, terminal: At) -> None:
     plan = guild("plan", "scribe").out
     person = terminal("run", "scribe", "go")
-    person.wait_for("Trust toolboxes/post.py?")
+    person.wait_for("Trust toolboxes/post.py to run commands as you?")
     assert plan.splitlines()[0] in person.output
     assert "toolbox post" in person.output
     person.type("yes\n")
@@ -253,7 +253,7 @@ def test_the_user_is_asked_for_trust_and_the_run_starts(guild: Guild, post: Path
 @pytest.mark.parametrize("typed", ["no\n", "\n", "yess\n", "\x04"])
 def test_any_answer_but_yes_denies_trust(guild: Guild, post: Path, terminal: At, typed: str) -> None:
     person = terminal("run", "scribe", "go")
-    person.wait_for("Trust toolboxes/post.py?")
+    person.wait_for("Trust toolboxes/post.py to run commands as you?")
     person.type(typed)
     assert person.wait_exit()[0] == 4
     assert read_standings(guild) == {"toolboxes/post.py": "new"}
@@ -317,7 +317,7 @@ def test_all_untrusted_files_are_named_at_once(guild: Guild, office: Path) -> No
 
 def test_the_user_is_asked_to_trust_callable_workers(guild: Guild, office: Path, terminal: At) -> None:
     person = terminal("run", "boss", "go")
-    person.wait_for("Trust toolboxes/post.py?")
+    person.wait_for("Trust toolboxes/post.py to run commands as you?")
     assert "toolbox post" in person.output
     person.type("yes\n")
     assert person.wait_exit() == (0, "done\n")
@@ -344,7 +344,7 @@ def test_untrusted_workers_of_a_star_are_named_and_the_run_starts(guild: Guild, 
     put_worker(office, "middle", sandboxes=None, tool_rules=None)
     ran = guild("run", "boss", "go")
     assert (ran.code, ran.out) == (0, "done\n")
-    assert "Not trusted, so it cannot call them: scribe." in ran.err
+    assert "Untrusted workers, which it cannot call: scribe." in ran.err
     guild("trust", "--yes")
     assert "Not trusted" not in guild("run", "boss", "go").err
 

@@ -25,10 +25,8 @@ _MAX_FILE_BYTES = 64 * 1024**2
 @command()
 def mcp(ctx: Context) -> Work:
     if sys.stdin.isatty():
-        raise UsageError(
-            "mcp: standard input is a terminal, not a program",
-            hint="Add the command to a program's settings, such as: claude mcp add guild -- guild mcp",
-        )
+        hint = "Add the command to a program's settings. For example: claude mcp add guild -- guild mcp"
+        raise UsageError("mcp: standard input is a terminal, not a program", hint=hint)
     return _serve(ctx.screen)
 
 

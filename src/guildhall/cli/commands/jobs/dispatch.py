@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission, Draft
 
 _JOB_CONFIG = {"model": "model", "max_turns": "maxTurns", "max_budget_usd": "maxBudgetUsd"}
+_TASK_HINT = 'Say what to do: guild dispatch WORKER "..."'
 
 
 def _worker_or_commission(text: str) -> str:
@@ -48,7 +49,7 @@ def _worker_or_commission(text: str) -> str:
         metavar="JSON",
         help="of a job: an object with maxTurns, maxBudgetUsd, artifacts, model, and fields for the worker",
     ),
-    argument("--project", metavar="NAME", help="work on this project (default: the project of this folder)"),
+    argument("--project", metavar="NAME", help="work on this registered project (default: the project of this folder)"),
     argument("--hold", action="store_true", help="create the commission without starting it"),
     *draft_arguments(is_new=True),
     WAIT,
@@ -63,20 +64,21 @@ def dispatch(ctx: Context) -> Work:
     fields = given_fields(args)
     is_commission = args.project is not None or args.hold or bool(fields.keys() - {"worker", *LIMITS})
     if args.hold and args.wait:
-        raise UsageError("dispatch: --wait does not go with --hold", hint="A held commission does not start.")
+        raise UsageError("dispatch: --wait cannot be used with --hold", hint="Omit one of them.")
     if not args.wait and not args.hold:
-        check_background("dispatch: nothing would keep the work going", "Wait for it with --wait")
+        check_background("dispatch", "Add --wait")
     if is_kind(args.worker, COMMISSION) and args.task is None:
         if is_commission or fields.keys() - {"worker"}:
-            raise UsageError(f"{args.worker} exists already", hint=f"Change it: guild edit {args.worker} ...")
+            hint = f"Omit the options, or change it with guild edit {args.worker}."
+            raise UsageError(f"dispatch: the commission {args.worker} exists already", hint=hint)
         return _start_held(ctx)
-    task = read_text(args.task, "task")
+    task = read_text(args.task, "task", hint=_TASK_HINT)
+    if not task.strip():
+        raise UsageError("the task is empty", hint=_TASK_HINT)
     if not is_commission:
         return _dispatch_job(ctx, _job_of(ctx, task, fields))
     if args.description is not None or args.config is not None:
-        raise UsageError("dispatch: --description and --config are for jobs", hint="Use --title and --max-turns.")
-    if not task.strip():
-        raise UsageError("the task is empty", hint='Say what to do: guild dispatch WORKER "..."')
+        raise UsageError("dispatch: --description and --config require a job", hint="Use --title and --max-turns.")
     from guildhall.projects.commissions.model import Draft
 
     return _dispatch_commission(ctx, Draft(title=label_of(task), worker="", prompt=task).edit(fields))

@@ -18,11 +18,9 @@ def _id(text: str) -> str:
         return id
     kind = next((noun for letter, noun in ((RUN, "run"), (ASK, "ask")) if is_kind(id, letter)), None)
     if kind is not None:
-        raise NotFound(f"cannot delete {text}: it is {'a' if kind == 'run' else 'an'} {kind}", hint=_HINT)
+        hint = "Only jobs, commissions and meetings can be deleted."
+        raise NotFound(f"cannot delete {text}: it is {'a' if kind == 'run' else 'an'} {kind}", hint=hint)
     raise NotFound(f"unknown job, commission or meeting {text[:60]!r}", hint="`guild ls` lists them.")
-
-
-_HINT = "Only jobs, commissions and meetings can be deleted."
 
 
 @command(
@@ -32,7 +30,7 @@ _HINT = "Only jobs, commissions and meetings can be deleted."
 )
 async def rm(ctx: Context) -> None:
     if ctx.args.force and (is_kind(ctx.args.id, COMMISSION, MEETING) or is_member_job(ctx.args.id)):
-        raise UsageError("--force goes with a job of the hall", hint="Leave it out.")
+        raise UsageError("--force can only be used with jobs of the hall, not of a member", hint="Omit --force.")
     client = await ctx.connect()
     id: str = ctx.args.id
     if is_id(id, COMMISSION):

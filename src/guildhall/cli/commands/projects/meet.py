@@ -74,11 +74,11 @@ def meet(ctx: Context) -> int:
     back = is_id(who, MEETING)
     who = who if back else worker_name(who)
     if back and args.project:
-        raise UsageError("--project goes with a new meeting", hint="Leave it out.")
+        raise UsageError("--project cannot be used with a meeting id", hint="Omit --project.")
     if args.renew and not back:
-        raise UsageError("--renew goes with the id of a meeting", hint="guild meet t-... --renew")
+        raise UsageError("--renew requires a meeting id", hint="For example: guild meet t-7k2m9x4qpw --renew")
     if (args.no_summary or args.leave_work) and not args.close:
-        raise UsageError("--no-summary and --leave-work go with --close", hint="Add --close.")
+        raise UsageError("--no-summary and --leave-work require --close", hint="Add --close.")
     if back and args.close and args.words is None and not args.say:
         return conversation.run_turn(lambda: conversation.close(who))
     at_terminal = screen.is_interactive and screen.form == "text"
@@ -201,7 +201,7 @@ class Conversation:
         if meant is None:
             self._screen.note(f"Unknown command {word}; nothing was sent. /help lists the commands.", "yellow")
         elif rest:
-            self._screen.note(f"{word} takes no text; nothing was done or sent.", "yellow")
+            self._screen.note(f"{word} accepts no text; nothing was done or sent.", "yellow")
         elif meant == "help":
             self._screen.note(_HELP.format(id=self._id or "ID"))
         else:
@@ -321,7 +321,7 @@ class Conversation:
         return self._code
 
     def _print_no_answer_due(self) -> None:
-        self._screen.note(f'No answer is due in {self._id}. Send a message: guild meet {self._id} "..."')
+        self._screen.note(f'No answer is pending in {self._id}. Send a message: guild meet {self._id} "..."')
 
     async def _follow_turn(
         self,

@@ -20,7 +20,7 @@ _EMPTY = "No projects. `guild project add PATH` registers one."
 
 def _path(text: str) -> Path:
     if not text:
-        raise UsageError("PATH: it is empty", hint="Leave it out for the folder you are in.")
+        raise UsageError("PATH is empty", hint="Omit it to use the current folder.")
     return Path(text).expanduser()
 
 
@@ -47,7 +47,7 @@ async def rm(ctx: Context) -> None:
     project = removed.project
     ctx.print(project or {"name": removed.name, "error": removed.error}, removed.name)
     place = project.path if project else "its folder"
-    ctx.screen.note(f"Removed from the register. Nothing in {place} was changed.")
+    ctx.screen.note(f"Unregistered {removed.name}. Nothing in {place} was changed.")
 
 
 @command(JSON)
@@ -55,11 +55,12 @@ async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     shown = await client.projects.list()
     rows = [_row(one, ctx.screen) for one in shown]
-    ctx.print_table(rows, shown, head=["name", "branch", "lives", "where"], empty=_EMPTY)
+    ctx.print_table(rows, shown, head=["name", "branch", "unfinished", "path"], empty=_EMPTY)
 
 
 def _row(shown: ProjectEntry, screen: Screen) -> list[str]:
     if shown.project is None:
         return [screen.one_line(shown.name, 64), "", "", f"invalid: {screen.one_line(shown.error or '', 120)}"]
-    lives = str(len(shown.unfinished)) if shown.unfinished else ""
-    return [shown.name, screen.one_line(shown.project.branch, 60), lives, screen.one_line(str(shown.project.path), 200)]
+    unfinished = str(len(shown.unfinished)) if shown.unfinished else ""
+    path = screen.one_line(str(shown.project.path), 200)
+    return [shown.name, screen.one_line(shown.project.branch, 60), unfinished, path]

@@ -16,10 +16,8 @@ from guildhall.core.ids import JOB
 
 def _commission_id(text: str) -> str:
     if is_kind(read_id(text), JOB):
-        raise UsageError(
-            f"cannot retry {text}: it is a job",
-            hint=f'Continue it: guild resume {text}. Or start a new one: guild dispatch WORKER "..."',
-        )
+        hint = f'Continue it: guild resume {text}. Or start a new one: guild dispatch WORKER "..."'
+        raise UsageError(f"cannot retry {text}: it is a job, not a commission", hint=hint)
     return commission_id(text)
 
 
@@ -30,7 +28,7 @@ def _commission_id(text: str) -> str:
 )
 async def retry(ctx: Context) -> int:
     if not ctx.args.wait:
-        check_background("retry: nothing would keep the commission going", "Wait for it with --wait")
+        check_background("retry", "Add --wait")
     client = await ctx.connect()
     id = ctx.args.id
     worker = (await client.commissions.get(id)).commission.worker

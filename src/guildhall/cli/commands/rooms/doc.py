@@ -8,6 +8,7 @@ from __future__ import annotations
 from guildhall.cli.arguments import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.core.errors import UsageError
+from guildhall.core.text import counted
 
 _TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
 _FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
@@ -19,7 +20,7 @@ async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await client.rooms.documents(ctx.args.target)
     data = {"documents": [{"path": one.path, "size": one.size} for one in found]}
-    ctx.print_table([[one.path, f"{one.size:,} bytes"] for one in found], data, empty="No documents yet.")
+    ctx.print_table([[one.path, counted(one.size, "byte")] for one in found], data, empty="No documents yet.")
 
 
 @command(_TARGET, _FILE, JSON)
@@ -39,7 +40,7 @@ async def read(ctx: Context) -> None:
 )
 def write(ctx: Context) -> Work:
     if ctx.args.append and ctx.args.base is not None:
-        raise UsageError("doc write: --base does not go with --append", hint="Leave it out.")
+        raise UsageError("doc write: --base cannot be used with --append", hint="Omit --base.")
     return _write(ctx, read_text(ctx.args.text, "text"))
 
 
@@ -51,4 +52,4 @@ async def _write(ctx: Context, text: str) -> None:
         document = await rooms.write_document(args.target, text, file=args.file, base=args.base)
     size = len(document.content.encode())
     data = {"path": document.path, "digest": document.digest, "size": size}
-    ctx.print(data, f"{document.path}: {size:,} bytes")
+    ctx.print(data, f"{document.path}: {counted(size, 'byte')}")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 async def schedule(ctx: Context) -> None:
     target, verb, when, prompt = ctx.args.target, ctx.args.verb, ctx.args.when, ctx.args.prompt
     if verb == "set" and when is None:
-        raise UsageError("schedule: no time given", hint=f"guild schedule {target} set 5m")
+        raise UsageError("schedule: no time given", hint=f"For example: guild schedule {target} set 5m")
     if verb != "set" and (when is not None or prompt is not None):
-        raise UsageError(f"schedule: {verb} takes no time and no prompt", hint="Use them with `set`.")
+        raise UsageError(f"schedule: {verb} accepts no time and no prompt", hint="Omit them, or use `set`.")
     client = await ctx.connect("read" if verb == "show" else "start")
     if verb == "clear":
         was_set = await client.workflows.clear_schedule(target)

@@ -20,6 +20,8 @@ from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import Event, RunStartedData
 from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary, is_workflow_file
 
+_WORKFLOW_OPTIONS = ("tag", "param", "fresh", "budget", "approve_all", "strict", "max_tokens")
+
 
 @command(
     argument(
@@ -27,8 +29,8 @@ from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary
         metavar="WORKER|FILE|TARGET",
         type=worker_name,
         help=(
-            "the file of a workflow; a worker, which then stands alone;"
-            " or an agent@workflow:tag that was stopped or failed"
+            "a worker, which then runs alone; the file of a workflow;"
+            " or the target of an agent that was stopped or failed"
         ),
     ),
     argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
@@ -38,12 +40,11 @@ from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary
 async def start(ctx: Context) -> int | None:
     args, name = ctx.args, ctx.args.worker
     if args.background:
-        check_background("start: nothing would keep it in the background", "Leave out --background")
+        check_background("start", "Omit --background")
     if is_workflow_file(file_of(name)):
         return await run_workflow(ctx, "start", background=args.background)
-    if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
-        hint = "Of a worker only the model and --max-turns can be chosen."
-        raise UsageError("start: these options go with a workflow's file", hint=hint)
+    if given := [f"--{option.replace('_', '-')}" for option in _WORKFLOW_OPTIONS if getattr(args, option)]:
+        raise UsageError(f"start: {given[0]} can only be used with a workflow file", hint=f"Omit {given[0]}.")
     if "@" not in name or Path(name).exists():  # noqa: ASYNC240 - a command has nothing else to do
         return await _start_worker(ctx)
     target = parse_target(name)

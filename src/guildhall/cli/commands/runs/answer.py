@@ -80,7 +80,7 @@ async def _decide(ctx: Context, choice: str) -> int:
         ctx.args.choice = choice
         return await _answer_meeting(ctx)
     if ctx.args.ask is not None and is_member_job(ctx.args.ask):
-        raise UsageError("a job of a member needs an answer in words", hint=f'guild answer {ctx.args.ask} "..."')
+        raise UsageError("a job of a member accepts only text as an answer", hint=f'guild answer {ctx.args.ask} "..."')
     return await _answer(ctx, choice)
 
 
@@ -112,12 +112,12 @@ async def _only_ask(ctx: Context) -> str:
     """Return the id of the only open ask. Raise NotFound or UsageError unless exactly one is open."""
     asks = await ctx.client.asks.list()
     if not asks:
-        raise NotFound("no ask is open", hint="`guild ls` lists what is running.")
+        raise NotFound("there are no open asks", hint="`guild ls` lists what is running.")
     if len(asks) > 1:
         listed = "\n".join(
             f"  guild answer {ask.id} ...  {ctx.screen.one_line(ask.question.title, 80)}" for ask in asks
         )
-        raise UsageError(f"{len(asks)} asks are open", hint=f"Name one:\n{listed}")
+        raise UsageError(f"there are {len(asks)} open asks", hint=f"Answer one of them:\n{listed}")
     return asks[0].id
 
 
@@ -142,7 +142,7 @@ async def _answer(ctx: Context, choice: str | None) -> int:
 async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     """Return the answer from the command line, or ask for it."""
     if ask.status != "open":
-        raise Conflict(f"{ask.id} is closed: it {ask.closed_reason}", hint=f"See guild show {ask.id}.")
+        raise Conflict(f"{ask.id} is closed: it {ask.closed_reason}", hint=f"Details: guild show {ask.id}")
     if choice is not None:
         return Answer(choice=read_choice(ask.as_dict(), choice), note=ctx.args.note)
     if not ctx.screen.is_interactive:
@@ -191,7 +191,7 @@ async def _answer_member(ctx: Context, id: str) -> int:
     """Answer a question of a member's job, which continues by itself."""
     choice, question = ctx.args.choice, ctx.args.question
     if choice is None:
-        raise UsageError(f"no answer given to {id}", hint="Give it in quotes.")
+        raise UsageError(f"no answer given to {id}", hint=f'For example: guild answer {id} "..."')
     words = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
     client = await ctx.connect()
     if question is not None:
@@ -203,6 +203,6 @@ async def _answer_member(ctx: Context, id: str) -> int:
         if len(open_ones) < _SEVERAL:
             raise
         hint = "\n".join(how_to_answer(id, one, open_ones) for one in open_ones)
-        raise UsageError(error.message, hint=f"Name one:\n{hint}") from None
+        raise UsageError(error.message, hint=f"Answer one of them:\n{hint}") from None
     ctx.screen.note(f"Answered {id}.", "dim")
     return exit_codes.DONE

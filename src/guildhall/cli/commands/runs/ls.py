@@ -145,7 +145,7 @@ async def meetings(ctx: Context) -> None:
     found = await client.meetings.list(project=ctx.args.project, status=ctx.args.status)
     if not ctx.args.all and ctx.args.status is None:
         found = [one for one in found if one.status in ("requested", "open")]
-    empty = "No meetings. `guild meet WORKER` opens one. Those that have ended: guild ls meetings --all"
+    empty = "No meetings. `guild meet WORKER` opens one. Ended ones: guild ls meetings --all"
     rows = [_meeting_row(one, ctx.screen) for one in found]
     ctx.print_table(rows, {"meetings": [one.as_dict() for one in found]}, empty=empty)
 

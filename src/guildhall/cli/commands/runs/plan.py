@@ -32,7 +32,7 @@ async def plan(ctx: Context) -> None:
     if is_workflow_file(ctx.frame.cwd / file):
         plan = await client.workflows.plan(request, ctx.frame, tag=ctx.args.tag or MAIN, params=params)
     elif ctx.args.tag or params:
-        raise UsageError("--tag and --param go with a workflow's file", hint="Leave them out for a worker.")
+        raise UsageError("--tag and --param can only be used with a workflow file", hint="Omit them.")
     else:
         plan = await client.runs.plan(request, ctx.frame)
     ctx.print(plan, plan.text())

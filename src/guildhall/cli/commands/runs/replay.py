@@ -11,6 +11,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import read_id
+from guildhall.core.text import counted
 
 
 @command(argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"), JSON)
@@ -19,11 +20,11 @@ async def replay(ctx: Context) -> int:
     run = await resolve_run(ctx.args.run, client)
     replayed = await client.runs.replay(run, ctx.frame)
     difference = replayed.difference
+    found = {"step": difference and difference.step, "difference": difference and difference.text}
     if difference is None:
-        text, found = f"Replay matches the recording ({replayed.steps} steps).", {"step": None, "difference": None}
+        text = f"Replay matches the recording ({counted(replayed.steps, 'step')})."
     else:
         text = f"{replayed.run} differs at step {difference.step}.\n{difference.text}"
-        found = {"step": difference.step, "difference": difference.text}
     ctx.print({**asdict(replayed), **found, "same": replayed.matches}, text)
     if replayed.worker_gone:
         ctx.screen.note("The worker no longer exists. Its recorded definition was used.", "yellow")

@@ -102,11 +102,11 @@ def run(ctx: Context) -> Work:
     args, path = ctx.args, file_of(ctx.args.worker)
     if is_workflow_file(path):
         if args.input is not None or args.attach:
-            hint = "Its kickoff is the first message; --param sets values in it."
-            raise UsageError("a workflow takes no input and no attachments", hint=hint)
+            hint = "Omit them. The kickoff in the file is the first message; --param sets values in it."
+            raise UsageError("INPUT and --attach cannot be used with a workflow file", hint=hint)
         return run_workflow(ctx, "run")
     if args.tag or args.param or args.fresh:
-        raise UsageError("--tag, --param and --fresh go with a workflow's file", hint="Leave them out for a worker.")
+        raise UsageError("--tag, --param and --fresh can only be used with a workflow file", hint="Omit them.")
     if path.suffix in WORKFLOW_SUFFIXES and not path.exists():
         near = did_you_mean(path.name, [one.name for one in find_workflow_files(path.parent)])
         raise NotFound(f"file not found: {args.worker}", hint=near or "`guild worker ls` lists the workers.")
@@ -121,10 +121,10 @@ async def _run(ctx: Context, request: RunRequest) -> int:
     if request.model and not request.override_model:
         own = (await client.workers.get(request.worker, ctx.frame)).definition.model
         if own:
-            screen.note(f"--model is ignored: the worker names {own}. Use --override-model.", "yellow")
+            screen.note(f"--model is ignored: the worker file sets {own}. Use --override-model.", "yellow")
     if others := await client.trust.untrusted_callees(request.worker, ctx.frame):
         names = screen.one_line(", ".join(others), 200)
-        screen.note(f"Not trusted, so it cannot call them: {names}. Review their code: guild trust", "yellow")
+        screen.note(f"Untrusted workers, which it cannot call: {names}. Review their code: guild trust", "yellow")
     return await ctx.run_trusted(
         lambda: Follower(client, screen).follow(client.runs.run(request, ctx.frame)), worker=request.worker
     )
@@ -152,7 +152,7 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
         living = await _find_living(start, client, frame.cwd) if ctx.screen.is_interactive else None
         if living is None:
             raise
-        ctx.screen.note(f"{error.message}. Following it. Ctrl-C does not stop it.", "yellow")
+        ctx.screen.note(f"{error.message}. Following that run. Ctrl-C does not stop it.", "yellow")
         return await Follower(client, ctx.screen).follow(client.runs.follow(living.run, frame))
 
 
@@ -173,7 +173,7 @@ def file_of(name: str) -> Path:
         if path.suffix in WORKFLOW_SUFFIXES:
             path.exists()
     except OSError as error:  # it is too long
-        raise UsageError(f"{name[:100]!r} cannot be a file: {error.strerror}") from None
+        raise UsageError(f"invalid file name {name[:100]!r}: {error.strerror}") from None
     except RuntimeError:  # ~nobody
-        raise UsageError(f"{name[:100]!r} cannot be a file: unknown user") from None
+        raise UsageError(f"invalid file name {name[:100]!r}: unknown user") from None
     return path

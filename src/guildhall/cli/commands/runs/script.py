@@ -64,7 +64,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise Conflict(f"{path} exists", hint="Name another file, or use --force.") from None
+        raise Conflict(f"{path} already exists", hint="Choose another file, or use --force.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise Conflict(f"cannot write {path}: {reason}", hint="Name another file.") from None
+        raise Conflict(f"cannot write {path}: {reason}", hint="Choose another file.") from None

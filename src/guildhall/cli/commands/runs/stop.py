@@ -13,6 +13,7 @@ from guildhall.cli.format.projects import print_change, print_new_state, print_n
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
+from guildhall.core.text import counted
 from guildhall.runs.purpose import MeetingPurpose
 
 
@@ -32,11 +33,11 @@ from guildhall.runs.purpose import MeetingPurpose
 async def stop(ctx: Context) -> int | None:
     args, named = ctx.args, read_id(ctx.args.id or "")
     if bool(named) == args.all:
-        raise UsageError("stop: nothing to stop is named", hint="Name a run, a job or a target, or use --all.")
+        raise UsageError("stop: expected either an id or --all", hint="For example: guild stop r-7k2m9x4qpw")
     if is_kind(named, ASK):
         run_id(named)  # raises
     if (args.reason is not None or args.abandon) and not is_kind(named, COMMISSION):
-        raise UsageError("stop: --reason and --abandon are for commissions", hint="Leave them out.")
+        raise UsageError("stop: --reason and --abandon can only be used with a commission", hint="Omit them.")
     client = await ctx.connect()
     if args.all:
         return await _stop_all(ctx)
@@ -61,7 +62,7 @@ async def _stop_commission(ctx: Context, id: str) -> int:
     ctx.print(one, f"{one.id} is {one.status}")
     if not ctx.as_json:
         if one.status != "cancelled":
-            ctx.screen.note(f"Not cancelled: it had already ended or submitted its result: guild show {one.id}")
+            ctx.screen.note(f"Not cancelled: it already ended or submitted its result. Details: guild show {one.id}")
         print_next_command(one, ctx.screen)
     return exit_codes.DONE if one.status == "cancelled" else exit_codes.FAILED
 
@@ -73,7 +74,7 @@ async def _stop_run(ctx: Context, id: str) -> None:
         text = f"Stopped {found.target}. The other agents continue. Start it again: guild start {found.target}"
     else:
         ended = await ctx.client.runs.stop(found.run)
-        more = f" and {len(ended) - 1} runs that it called" if len(ended) > 1 and found.target is None else ""
+        more = f" and {counted(len(ended) - 1, 'child run')}" if len(ended) > 1 and found.target is None else ""
         text = f"Stopped {found.target or found.run}{more}. Details: guild show {found.run}"
     ctx.print({"run": found.run, "target": found.target and str(found.target), "cancelled": ended}, text)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.model import TestResult
 
-_HINT = "Name a script with a `test:`, or its folder."
+_HINT = "Pass a test file (a script with a `test:` section) or a folder of tests."
 
 
 @command(
@@ -38,7 +38,7 @@ async def test(ctx: Context) -> int:
     files = [file for file in _files(ctx.args.paths) if keyword.lower() in str(file).lower()]
     if not files:
         named = f" with {keyword!r} in their path" if keyword else ""
-        raise NotFound(f"there are no tests here{named}", hint="Record one: guild test add RUN")
+        raise NotFound(f"no tests found{named}", hint="Record one: guild test add RUN")
     client = await ctx.connect("here")
     done: list[TestResult] = []
     async with aclosing(client.runs.test(files, update=ctx.args.update)) as results:
@@ -66,7 +66,7 @@ async def add(ctx: Context) -> None:
     run = await resolve_run(ctx.args.run, client)
     name = ctx.args.name or (await client.runs.get(run)).run.worker
     if not is_name(name):
-        raise UsageError(f"invalid name of a test: {name[:60]!r}", hint="Use letters, digits, `-` and `_`.")
+        raise UsageError(f"invalid test name {name[:60]!r}", hint="Use letters, digits, `-` and `_`.")
     await write_script(ctx, run, Path(TESTS) / f"{name}.yaml", force=ctx.args.force)
 
 
@@ -80,7 +80,7 @@ def _files(named: list[str]) -> list[Path]:
         elif path.is_file() and path.suffix in (*SUFFIXES, ".json"):
             found[path] = None
         elif path.exists():
-            wrong = "not a script: its name must end in .yaml" if path.is_file() else "not a regular file"
+            wrong = "not a test file: the name must end in .yaml" if path.is_file() else "not a regular file"
             raise InvalidFile(wrong, where=str(path), hint=_HINT)
         elif named:
             raise NotFound(f"file or folder not found: {name!r}", hint=_HINT)

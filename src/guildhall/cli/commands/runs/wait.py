@@ -77,7 +77,7 @@ async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
         async with asyncio.timeout(ctx.args.timeout):
             yield
     except TimeoutError:
-        raise TimedOut(f"timed out: {ctx.args.id} is still running", hint=f"See {command}.") from None
+        raise TimedOut(f"timed out: {ctx.args.id} is still running", hint=f"Progress: {command}") from None
 
 
 async def wait_for_job(id: str, ctx: Context) -> int:
@@ -85,7 +85,7 @@ async def wait_for_job(id: str, ctx: Context) -> int:
     client, screen = ctx.client, ctx.screen
     run = (await client.jobs.get(id)).job.run
     if run is None:
-        raise NotFound(f"job {id} has no run", hint=f"See guild show {id}.")
+        raise NotFound(f"job {id} has no run", hint=f"Details: guild show {id}")
     code, shown = await wait_stopped(Resolved(run=run), client, replace(ctx.frame, interactive=False))
     details = await client.jobs.get(id)
     result = await client.jobs.result(id) if details.job.status == "completed" else None

@@ -35,7 +35,7 @@ _MAX_TRIES = 30
 def demo(ctx: Context) -> None:
     args = ctx.args
     if sum(map(bool, (args.guild, args.office, args.runtime))) > 1:
-        raise UsageError("choose one demo: --guild, --office or --runtime")
+        raise UsageError("--guild, --office and --runtime cannot be used together", hint="Use one of them.")
     if args.runtime:
         Programs(os.environ).check_installed(RUNTIMES[args.runtime])
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -194,8 +194,8 @@ def _write(path: Path, text: str) -> bool:
     except FileExistsError as error:
         if path.is_symlink() or path.exists():
             return False
-        raise Conflict(f"{error.filename} is not a folder", hint="Name another one: guild init DIR") from None
+        raise Conflict(f"{error.filename} is not a folder", hint="Choose another folder: guild init DIR") from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
-        raise Conflict(f"{path} cannot be written: {said}", hint="Name another folder: guild init DIR") from None
+        raise Conflict(f"cannot write {path}: {said}", hint="Choose another folder: guild init DIR") from None
     return True

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.prompt import ask_yes_no
 from guildhall.core.errors import Conflict, Refused
+from guildhall.core.text import counted
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -61,9 +63,9 @@ def _print(shown: PackageDetails, screen: Screen) -> None:
         screen.heading("\nposture")
         more = len(shown.posture) - _MAX_POSTURE_CHARS
         screen.result(screen.quote_block(shown.posture[:_MAX_POSTURE_CHARS]))
-        screen.note(f"... and {more:,} more characters") if more > 0 else None
+        screen.note(f"... and {counted(more, 'more character')}") if more > 0 else None
     screen.heading("\nfiles")
-    files = [[screen.exact(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
+    files = [[screen.exact(file.path), counted(file.size, "byte"), "runs" if file.runs else ""] for file in shown.files]
     screen.table(files)
     for problem in shown.problems:
         screen.note(f"guild: {problem}", "yellow")
@@ -104,19 +106,19 @@ async def add(ctx: Context) -> int | None:
         _print(looked, screen)
     name = looked.package.name
     if not ctx.args.force and any(one.name == name for one in await client.packages.list()):
-        hint = "Use --force to put it in its place; the old one is kept aside."
-        raise Conflict(f"there is already a package {name!r}", hint=hint)
+        raise Conflict(f"package {name!r} is already installed", hint="Use --force to replace and archive it.")
     if not ctx.args.yes:
         if not screen.is_interactive:
-            raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
-        if not await ask_yes_no(f"Add {name}? Its code runs confined and needs no further trust. [y]es  [n]o:", screen):
-            screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
+            hint = f"guild package add {shlex.quote(ctx.args.folder)} --yes"
+            raise Refused(f"{name} not installed: confirmation needed", hint=hint)
+        if not await ask_yes_no(f"Install {name}? Its code runs confined and needs no trust. [y]es  [n]o:", screen):
+            screen.note(f"Nothing was installed. To install {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
     added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
     kept = str(added.backup) if added.backup else None
     ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
     if kept and not ctx.as_json:
-        screen.note(f"The one that was there is kept: {kept}")
+        screen.note(f"The replaced version is in {kept}")
     return None
 
 
@@ -125,4 +127,4 @@ async def rm(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
     kept = await client.packages.remove(name)
     ctx.print({"package": name, "kept": str(kept)}, str(kept))
-    ctx.screen.note(f"The package {name} is out of use. Its files are kept there.")
+    ctx.screen.note(f"Uninstalled {name}. Its files are in {kept}")

@@ -35,7 +35,7 @@ async def serve(ctx: Context) -> None:
     secret = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
     if len(secret) < _MIN_SECRET_CHARS:
         message = f"{SECRET_VARIABLE} has fewer than {_MIN_SECRET_CHARS} characters"
-        raise UsageError(message, hint="Unset it to use a generated one.")
+        raise UsageError(message, hint="Set a longer secret, or unset it to use a generated one.")
     client = await ctx.connect()
     from guildhall import __version__
     from guildhall.hall.server.worker_job_methods import HallJobs, WorkerMethods

@@ -22,7 +22,7 @@ _MAX_PATH_CHARS = 4096
 
 def _path(text: str) -> Path:
     if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
-        raise UsageError("invalid path", hint="Give a folder or a file, or nothing for this folder.")
+        raise UsageError("invalid path", hint="Pass a folder or a file, or omit it for the current folder.")
     return Path(text)
 
 
@@ -75,7 +75,8 @@ async def _decide(ctx: Context, looking: TrustReport) -> int | None:
         again = "guild trust --yes" if at is None else f"guild trust {shlex.quote(str(at))} --yes"
         screen.note(f"Nothing was trusted. To trust {name_files(looking)}: {escape(again)}", "yellow")
         return exit_codes.NEEDS_YOU
-    screen.note(f"Trusted {name_files(looking)}. You will be asked again if it changes.")
+    changes = "it changes" if len(looking.untrusted_files) == 1 else "they change"
+    screen.note(f"Trusted {name_files(looking)}. You will be asked again if {changes}.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The model door on the wire in OpenAI's two formats: as Codex and OpenCode ask, with a real provider on loopback."""
+"""The passthrough session in the two formats of OpenAI, with the requests of Codex and OpenCode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCre
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.runs.record.entries import ModelAsked
-from tests.models.passages import KEY, Passage, Upstream, events, played, provider, read, streamed, whole
+from tests.models.passthrough_run import (
+    KEY,
+    PassthroughRun,
+    Upstream,
+    parse_events,
+    provider,
+    read_body,
+    run_with_provider,
+    streamed_answer,
+    whole_answer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.models.dialects.base import Dialect
     from guildhall.models.passthrough.session import PassthroughSession, Reply
     from guildhall.store.engine import Store
-    from tests.models.passages import Answer
+    from tests.models.passthrough_run import Answer
 
 RESPONSES, CHAT = OpenAIResponses(), OpenAIChat()
 HEADERS = {"authorization": "Bearer the-token-of-the-run", "openai-beta": "x"}
@@ -29,19 +39,19 @@ NAMES: dict[str, dict[str, str]] = {RESPONSES.api: {"mcp__tools__memory_read": "
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
-def text(role: str, *texts: str) -> dict[str, Any]:
-    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": said} for said in texts]}
+def text_message(role: str, *texts: str) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": one} for one in texts]}
 
 
-def as_codex(*more: Any, said: str = "Say hello.", **changes: Any) -> bytes:
+def codex_request(*more: Any, prompt: str = "Say hello.", **changes: Any) -> bytes:
     body = {
         "model": "gpt-of-the-program",
         "instructions": "You are Codex.",
         "input": [
-            text("developer", "Be Bob."),
-            text("developer", "<skills_instructions>x</skills_instructions>", "<permissions instructions>y"),
-            text("user", "<environment_context>\n  <cwd>/tmp</cwd>\n</environment_context>"),
-            text("user", said),
+            text_message("developer", "Be Bob."),
+            text_message("developer", "<skills_instructions>x</skills_instructions>", "<permissions instructions>y"),
+            text_message("user", "<environment_context>\n  <cwd>/tmp</cwd>\n</environment_context>"),
+            text_message("user", prompt),
             *more,
         ],
         "tools": [
@@ -66,12 +76,12 @@ def as_codex(*more: Any, said: str = "Say hello.", **changes: Any) -> bytes:
     return json.dumps({**body, **changes}).encode()
 
 
-def as_opencode(*more: Any, said: str = "Say hello.", **changes: Any) -> bytes:
+def opencode_request(*more: Any, prompt: str = "Say hello.", **changes: Any) -> bytes:
     system = "Be Bob.\nYou are powered by the model named gpt-x.\n<env>\n  Working directory: /tmp\n</env>"
     body = {
         "model": "gpt-of-the-program",
         "max_tokens": 32000,
-        "messages": [{"role": "system", "content": system}, {"role": "user", "content": said}, *more],
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": prompt}, *more],
         "tools": [
             {"type": "function", "function": {"name": name, "description": "d", "parameters": SCHEMA}}
             for name in ("apply_patch", "tools_memory_read")
@@ -82,18 +92,18 @@ def as_opencode(*more: Any, said: str = "Say hello.", **changes: Any) -> bytes:
     return json.dumps({**body, **changes}).encode()
 
 
-WRITES = {RESPONSES.api: as_codex, CHAT.api: as_opencode}
+REQUESTS = {RESPONSES.api: codex_request, CHAT.api: opencode_request}
 
-REASONED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2VhbGVk"}
-ODD = {"type": "of_the_future", "id": "x_1", "payload": {"a": 1}}
-SPOKE = {
+REASONING_ITEM = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2VhbGVk"}
+UNKNOWN_ITEM = {"type": "of_the_future", "id": "x_1", "payload": {"a": 1}}
+TEXT_ITEM = {
     "type": "message",
     "id": "msg_1",
     "role": "assistant",
     "status": "completed",
     "content": [{"type": "output_text", "text": "Hello ü.", "annotations": [], "logprobs": []}],
 }
-CALLED = {
+CALL_ITEM = {
     "type": "function_call",
     "id": "fc_1",
     "call_id": "call_1",
@@ -102,7 +112,7 @@ CALLED = {
     "arguments": '{"name":"a"}',
     "status": "completed",
 }
-COUNTED = {
+USAGE_COUNTS = {
     "input_tokens": 130,
     "input_tokens_details": {"cached_tokens": 100},
     "output_tokens": 7,
@@ -118,30 +128,32 @@ def response(*items: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "status": "completed",
         "incomplete_details": None,
         "output": list(items),
-        "usage": COUNTED,
+        "usage": USAGE_COUNTS,
         **changes,
     }
 
 
-def responded(*items: dict[str, Any], last: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The events of a response, as OpenAI sends them."""
-    told: list[dict[str, Any]] = [{"type": "response.created", "response": response(status="in_progress", usage=None)}]
+def response_events(*items: dict[str, Any], last: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the events of a response as OpenAI sends them."""
+    sent_events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": response(status="in_progress", usage=None)}
+    ]
     for index, item in enumerate(items):
-        told.append(
+        sent_events.append(
             {"type": "response.output_item.added", "output_index": index, "item": {**item, "status": "in_progress"}}
         )
         if item["type"] == "message":
             for piece in ("Hello ", "ü."):
-                told.append({"type": "response.output_text.delta", "output_index": index, "delta": piece})
+                sent_events.append({"type": "response.output_text.delta", "output_index": index, "delta": piece})
         if item["type"] == "function_call":
-            told.append(
+            sent_events.append(
                 {"type": "response.function_call_arguments.delta", "output_index": index, "delta": item["arguments"]}
             )
-            told.append(
+            sent_events.append(
                 {"type": "response.function_call_arguments.done", "output_index": index, "arguments": item["arguments"]}
             )
-        told.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    return [*told, last or {"type": "response.completed", "response": response(*items)}]
+        sent_events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    return [*sent_events, last or {"type": "response.completed", "response": response(*items)}]
 
 
 def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> dict[str, Any]:
@@ -149,90 +161,92 @@ def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> dict
     return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more}
 
 
-def a_call(**function: str) -> dict[str, Any]:
+def call_delta(**function: str) -> dict[str, Any]:
     return {"tool_calls": [{"index": 0, "function": function}]}
 
 
 TOKENS = {"prompt_tokens": 130, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 100}}
 USAGE = {**chunk({}), "choices": [], "usage": TOKENS}
-OPENED = {
+CALL_DELTA = {
     "tool_calls": [
         {"index": 0, "id": "call_1", "type": "function", "function": {"name": "tools_memory_read", "arguments": ""}}
     ]
 }
-CHATTED = [
+TEXT_CHUNKS = [
     chunk({"role": "assistant", "content": ""}),
     chunk({"reasoning_content": "hm "}),
     chunk({"reasoning_content": "hm"}),
     chunk({"content": "Hello "}),
     chunk({"content": "ü."}),
 ]
-CHAT_CALLED = [
-    *CHATTED,
-    chunk(OPENED),
-    chunk(a_call(arguments='{"name"')),
-    chunk(a_call(arguments=':"a"}')),
+CALL_CHUNKS = [
+    *TEXT_CHUNKS,
+    chunk(CALL_DELTA),
+    chunk(call_delta(arguments='{"name"')),
+    chunk(call_delta(arguments=':"a"}')),
     chunk({}, "tool_calls"),
 ]
 
 
-def sse(told: list[dict[str, Any]], *, done: bool = False) -> list[bytes]:
+def sse(sent_events: list[dict[str, Any]], *, done: bool = False) -> list[bytes]:
     pieces = [
         (f"event: {data['type']}\n" if "type" in data else "").encode() + f"data: {json.dumps(data)}\n\n".encode()
-        for data in told
+        for data in sent_events
     ]
     return [*pieces, *([b"data: [DONE]\n\n"] if done else [])]
 
 
 ANSWERS: dict[str, list[bytes]] = {
-    RESPONSES.api: sse(responded(REASONED, ODD, SPOKE, CALLED)),
-    CHAT.api: sse([*CHAT_CALLED, USAGE], done=True),
+    RESPONSES.api: sse(response_events(REASONING_ITEM, UNKNOWN_ITEM, TEXT_ITEM, CALL_ITEM)),
+    CHAT.api: sse([*CALL_CHUNKS, USAGE], done=True),
 }
 BOTH = pytest.mark.parametrize("dialect", [RESPONSES, CHAT], ids=lambda one: one.api)
 
 
-def asked_in(
+def run_in_dialect(
     store: Store, dialect: Dialect, *answers: Answer, then: Callable[..., Any], **more: Any
-) -> tuple[Passage, Upstream, Any]:
-    return played(store, *answers, then=then, name="openai:gpt-5", names=NAMES[dialect.api], **more)
+) -> tuple[PassthroughRun, Upstream, Any]:
+    return run_with_provider(store, *answers, then=then, name="openai:gpt-5", names=NAMES[dialect.api], **more)
 
 
-async def ask(passing: PassthroughSession, dialect: Dialect, body: bytes | None = None) -> tuple[Reply, bytes]:
-    reply = await passing.answer(dialect, WRITES[dialect.api]() if body is None else body, HEADERS)
-    return reply, await read(reply)
+async def ask(session: PassthroughSession, dialect: Dialect, body: bytes | None = None) -> tuple[Reply, bytes]:
+    reply = await session.answer(dialect, REQUESTS[dialect.api]() if body is None else body, HEADERS)
+    return reply, await read_body(reply)
 
 
-def once(dialect: Dialect, body: bytes | None = None) -> Callable[..., Any]:
-    return lambda passing, passage: ask(passing, dialect, body)
+def ask_once(dialect: Dialect, body: bytes | None = None) -> Callable[..., Any]:
+    return lambda session, passage: ask(session, dialect, body)
 
 
 @pytest.mark.req("X-14")
 @BOTH
-def test_the_bytes_are_passed_on_and_the_answer_is_on_record_with_our_names(store: Store, dialect: Dialect) -> None:
+def test_the_bytes_are_forwarded_and_the_answer_is_journaled_with_the_tool_names_of_the_run(
+    store: Store, dialect: Dialect
+) -> None:
     pieces = ANSWERS[dialect.api]
-    passage, upstream, (reply, got) = asked_in(store, dialect, streamed(pieces), then=once(dialect))
-    assert [event for event in events(got) if event != USAGE_OF.get(dialect.api)] == [
-        event for event in events(b"".join(pieces)) if event != USAGE_OF.get(dialect.api)
+    passage, upstream, (reply, got) = run_in_dialect(store, dialect, streamed_answer(pieces), then=ask_once(dialect))
+    assert [event for event in parse_events(got) if event != USAGE_OF.get(dialect.api)] == [
+        event for event in parse_events(b"".join(pieces)) if event != USAGE_OF.get(dialect.api)
     ]
-    assert (reply.status, passage.broken, passage.keys()) == (200, [], ["m1"])
-    answer = passage.heard[0][1]
+    assert (reply.status, passage.errors, passage.keys()) == (200, [], ["m1"])
+    answer = passage.answers[0][1]
     (call,) = answer.tool_calls
     assert (call.tool_name, call.args_as_dict(), call.tool_call_id) == ("memory_read", {"name": "a"}, "call_1")
     assert (answer.text, answer.finish_reason) == ("Hello ü.", "tool_call")
     usage = answer.usage
     assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (130, 100, 7)
-    (heard,) = upstream.heard
-    assert heard.headers["authorization"] == f"Bearer {KEY}"
-    assert heard.path == {"openai-chat": "/chat/completions"}.get(dialect.api, "/responses")
-    assert "the-token-of-the-run" not in str(heard)
-    assert KEY not in passage.text()
+    (request,) = upstream.requests
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.path == {"openai-chat": "/chat/completions"}.get(dialect.api, "/responses")
+    assert "the-token-of-the-run" not in str(request)
+    assert KEY not in passage.journal_text()
 
 
 USAGE_OF = {CHAT.api: USAGE}
 
 
 @pytest.mark.req("X-14")
-def test_codex_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
+def test_a_model_behind_codex_gets_only_the_prompt_and_tools_of_the_run(store: Store) -> None:
     result = {
         "type": "function_call_output",
         "call_id": "call_1",
@@ -241,12 +255,14 @@ def test_codex_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
             {"type": "input_text", "text": "blue"},
         ],
     }
-    body = as_codex(REASONED, CALLED, result)
-    passage, upstream, _ = asked_in(store, RESPONSES, streamed(ANSWERS[RESPONSES.api]), then=once(RESPONSES, body))
-    sent = upstream.heard[0].body
+    body = codex_request(REASONING_ITEM, CALL_ITEM, result)
+    passage, upstream, _ = run_in_dialect(
+        store, RESPONSES, streamed_answer(ANSWERS[RESPONSES.api]), then=ask_once(RESPONSES, body)
+    )
+    sent = upstream.requests[0].body
     assert (sent["instructions"], sent["model"]) == ("Be Bob.", "gpt-5")
     bare = {**result, "output": [{"type": "input_text", "text": "blue"}]}
-    assert sent["input"] == [text("user", "Say hello."), REASONED, CALLED, bare]
+    assert sent["input"] == [text_message("user", "Say hello."), REASONING_ITEM, CALL_ITEM, bare]
     (space,) = sent["tools"]
     assert (space["name"], [tool["name"] for tool in space["tools"]]) == ("mcp__tools", ["memory_read"])
     assert (sent["include"], sent["store"]) == (["reasoning.encrypted_content"], False)
@@ -254,44 +270,47 @@ def test_codex_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
     assert (asked.key, asked.data.message[0]["content"]) == ("m2", "blue")
 
 
-def test_what_looks_like_codex_s_own_words_and_is_the_persons_is_kept(store: Store) -> None:
-    said = "<environment_context>what is this?</environment_context>"
-    _, upstream, _ = asked_in(
-        store, RESPONSES, streamed(ANSWERS[RESPONSES.api]), then=once(RESPONSES, as_codex(said=said))
+def test_input_that_looks_like_text_of_codex_is_kept(store: Store) -> None:
+    prompt = "<environment_context>what is this?</environment_context>"
+    _, upstream, _ = run_in_dialect(
+        store,
+        RESPONSES,
+        streamed_answer(ANSWERS[RESPONSES.api]),
+        then=ask_once(RESPONSES, codex_request(prompt=prompt)),
     )
-    assert upstream.heard[0].body["input"] == [text("user", said)]
+    assert upstream.requests[0].body["input"] == [text_message("user", prompt)]
 
 
 @pytest.mark.req("X-14")
-def test_opencode_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
-    _, upstream, _ = asked_in(store, CHAT, streamed(ANSWERS[CHAT.api]), then=once(CHAT))
-    sent = upstream.heard[0].body
+def test_a_model_behind_opencode_gets_only_the_prompt_and_tools_of_the_run(store: Store) -> None:
+    _, upstream, _ = run_in_dialect(store, CHAT, streamed_answer(ANSWERS[CHAT.api]), then=ask_once(CHAT))
+    sent = upstream.requests[0].body
     assert sent["messages"] == [{"role": "system", "content": "Be Bob."}, {"role": "user", "content": "Say hello."}]
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["tools_memory_read"]
     assert (sent["model"], sent["stream_options"]) == ("gpt-5", {"include_usage": True})
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_tokens_are_asked_for_and_told_only_to_whoever_wants_them(store: Store, wanted: bool) -> None:
-    body = as_opencode(stream_options={"include_usage": True} if wanted else {})
-    passage, _, (_, got) = asked_in(store, CHAT, streamed(ANSWERS[CHAT.api]), then=once(CHAT, body))
-    assert (USAGE in events(got)) is wanted
-    assert events(got)[-1] == "[DONE]"
-    assert passage.heard[0][1].usage.input_tokens == 130
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_usage_is_always_requested_and_forwarded_only_on_request(store: Store, is_wanted: bool) -> None:
+    body = opencode_request(stream_options={"include_usage": True} if is_wanted else {})
+    passage, _, (_, got) = run_in_dialect(store, CHAT, streamed_answer(ANSWERS[CHAT.api]), then=ask_once(CHAT, body))
+    assert (USAGE in parse_events(got)) is is_wanted
+    assert parse_events(got)[-1] == "[DONE]"
+    assert passage.answers[0][1].usage.input_tokens == 130
 
 
 @pytest.mark.req("X-14")
 @BOTH
-def test_the_end_and_a_call_wait_until_the_answer_is_on_record(store: Store, dialect: Dialect) -> None:
-    async def go(passing: PassthroughSession, passage: Passage) -> list[tuple[str, bool]]:
-        reply = await passing.answer(dialect, WRITES[dialect.api](), HEADERS)
+def test_the_end_and_a_call_are_held_until_the_answer_is_journaled(store: Store, dialect: Dialect) -> None:
+    async def work(session: PassthroughSession, passage: PassthroughRun) -> list[tuple[str, bool]]:
+        reply = await session.answer(dialect, REQUESTS[dialect.api](), HEADERS)
         return [
             (json.dumps(event), "model_answered" in passage.kinds())
             async for piece in reply.body
-            for event in events(piece)
+            for event in parse_events(piece)
         ]
 
-    _, _, got = asked_in(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
+    _, _, got = run_in_dialect(store, dialect, streamed_answer(ANSWERS[dialect.api]), then=work)
     before = " ".join(event for event, recorded in got if not recorded)
     after = " ".join(event for event, recorded in got if recorded)
     assert "Hello" in before
@@ -305,22 +324,22 @@ def test_the_end_and_a_call_wait_until_the_answer_is_on_record(store: Store, dia
 @pytest.mark.req("X-14", "X-1")
 @pytest.mark.parametrize("stream", [True, False])
 @BOTH
-def test_what_was_answered_is_given_again_exactly(store: Store, dialect: Dialect, stream: bool) -> None:
-    async def go(passing: PassthroughSession, passage: Passage) -> dict[str, Any]:
-        await ask(passing, dialect)
-        again = WRITES[dialect.api](stream=stream)
+def test_a_journaled_answer_is_repeated_exactly(store: Store, dialect: Dialect, stream: bool) -> None:
+    async def work(session: PassthroughSession, passage: PassthroughRun) -> dict[str, Any]:
+        await ask(session, dialect)
+        again = REQUESTS[dialect.api](stream=stream)
         _, got = await ask(await passage.open(), dialect, again)
         if not stream:
             return json.loads(got)
         collector = dialect.create_collector(wants_usage=True)
-        for event in events(got):
+        for event in parse_events(got):
             collector.add(event)
         return collector.answer()
 
-    _, upstream, got = asked_in(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
-    assert len(upstream.heard) == 1
+    _, upstream, got = run_in_dialect(store, dialect, streamed_answer(ANSWERS[dialect.api]), then=work)
+    assert len(upstream.requests) == 1
     if dialect is RESPONSES:
-        assert got == response(REASONED, ODD, SPOKE, CALLED)
+        assert got == response(REASONING_ITEM, UNKNOWN_ITEM, TEXT_ITEM, CALL_ITEM)
     else:
         message = got["choices"][0]["message"]
         assert (message["content"], message["reasoning_content"]) == ("Hello ü.", "hm hm")
@@ -328,32 +347,34 @@ def test_what_was_answered_is_given_again_exactly(store: Store, dialect: Dialect
         assert (call["id"], call["function"]) == ("call_1", {"name": "tools_memory_read", "arguments": '{"name":"a"}'})
 
 
-def test_a_server_that_leaves_the_items_out_at_the_end_is_understood(store: Store) -> None:
-    told = responded(SPOKE, CALLED, last={"type": "response.completed", "response": response()})
-    passage, _, _ = asked_in(store, RESPONSES, streamed(sse(told)), then=once(RESPONSES))
-    assert passage.heard[0][1].text == "Hello ü."
-    assert len(passage.heard[0][1].tool_calls) == 1
+def test_an_end_without_output_items_is_accepted(store: Store) -> None:
+    sent_events = response_events(TEXT_ITEM, CALL_ITEM, last={"type": "response.completed", "response": response()})
+    passage, _, _ = run_in_dialect(store, RESPONSES, streamed_answer(sse(sent_events)), then=ask_once(RESPONSES))
+    assert passage.answers[0][1].text == "Hello ü."
+    assert len(passage.answers[0][1].tool_calls) == 1
 
 
-def test_an_answer_that_was_cut_short(store: Store) -> None:
-    short = response(SPOKE, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
-    told = responded(SPOKE, last={"type": "response.incomplete", "response": short})
-    passage, _, _ = asked_in(store, RESPONSES, streamed(sse(told)), then=once(RESPONSES))
-    assert passage.heard[0][1].finish_reason == "length"
-    cut = sse([*CHATTED, chunk({}, "length"), USAGE], done=True)
-    passage, _, _ = asked_in(store, CHAT, streamed(cut), then=once(CHAT))
-    assert passage.heard[0][1].finish_reason == "length"
+def test_a_truncated_answer_has_the_finish_reason_length(store: Store) -> None:
+    short = response(TEXT_ITEM, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    sent_events = response_events(TEXT_ITEM, last={"type": "response.incomplete", "response": short})
+    passage, _, _ = run_in_dialect(store, RESPONSES, streamed_answer(sse(sent_events)), then=ask_once(RESPONSES))
+    assert passage.answers[0][1].finish_reason == "length"
+    cut = sse([*TEXT_CHUNKS, chunk({}, "length"), USAGE], done=True)
+    passage, _, _ = run_in_dialect(store, CHAT, streamed_answer(cut), then=ask_once(CHAT))
+    assert passage.answers[0][1].finish_reason == "length"
 
 
 @BOTH
-def test_an_answer_in_one_piece(store: Store, dialect: Dialect) -> None:
+def test_an_answer_in_one_piece_is_forwarded(store: Store, dialect: Dialect) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hello ü."}, "finish_reason": "stop"}
     chat = {"id": "c", "object": "chat.completion", "model": "gpt-5", "choices": [choice], "usage": TOKENS}
-    told = response(SPOKE) if dialect is RESPONSES else chat
-    body = WRITES[dialect.api](stream=False)
-    passage, _, (_reply, got) = asked_in(store, dialect, whole(200, told), then=once(dialect, body))
-    assert json.loads(got) == told
-    assert (passage.heard[0][1].text, passage.heard[0][1].usage.input_tokens) == ("Hello ü.", 130)
+    sent_events = response(TEXT_ITEM) if dialect is RESPONSES else chat
+    body = REQUESTS[dialect.api](stream=False)
+    passage, _, (_reply, got) = run_in_dialect(
+        store, dialect, whole_answer(200, sent_events), then=ask_once(dialect, body)
+    )
+    assert json.loads(got) == sent_events
+    assert (passage.answers[0][1].text, passage.answers[0][1].usage.input_tokens) == ("Hello ü.", 130)
 
 
 @pytest.mark.parametrize(
@@ -367,27 +388,29 @@ def test_an_answer_in_one_piece(store: Store, dialect: Dialect) -> None:
     ],
 )
 @BOTH
-def test_a_refusal_is_told_apart(
+def test_a_refusal_is_classified(
     store: Store, dialect: Dialect, status: int, error: dict[str, Any], kind: type[ModelFailed], attempts: int
 ) -> None:
-    passage, upstream, (reply, got) = asked_in(store, dialect, whole(status, {"error": error}), then=once(dialect))
-    assert (reply.status, len(upstream.heard)) == (status, attempts)
-    assert type(passage.broken[0]) is kind
-    assert KEY not in got.decode() + str(passage.broken[0]) + passage.text()
+    passage, upstream, (reply, got) = run_in_dialect(
+        store, dialect, whole_answer(status, {"error": error}), then=ask_once(dialect)
+    )
+    assert (reply.status, len(upstream.requests)) == (status, attempts)
+    assert type(passage.errors[0]) is kind
+    assert KEY not in got.decode() + str(passage.errors[0]) + passage.journal_text()
 
 
 @pytest.mark.parametrize("cut", [True, False])
 @BOTH
-def test_an_answer_that_breaks_off_is_no_answer(store: Store, dialect: Dialect, cut: bool) -> None:
-    pieces = (sse(responded(SPOKE)) if dialect is RESPONSES else sse(CHATTED))[:4]
-    passage, _, (_, got) = asked_in(store, dialect, streamed(pieces, cut=cut), then=once(dialect))
-    assert "ended before it was complete" in str(passage.broken[0])
-    assert "error" in json.dumps(events(got)[-1])
+def test_an_incomplete_answer_is_a_failure(store: Store, dialect: Dialect, cut: bool) -> None:
+    pieces = (sse(response_events(TEXT_ITEM)) if dialect is RESPONSES else sse(TEXT_CHUNKS))[:4]
+    passage, _, (_, got) = run_in_dialect(store, dialect, streamed_answer(pieces, cut=cut), then=ask_once(dialect))
+    assert "ended before it was complete" in str(passage.errors[0])
+    assert "error" in json.dumps(parse_events(got)[-1])
     assert passage.kinds() == ["model_asked", "model_failed"]
 
 
 @pytest.mark.parametrize(
-    ("dialect", "told"),
+    ("dialect", "sent_events"),
     [
         (RESPONSES, {"type": "error", "code": "server_is_busy", "message": "overloaded"}),
         (
@@ -397,10 +420,12 @@ def test_an_answer_that_breaks_off_is_no_answer(store: Store, dialect: Dialect, 
         (CHAT, {"error": {"message": "overloaded"}}),
     ],
 )
-def test_an_error_in_the_midst_is_told_apart(store: Store, dialect: Dialect, told: dict[str, Any]) -> None:
-    begun = responded(SPOKE)[:3] if dialect is RESPONSES else CHATTED
-    passage, _, _ = asked_in(store, dialect, streamed(sse([*begun, told])), then=once(dialect))
-    assert type(passage.broken[0]) is Overloaded
+def test_an_error_event_in_an_answer_is_classified(store: Store, dialect: Dialect, sent_events: dict[str, Any]) -> None:
+    first_events = response_events(TEXT_ITEM)[:3] if dialect is RESPONSES else TEXT_CHUNKS
+    passage, _, _ = run_in_dialect(
+        store, dialect, streamed_answer(sse([*first_events, sent_events])), then=ask_once(dialect)
+    )
+    assert type(passage.errors[0]) is Overloaded
 
 
 @pytest.mark.parametrize(
@@ -421,34 +446,34 @@ def test_an_error_in_the_midst_is_told_apart(store: Store, dialect: Dialect, tol
     ],
 )
 @BOTH
-def test_whatever_a_provider_streams_is_a_failure_that_can_be_read(store: Store, dialect: Dialect, data: bytes) -> None:
-    passage, _, _ = asked_in(store, dialect, streamed([data]), then=once(dialect))
-    assert isinstance(passage.broken[0], ModelFailed)
-    assert "openai:gpt-5" in str(passage.broken[0])
+def test_an_invalid_stream_is_reported_as_a_failure(store: Store, dialect: Dialect, data: bytes) -> None:
+    passage, _, _ = run_in_dialect(store, dialect, streamed_answer([data]), then=ask_once(dialect))
+    assert isinstance(passage.errors[0], ModelFailed)
+    assert "openai:gpt-5" in str(passage.errors[0])
 
 
 @BOTH
-def test_the_answer_is_bounded(store: Store, dialect: Dialect) -> None:
-    passage, upstream, _ = asked_in(
-        store, dialect, streamed(ANSWERS[dialect.api]), then=once(dialect), max_budget_usd=0.05
+def test_the_length_of_the_answer_is_limited(store: Store, dialect: Dialect) -> None:
+    passage, upstream, _ = run_in_dialect(
+        store, dialect, streamed_answer(ANSWERS[dialect.api]), then=ask_once(dialect), max_budget_usd=0.05
     )
     most = passage.journal.all(ModelAsked)[0].data.max_tokens
-    sent = upstream.heard[0].body
+    sent = upstream.requests[0].body
     assert sent["max_output_tokens" if dialect is RESPONSES else "max_tokens"] == most
 
 
 @BOTH
-def test_a_title_and_missing_tools(store: Store, dialect: Dialect) -> None:
+def test_a_title_needs_no_model_and_missing_tools_end_the_run(store: Store, dialect: Dialect) -> None:
     title: dict[str, Any] = {"tools": [], "stream": False, "instructions": "You make titles."}
-    title |= {"input": [text("user", "x")]} if dialect is RESPONSES else {}
+    title |= {"input": [text_message("user", "x")]} if dialect is RESPONSES else {}
     title |= {"messages": [{"role": "system", "content": "Make titles."}, {"role": "user", "content": "x"}]}
-    body = WRITES[dialect.api](**title)
-    passage, upstream, (reply, _) = asked_in(store, dialect, streamed([]), then=once(dialect, body))
-    assert (reply.status, upstream.heard, passage.kinds()) == (200, [], [])
-    passage, upstream, (reply, _) = asked_in(
-        store, dialect, streamed([]), then=once(dialect, WRITES[dialect.api](tools=[]))
+    body = REQUESTS[dialect.api](**title)
+    passage, upstream, (reply, _) = run_in_dialect(store, dialect, streamed_answer([]), then=ask_once(dialect, body))
+    assert (reply.status, upstream.requests, passage.kinds()) == (200, [], [])
+    passage, upstream, (reply, _) = run_in_dialect(
+        store, dialect, streamed_answer([]), then=ask_once(dialect, REQUESTS[dialect.api](tools=[]))
     )
-    assert (reply.status, upstream.heard, passage.broken[0].code) == (400, [], "runtime_toolless")
+    assert (reply.status, upstream.requests, passage.errors[0].code) == (400, [], "runtime_toolless")
 
 
 @pytest.mark.parametrize(
@@ -456,18 +481,18 @@ def test_a_title_and_missing_tools(store: Store, dialect: Dialect) -> None:
     [{"input": 5, "messages": 5}, {"tools": 5}, {"tools": [5]}, {"tools": [{"type": "namespace"}]}, {"stream": 1}],
 )
 @BOTH
-def test_what_is_no_request_is_refused_in_the_shape_of_the_api(
+def test_an_invalid_request_is_refused_in_the_format_of_the_api(
     store: Store, dialect: Dialect, changes: dict[str, Any]
 ) -> None:
-    body = WRITES[dialect.api](**changes)
-    _, upstream, (reply, got) = asked_in(store, dialect, streamed([]), then=once(dialect, body))
-    assert (reply.status, upstream.heard) == (400, [])
+    body = REQUESTS[dialect.api](**changes)
+    _, upstream, (reply, got) = run_in_dialect(store, dialect, streamed_answer([]), then=ask_once(dialect, body))
+    assert (reply.status, upstream.requests) == (400, [])
     assert json.loads(got)["error"]["message"]
 
 
 @pytest.mark.req("X-14")
-def test_a_provider_of_another_format_is_asked_in_its_own(store: Store) -> None:
-    """Codex with a model of Anthropic: the question is read, and asked as our own runtime would."""
+def test_a_request_is_translated_for_a_provider_of_another_format(store: Store) -> None:
+    """Codex with a model of Anthropic."""
     message = {
         "id": "m",
         "type": "message",
@@ -478,7 +503,7 @@ def test_a_provider_of_another_format_is_asked_in_its_own(store: Store) -> None:
         "usage": {"input_tokens": 1, "output_tokens": 1},
     }
     start = {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
-    told = [
+    sent_events = [
         start,
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}},
@@ -491,13 +516,13 @@ def test_a_provider_of_another_format_is_asked_in_its_own(store: Store) -> None:
         {"type": "message_stop"},
     ]
 
-    async def go() -> tuple[Upstream, bytes]:
-        async with Upstream([streamed(sse(told))]).serving() as upstream:
-            passage = Passage(store, provider(upstream.url), names=NAMES[RESPONSES.api])
+    async def work() -> tuple[Upstream, bytes]:
+        async with Upstream([streamed_answer(sse(sent_events))]).serving() as upstream:
+            passage = PassthroughRun(store, provider(upstream.url), names=NAMES[RESPONSES.api])
             return upstream, (await ask(await passage.open(), RESPONSES))[1]
 
-    upstream, got = asyncio.run(go())
-    assert events(got)[-1]["type"] == "response.completed"
-    assert events(got)[-1]["response"]["output"][0]["content"][0]["text"] == "Hello."
-    sent = upstream.heard[0].body
+    upstream, got = asyncio.run(work())
+    assert parse_events(got)[-1]["type"] == "response.completed"
+    assert parse_events(got)[-1]["response"]["output"][0]["content"][0]["text"] == "Hello."
+    sent = upstream.requests[0].body
     assert ([tool["name"] for tool in sent["tools"]], sent["system"][0]["text"]) == (["memory_read"], "Be Bob.")

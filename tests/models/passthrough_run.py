@@ -1,4 +1,4 @@
-"""The model door on the wire, with everything that is real about it: journal, ledger, door, provider over HTTP."""
+"""A run with a passthrough session: journal, ledger and model door are real, and the provider answers over HTTP."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.session import Reply
     from guildhall.store.engine import Store
 
-    Answer = Callable[["Heard"], AsyncIterator[bytes]]
+    Answer = Callable[["ReceivedRequest"], AsyncIterator[bytes]]
 
-KEY = "sk-the-real-key-that-nobody-may-see"
+KEY = "sk-the-real-key-that-must-stay-hidden"
 TOOLS = {"mcp__tools__memory_read": "memory_read"}
 CLAUDE = "anthropic:claude-sonnet-5"
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A request as the provider got it."""
+class ReceivedRequest:
+    """A request as the provider received it."""
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
 
 
-class Hurried(SystemClock):
-    """Sleeps not, and remembers how long it should have."""
+class InstantClock(SystemClock):
+    """A clock that does not sleep, and records the durations."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -66,10 +66,10 @@ class Hurried(SystemClock):
 
 @dataclass
 class Upstream:
-    """A provider on loopback: one answer after another, the last one again and again; it keeps what it was asked."""
+    """A provider on loopback that gives one answer after another, repeats the last one, and records the requests."""
 
     answers: list[Answer]
-    heard: list[Heard] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     connections: int = 0
     url: str = ""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -100,10 +100,10 @@ class Upstream:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(_header(line) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        heard = Heard(head[0].split(" ")[1], headers, json.loads(body or b"{}"))
-        self.heard.append(heard)
-        answer = self.answers[min(len(self.heard), len(self.answers)) - 1]
-        async for piece in answer(heard):
+        request = ReceivedRequest(head[0].split(" ")[1], headers, json.loads(body or b"{}"))
+        self.requests.append(request)
+        answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
+        async for piece in answer(request):
             writer.write(piece)
             await writer.drain()
 
@@ -113,26 +113,29 @@ def _header(line: str) -> tuple[str, str]:
     return name.lower(), value
 
 
-def whole(status: int, body: Any, **headers: str) -> Answer:
-    """An answer in one piece."""
-    told = body if isinstance(body, bytes) else json.dumps(body).encode()
+def whole_answer(status: int, body: Any, **headers: str) -> Answer:
+    """Return an answer in one piece."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    head = f"HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {len(told)}\r\n{more}\r\n"
+    head = f"HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n{more}\r\n"
 
-    async def answer(heard: Heard) -> AsyncIterator[bytes]:
-        yield head.encode() + told
+    async def answer(request: ReceivedRequest) -> AsyncIterator[bytes]:
+        yield head.encode() + content
 
     return answer
 
 
-def streamed(
+def streamed_answer(
     pieces: Iterable[bytes | asyncio.Event], *, cut: bool = False, headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """Server-sent events, in these pieces. An event in between is waited for; `cut` hangs up in the midst."""
+    """Return an answer of server-sent events in these pieces.
+
+    The answer waits for an asyncio.Event between them. With `cut`, it closes the connection at the end.
+    """
     more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n{more}\r\n"
 
-    async def answer(heard: Heard) -> AsyncIterator[bytes]:
+    async def answer(request: ReceivedRequest) -> AsyncIterator[bytes]:
         yield head.encode()
         for piece in pieces:
             if isinstance(piece, asyncio.Event):
@@ -146,8 +149,8 @@ def streamed(
     return answer
 
 
-class Passage:
-    """The doors of a run of its own, as a program sees them."""
+class PassthroughRun:
+    """A run with its own doors, as a program sees them."""
 
     def __init__(
         self,
@@ -158,21 +161,21 @@ class Passage:
         prompt: str = "Be Bob.",
         **bounds: Any,
     ) -> None:
-        self.clock = Hurried()
+        self.clock = InstantClock()
         self.store = store
         self.source = source
         self.run = new_id("r")
         self.journal = Journal(self.run, store, self.clock)
-        self.broken: list[Exception] = []
-        self.heard: list[tuple[str, ModelResponse]] = []
-        self.line = ConnectionPool()
+        self.errors: list[Exception] = []
+        self.answers: list[tuple[str, ModelResponse]] = []
+        self.pool = ConnectionPool()
         offered = [ToolDefinition(name=name) for name in (names or {}).values()]
         parameters = ModelRequestParameters(function_tools=offered)
         self._shown = None if names is None else RunContent(prompt=prompt, names=names, parameters=parameters)
         self._bounds = Bounds(**bounds)
 
     async def open(self) -> PassthroughSession:
-        """As the run's program comes in, also after a restart."""
+        """Open a session as the program of the run does, also after a restart."""
         if not self.journal.entries:
             row = {
                 "worker": "w",
@@ -204,11 +207,11 @@ class Passage:
         return PassthroughSession(
             door.call,
             content=self._shown,
-            on_error=self.broken.append,
-            on_answer=lambda key, response: self.heard.append((key, response)),
+            on_error=self.errors.append,
+            on_answer=lambda key, response: self.answers.append((key, response)),
             has_other_question=ledger.is_other_question,
             upstream=door.upstream,
-            pool=self.line,
+            pool=self.pool,
         )
 
     def kinds(self) -> list[str]:
@@ -217,8 +220,8 @@ class Passage:
     def keys(self) -> list[str]:
         return [entry.key or "" for entry in self.journal.all(ModelAnswered)]
 
-    def text(self) -> str:
-        """All that is on record."""
+    def journal_text(self) -> str:
+        """Return the whole journal as text."""
         return json.dumps([entry.as_dict() for entry in self.journal.entries])
 
 
@@ -227,31 +230,34 @@ def provider(url: str, name: str = CLAUDE, **environ: str) -> Source:
     return create_provider_source(name, {f"{maker}_BASE_URL": url, f"{maker}_API_KEY": KEY, **environ})
 
 
-def played(
+def run_with_provider(
     store: Store, *answers: Answer, then: Callable[..., Any], name: str = CLAUDE, **more: Any
-) -> tuple[Passage, Upstream, Any]:
-    """What `then(passing, passage)` gives, with a provider that answers so."""
+) -> tuple[PassthroughRun, Upstream, Any]:
+    """Run `then(session, passage)` with a provider that gives these answers.
 
-    async def go() -> tuple[Passage, Upstream, Any]:
+    Return the run, the provider and the result.
+    """
+
+    async def run_then() -> tuple[PassthroughRun, Upstream, Any]:
         async with Upstream(list(answers)).serving() as upstream:
-            passage = Passage(store, provider(upstream.url, name), **more)
-            passing = await passage.open()
+            passage = PassthroughRun(store, provider(upstream.url, name), **more)
+            session = await passage.open()
             try:
                 async with asyncio.timeout(8):
-                    return passage, upstream, await then(passing, passage)
+                    return passage, upstream, await then(session, passage)
             finally:
-                passing.close()
-                await passage.line.close()
+                session.close()
+                await passage.pool.close()
 
-    return asyncio.run(go())
+    return asyncio.run(run_then())
 
 
-async def read(reply: Reply) -> bytes:
+async def read_body(reply: Reply) -> bytes:
     async with asyncio.timeout(5):
         return b"".join([piece async for piece in reply.body])
 
 
-def events(data: bytes) -> list[Any]:
-    """What server-sent events say."""
-    said = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
-    return [line if line == "[DONE]" else json.loads(line) for line in said]
+def parse_events(data: bytes) -> list[Any]:
+    """Return the data of server-sent events."""
+    lines = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""A warm parent whose children misbehave, each as its first message says. Started by the tests of children."""
+"""A fork server whose children execute the command in their first message, for the tests of child processes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def live(connection: socket.socket) -> NoReturn:
 
 
 def _says(connection: socket.socket, text: str) -> None:
-    """Just these bytes; then it waits to be ended."""
+    """Send these bytes, and wait to be ended."""
     connection.sendall(text.encode("latin-1"))
     time.sleep(60)
 
 
 def _asks(connection: socket.socket, text: str) -> None:
-    """These lines, each after the answer to the one before it."""
+    """Send these lines, each after the answer to the previous line."""
     answers = connection.makefile("rb")
     for line in text.splitlines(keepends=True):
         connection.sendall(line.encode())
@@ -48,15 +48,15 @@ def _asks(connection: socket.socket, text: str) -> None:
 
 
 def _stays(connection: socket.socket, _: str) -> None:
-    """Has another process beside it."""
-    _another(apart=False)
+    """Start another process, and wait with it."""
+    _fork_sleeper(new_session=False)
     time.sleep(60)
 
 
-def _another(*, apart: bool) -> int:
+def _fork_sleeper(*, new_session: bool) -> int:
     pid = os.fork()
     if pid == 0:
-        if apart:
+        if new_session:
             os.setsid()
         time.sleep(60)
         os._exit(0)
@@ -76,7 +76,7 @@ def _hangs(connection: socket.socket, _: str) -> None:
 
 
 def _closes(connection: socket.socket, _: str) -> None:
-    """Lets go of its socket, and lives on."""
+    """Close the socket, and keep running."""
     connection.shutdown(socket.SHUT_RDWR)
     time.sleep(60)
 
@@ -102,13 +102,13 @@ def _eats(connection: socket.socket, _: str) -> None:
         os._exit(71)
 
 
-def _leaves(connection: socket.socket, how: str) -> None:
-    """Starts another process, which stays when this one has ended."""
-    _tells(connection, _another(apart=how == "apart"))
+def _leaves(connection: socket.socket, session: str) -> None:
+    """Start another process that outlives this one."""
+    _send_output(connection, _fork_sleeper(new_session=session == "apart"))
 
 
 def _reaches(connection: socket.socket, others: str) -> None:
-    """What it can do to the rest of the machine: `others` are a file, a folder and a process."""
+    """Try to affect a file, a folder and a process of the machine."""
     file, folder, pid = json.loads(others)
     attempts: dict[str, Callable[[], Any]] = {
         "read a file": Path(file).read_text,
@@ -127,16 +127,16 @@ def _reaches(connection: socket.socket, others: str) -> None:
             attempt()
         except PermissionError:
             continue
-        except Exception as error:  # noqa: BLE001 - any other is as good as done
+        except Exception as error:  # noqa: BLE001 - any other error counts as done
             done[name] = repr(error)
         else:
             done[name] = "done"
-    _tells(connection, done)
+    _send_output(connection, done)
 
 
 def _looks(connection: socket.socket, _: str) -> None:
-    """What a child finds around itself."""
-    _tells(
+    """Report the environment of a child."""
+    _send_output(
         connection,
         {
             "environment": dict(os.environ),
@@ -157,6 +157,6 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def _tells(connection: socket.socket, what: Any) -> None:
-    line = {"door": "out", "output": json.dumps(what)}
+def _send_output(connection: socket.socket, output: Any) -> None:
+    line = {"door": "out", "output": json.dumps(output)}
     connection.sendall(json.dumps(line).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The model door on the wire: what programs ask for themselves, and whatever else they may send."""
+"""The passthrough session: requests that programs make for themselves, and invalid requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.base import InvalidMessage, TrimRules, parse_body
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from tests.models.claudes import SAID, ask, asked, sse
-from tests.models.passages import Passage, played, streamed
+from tests.models.claude_messages import TEXT_EVENTS, ask, claude_request, sse
+from tests.models.passthrough_run import PassthroughRun, run_with_provider, streamed_answer
 
 if TYPE_CHECKING:
     from guildhall.models.passthrough.session import PassthroughSession, Reply
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 
 def test_a_title_is_answered_without_a_model(store: Store) -> None:
-    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
-        return await ask(passing, asked(system="You are a title generator.", tools=[], stream=False))
+    async def work(session: PassthroughSession, passage: PassthroughRun) -> tuple[Reply, bytes]:
+        return await ask(session, claude_request(system="You are a title generator.", tools=[], stream=False))
 
-    passage, upstream, (reply, got) = played(store, streamed(sse(*SAID)), then=go)
+    passage, upstream, (reply, got) = run_with_provider(store, streamed_answer(sse(*TEXT_EVENTS)), then=work)
     assert (reply.status, json.loads(got)["stop_reason"]) == (200, "end_turn")
-    assert (upstream.heard, passage.kinds(), passage.heard) == ([], [], [])
+    assert (upstream.requests, passage.kinds(), passage.answers) == ([], [], [])
 
 
-def test_a_summary_in_the_midst_of_a_run_ends_it(store: Store) -> None:
-    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
+def test_a_summary_request_during_a_run_ends_it(store: Store) -> None:
+    async def work(session: PassthroughSession, passage: PassthroughRun) -> tuple[Reply, bytes]:
         more = [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Summarise."}]
-        return await ask(passing, asked("Say hello.", *more, system="You summarise conversations."))
+        return await ask(session, claude_request("Say hello.", *more, system="You summarise conversations."))
 
-    passage, upstream, (reply, _) = played(store, streamed(sse(*SAID)), then=go)
-    assert (upstream.heard, reply.status) == ([], 400)
-    assert isinstance(passage.broken[0], RuntimeFailed)
+    passage, upstream, (reply, _) = run_with_provider(store, streamed_answer(sse(*TEXT_EVENTS)), then=work)
+    assert (upstream.requests, reply.status) == ([], 400)
+    assert isinstance(passage.errors[0], RuntimeFailed)
 
 
-def test_tools_that_are_missing_end_the_run(store: Store) -> None:
-    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
-        return await ask(passing, asked(tools=[{"name": "Bash", "input_schema": {}}]))
+def test_missing_tools_end_the_run(store: Store) -> None:
+    async def work(session: PassthroughSession, passage: PassthroughRun) -> tuple[Reply, bytes]:
+        return await ask(session, claude_request(tools=[{"name": "Bash", "input_schema": {}}]))
 
-    passage, upstream, (reply, got) = played(store, streamed(sse(*SAID)), then=go)
-    assert (upstream.heard, reply.status, passage.kinds()) == ([], 400, [])
-    assert "memory_read" in str(passage.broken[0])
+    passage, upstream, (reply, got) = run_with_provider(store, streamed_answer(sse(*TEXT_EVENTS)), then=work)
+    assert (upstream.requests, reply.status, passage.kinds()) == ([], 400, [])
+    assert "memory_read" in str(passage.errors[0])
     assert "memory_read" in json.loads(got)["error"]["message"]
 
 
@@ -63,31 +63,35 @@ def test_tools_that_are_missing_end_the_run(store: Store) -> None:
         b'{"system": "Be Bob.", "messages": 3}',
         b'{"system": [3], "messages": []}',
         b'{"system": "Be Bob.", "tools": {"a": 1}, "messages": []}',
-        asked(messages=[{"role": "system", "content": "x"}]),
+        claude_request(messages=[{"role": "system", "content": "x"}]),
         b'{"a": ' * 300 + b"1" + b"}" * 300,
         b'{"system": "Be Bob.", "max_tokens": NaN}',
         b'{"system": "\\ud800"}',
-        asked(max_tokens="many"),
-        asked(temperature=10**400),
-        asked(stream="yes"),
-        asked("x", {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]}),
-        asked("x", {"role": "assistant", "content": "the last word"}),
-        asked("x", {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "x"}]}),
+        claude_request(max_tokens="many"),
+        claude_request(temperature=10**400),
+        claude_request(stream="yes"),
+        claude_request(
+            "x", {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]}
+        ),
+        claude_request("x", {"role": "assistant", "content": "the last word"}),
+        claude_request(
+            "x", {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "x"}]}
+        ),
     ],
 )
-def test_what_is_no_request_is_refused_in_the_shape_of_the_api(store: Store, body: bytes) -> None:
-    async def go(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
-        return await ask(passing, body)
+def test_an_invalid_request_is_refused_in_the_format_of_the_api(store: Store, body: bytes) -> None:
+    async def work(session: PassthroughSession, passage: PassthroughRun) -> tuple[Reply, bytes]:
+        return await ask(session, body)
 
-    passage, upstream, (reply, got) = played(store, streamed(sse(*SAID)), then=go)
-    assert (reply.status, upstream.heard, passage.broken) == (400, [], [])
+    passage, upstream, (reply, got) = run_with_provider(store, streamed_answer(sse(*TEXT_EVENTS)), then=work)
+    assert (reply.status, upstream.requests, passage.errors) == (400, [], [])
     assert json.loads(got)["error"]["type"] == "invalid_request_error"
     assert reply.headers["x-should-retry"] == "false"
 
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
 TOOL = {"name": "a", "description": "cut", "parameters": {"type": "object"}}
-WHOLE: list[tuple[Any, dict[str, Any]]] = [
+FULL_REQUESTS: list[tuple[Any, dict[str, Any]]] = [
     (
         Anthropic(),
         {
@@ -138,53 +142,53 @@ WHOLE: list[tuple[Any, dict[str, Any]]] = [
         },
     ),
 ]
-GONE = object()
-ODD: list[Any] = [GONE, None, 3, "x", "", [], {}, [3], {"a": 1}, True, -1, 10**400, 1.5, [[]], [{}]]
+MISSING = object()
+ODD_VALUES: list[Any] = [MISSING, None, 3, "x", "", [], {}, [3], {"a": 1}, True, -1, 10**400, 1.5, [[]], [{}]]
 
 
-def _places(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _paths(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     below = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [place for name, inner in below for place in [(*way, name), *_places(inner, (*way, name))]]
+    return [found for name, inner in below for found in [(*path, name), *_paths(inner, (*path, name))]]
 
 
-def _changed(body: Any, way: tuple[Any, ...], odd: Any) -> Any:
+def _replace_at(body: Any, path: tuple[Any, ...], odd: Any) -> Any:
     body = copy.deepcopy(body)
-    node = reduce(lambda inner, name: inner[name], way[:-1], body)
-    if odd is GONE:
-        del node[way[-1]]
+    node = reduce(lambda inner, name: inner[name], path[:-1], body)
+    if odd is MISSING:
+        del node[path[-1]]
     else:
-        node[way[-1]] = odd
+        node[path[-1]] = odd
     return body
 
 
-def test_what_would_take_the_hall_long_to_read_is_not_read() -> None:
+def test_a_body_with_too_many_parts_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="too many parts"):
         parse_body(b'{"a": [' + b"[]," * 1_000_000 + b"[]]}")
     assert parse_body(b'{"a": "' + b"," * 1_900_000 + b'"}')
 
 
-@pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
-def test_whatever_stands_anywhere_in_a_request_is_read_or_refused(dialect: Any, body: dict[str, Any]) -> None:
-    ours = ToolDefinition(name="a", description="All of it.", parameters_json_schema={"type": "object"})
-    trim = TrimRules(prompt="p", tools=frozenset({"a", "n__a"}), definitions={"a": ours})
-    heard = 0
-    for way in _places(body):
-        for odd in ODD:
-            changed = _changed(body, way, odd)
+@pytest.mark.parametrize(("dialect", "body"), FULL_REQUESTS, ids=["anthropic", "chat", "responses"])
+def test_any_value_anywhere_in_a_request_is_accepted_or_refused(dialect: Any, body: dict[str, Any]) -> None:
+    definition = ToolDefinition(name="a", description="All of it.", parameters_json_schema={"type": "object"})
+    trim = TrimRules(prompt="p", tools=frozenset({"a", "n__a"}), definitions={"a": definition})
+    accepted = 0
+    for path in _paths(body):
+        for odd in ODD_VALUES:
+            request = _replace_at(body, path, odd)
             with suppress(InvalidMessage):
-                dialect.system_prompt(changed)
-                left = dialect.trim(changed, trim)
+                dialect.system_prompt(request)
+                left = dialect.trim(request, trim)
                 dialect.parse_request(left)
                 json.dumps(dialect.upstream_body(left, "m", 100))
-                heard += 1
-    assert heard > 100
-    told = json.dumps(dialect.trim(body, trim))
-    assert told.count("All of it.") == 1
-    assert told.count("cut") == (1 if "input" in body else 0)  # where we have no words of our own, theirs stay
+                accepted += 1
+    assert accepted > 100
+    text = json.dumps(dialect.trim(body, trim))
+    assert text.count("All of it.") == 1
+    assert text.count("cut") == (1 if "input" in body else 0)  # tools without a definition of the run keep their own
 
 
-@pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
-def test_a_provider_is_not_asked_to_reach_others_or_to_be_paid_otherwise(dialect: Any, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("dialect", "body"), FULL_REQUESTS, ids=["anthropic", "chat", "responses"])
+def test_fields_that_change_the_network_access_or_the_price_are_removed(dialect: Any, body: dict[str, Any]) -> None:
     more = {"mcp_servers": [{"url": "https://elsewhere.example"}], "service_tier": "priority", "container": "c"}
     left = dialect.trim({**body, **more}, TrimRules(prompt="p", tools=frozenset({"a"})))
     assert not left.keys() & more.keys()

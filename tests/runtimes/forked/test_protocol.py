@@ -1,4 +1,4 @@
-"""Lines between the hall and the process of a run: they survive the way, and what is none of them is refused."""
+"""The protocol between the hall and the process of a run: messages arrive unchanged, and invalid lines are refused."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ JSON = st.recursive(
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_line_is_understood_or_refused(line: bytes) -> None:
+def test_any_line_is_decoded_or_refused(line: bytes) -> None:
     with contextlib.suppress(ValueError, RecursionError):
         assert isinstance(decode_message(line), CallModel | CallTool | Done | Failed)
 
 
 @given(st.text(), st.binary())
-def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
-    """As the record sees it: text, bytes and what they are."""
+def test_a_model_request_arrives_unchanged(text: str, data: bytes) -> None:
+    """Compare the parts as the journal records them."""
     picture = BinaryContent(data=data, media_type="image/png")
     note = TextContent(text, metadata={"media_type": "text/plain", "bytes": len(text), "digest": "d"})
     request = ModelRequest(
@@ -70,19 +70,19 @@ def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
 
 
 @given(st.text(), st.dictionaries(st.text(), st.integers() | st.text()) | st.text())
-def test_what_is_answered_is_what_arrives(text: str, arguments: Any) -> None:
+def test_a_model_response_arrives_unchanged(text: str, arguments: Any) -> None:
     response = ModelResponse(
         parts=[ThinkingPart(text, signature=text), TextPart(text), ToolCallPart("look", arguments, "a")],
         usage=RequestUsage(input_tokens=5, output_tokens=6),
         model_name="some",
         finish_reason="tool_call",
-        provider_details={"said": text},
+        provider_details={"detail": text},
     )
     arrived = Reply.decode(Reply(id=1, response=response).encode()).response
     assert arrived == response
 
 
-def test_what_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("guildhall.runtimes.forked.protocol.MAX_LINE_BYTES", 100)
     with pytest.raises(RuntimeFailed, match="too long"):
         Done(output="x" * 100).encode()

@@ -1,4 +1,4 @@
-"""What a program tells of a conversation is shown as our own runtime would show it."""
+"""The message order of a program is normalised to that of the pydantic-ai runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDS = ["a", "b", "c", "d"]
 
 
 @given(st.permutations(IDS))
-def test_results_stand_where_their_calls_were_and_words_after_them(order: list[str]) -> None:
+def test_results_are_in_the_order_of_their_calls_and_text_follows_them(order: list[str]) -> None:
     answer = ModelResponse(parts=[ToolCallPart("t", {}, id) for id in IDS])
     results = [ToolReturnPart("t", f"{id}!", id) for id in order]
     told = sort_results(
@@ -30,7 +30,7 @@ def test_results_stand_where_their_calls_were_and_words_after_them(order: list[s
 
 
 @given(st.permutations(IDS))
-def test_the_same_as_the_provider_takes_them(order: list[str]) -> None:
+def test_provider_formats_are_ordered_in_the_same_way(order: list[str]) -> None:
     answer = {
         "role": "assistant",
         "content": [{"type": "text", "text": "x"}, *({"type": "tool_use", "id": id} for id in IDS)],
@@ -42,14 +42,14 @@ def test_the_same_as_the_provider_takes_them(order: list[str]) -> None:
     assert [block.get("tool_use_id") for block in told[1]["content"]] == [*IDS, None]
 
 
-def test_what_is_odd_stays_as_it_is() -> None:
+def test_unusual_messages_stay_unchanged() -> None:
     odd = [{"role": "user", "content": "words"}, {"role": "user", "content": [1, None, {"type": "text"}]}, {}]
     assert sort_result_blocks(odd) == odd
     stray = {"role": "user", "content": [3, {"type": "tool_result", "tool_use_id": "x"}]}
     assert sort_result_blocks([stray])[0]["content"] == [stray["content"][1], 3]  # type: ignore[index]
 
 
-def test_a_tool_is_shown_as_the_run_defines_it_whatever_the_program_made_of_it() -> None:
+def test_a_tool_has_the_definition_of_the_run_and_not_of_the_program() -> None:
     ours = ToolDefinition(
         name="look", description="Look. " * 2_000, parameters_json_schema={"type": "object", "n": 1.0}
     )

@@ -1,4 +1,4 @@
-"""The answers of a recorded run, given again."""
+"""The recording source: answers of a recorded run, given again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
 from guildhall.models.catalog import RecordingSource
-from tests.models.scripts import asked, query
+from tests.models.scripts import query, start_conversation
 
 
-def test_the_answers_are_given_in_their_order_and_then_no_more() -> None:
+def test_recorded_answers_are_given_in_order_until_they_are_exhausted() -> None:
     answers = [ModelResponse(parts=[ToolCallPart("Read", {}, "1")]), ModelResponse(parts=[TextPart("done")])]
     source = RecordingSource("r-2222222222", {("w", 0): answers})
     heard: list[str] = []
-    conversation = asked()
+    conversation = start_conversation()
     for answer in answers:
         assert asyncio.run(source.answer(query(conversation), heard.append)) is answer
         conversation += [answer, ModelRequest(parts=[UserPromptPart("go on")])]

@@ -1,4 +1,4 @@
-"""What Claude Code asks, what Anthropic answers, and how the one comes to the other."""
+"""Requests of Claude Code, and answers of Anthropic to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from guildhall.models.dialects.anthropic import Anthropic
-from tests.models.passages import Passage, read
+from tests.models.passthrough_run import PassthroughRun, read_body
 
 if TYPE_CHECKING:
     from guildhall.models.passthrough.session import PassthroughSession, Reply
@@ -21,8 +21,8 @@ CLAUDES_LINES = [
 ]
 
 
-def asked(text: str = "Say hello.", *more: Any, stream: bool = True, **changes: Any) -> bytes:
-    """A request as Claude Code writes it."""
+def claude_request(text: str = "Say hello.", *more: Any, stream: bool = True, **changes: Any) -> bytes:
+    """Return a request as Claude Code writes it."""
     body = {
         "model": "claude-of-the-program",
         "max_tokens": 32000,
@@ -38,8 +38,8 @@ def asked(text: str = "Say hello.", *more: Any, stream: bool = True, **changes: 
     return json.dumps({**body, **changes}).encode()
 
 
-def sse(*told: dict[str, Any]) -> list[bytes]:
-    return [f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode() for data in told]
+def sse(*events: dict[str, Any]) -> list[bytes]:
+    return [f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode() for data in events]
 
 
 USAGE = {"input_tokens": 10, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 1}
@@ -63,13 +63,13 @@ def delta(index: int, **data: Any) -> dict[str, Any]:
 
 
 def block(index: int, opened: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
-    begin = {"type": "content_block_start", "index": index, "content_block": opened}
-    return [begin, *deltas, {"type": "content_block_stop", "index": index}]
+    start = {"type": "content_block_start", "index": index, "content_block": opened}
+    return [start, *deltas, {"type": "content_block_stop", "index": index}]
 
 
 def end(reason: str = "end_turn", tokens: int = 7) -> list[dict[str, Any]]:
-    told = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}}
-    return [{**told, "usage": {"output_tokens": tokens}}, {"type": "message_stop"}]
+    last = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}}
+    return [{**last, "usage": {"output_tokens": tokens}}, {"type": "message_stop"}]
 
 
 THINKING = block(
@@ -79,7 +79,7 @@ THINKING = block(
     delta(0, type="thinking_delta", thinking="hm"),
     delta(0, type="signature_delta", signature="c2lnbmVk"),
 )
-ODD = block(1, {"type": "of_the_future", "payload": {"a": [1]}})
+UNKNOWN_BLOCK = block(1, {"type": "of_the_future", "payload": {"a": [1]}})
 TEXT = block(
     2, {"type": "text", "text": ""}, delta(2, type="text_delta", text="Hel"), delta(2, type="text_delta", text="lo ü.")
 )
@@ -90,8 +90,8 @@ CALL = block(
     delta(3, type="input_json_delta", partial_json='{"name": '),
     delta(3, type="input_json_delta", partial_json='"a"}'),
 )
-SAID = [START, {"type": "ping"}, *TEXT, *end()]
-CALLED = [START, *THINKING, *ODD, *TEXT, *CALL, *end("tool_use")]
+TEXT_EVENTS = [START, {"type": "ping"}, *TEXT, *end()]
+CALL_EVENTS = [START, *THINKING, *UNKNOWN_BLOCK, *TEXT, *CALL, *end("tool_use")]
 MESSAGE = {
     **START["message"],
     "content": [{"type": "text", "text": "Hello."}],
@@ -100,10 +100,10 @@ MESSAGE = {
 }
 
 
-async def ask(passing: PassthroughSession, body: bytes | None = None) -> tuple[Reply, bytes]:
-    reply = await passing.answer(API, asked() if body is None else body, HEADERS)
-    return reply, await read(reply)
+async def ask(session: PassthroughSession, body: bytes | None = None) -> tuple[Reply, bytes]:
+    reply = await session.answer(API, claude_request() if body is None else body, HEADERS)
+    return reply, await read_body(reply)
 
 
-async def once(passing: PassthroughSession, passage: Passage) -> tuple[Reply, bytes]:
-    return await ask(passing)
+async def ask_once(session: PassthroughSession, passage: PassthroughRun) -> tuple[Reply, bytes]:
+    return await ask(session)
