@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
-BUSY_FILE = "members-at-work.json"  # in the home
 _POLL_S = 3.0  # between two polls of a member's jobs
 _MAX_FAILURES = 20  # consecutive polls without an answer
 _MAX_ENTRIES = 1_000  # of the file

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
+BUSY_FILE = "members-at-work.json"  # in the home: the members with running jobs
 WORKER_CAPABILITY = "worker"  # of a member that accepts jobs
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
 _MAX_ID_CHARS = 400  # of MEMBER/JOB

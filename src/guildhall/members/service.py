@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.members.dispatch_tools import dispatch_guide, dispatch_server, dispatch_tools
-from guildhall.members.jobs import BUSY_FILE, JobWatcher, MemberJobs, not_dispatchable
+from guildhall.members.jobs import JobWatcher, MemberJobs, not_dispatchable
 from guildhall.members.manifest import describe_command
-from guildhall.members.model import ActiveJob, Member, MemberDetails, MemberStatus
+from guildhall.members.model import BUSY_FILE, ActiveJob, Member, MemberDetails, MemberStatus
 from guildhall.members.process import MemberProcess, Timings, log_path
 from guildhall.members.registry import MemberRegistry, member_code, trusted_code
 from guildhall.runs.assembly.callees import NO_MEMBERS, MemberTools

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import ANY_ID, Context, argument, command
-from guildhall.cli.format.runs import entry_line, print_next_steps
+from guildhall.cli.format.journal import entry_line
+from guildhall.cli.format.runs import print_next_steps
 from guildhall.cli.format.workflows import message_line
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload

@@ -168,11 +168,13 @@ def _note_unfinished(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find_hall
-    from guildhall.members.jobs import BUSY_FILE, JobWatcher
+    from guildhall.members.model import BUSY_FILE
 
     home = Home.locate(dict(os.environ))
     if not (home.path / BUSY_FILE).exists() or find_hall(home) is not None:
         return
+    from guildhall.members.jobs import JobWatcher
+
     names = sorted({folder.name for folder, _ in JobWatcher(home.path / BUSY_FILE, SystemClock()).busy_members()})
     if names:
         listed = screen.one_line(", ".join(names), 200)
