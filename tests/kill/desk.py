@@ -53,7 +53,7 @@ class Desk:
             err=str(out.with_suffix(".err")),
         )
 
-    def killed(self, number: int, when: When) -> bool:
+    def kill_at(self, number: int, when: When) -> bool:
         """Starts the run and kills it at a commit; False: it ended before."""
         self.start(*self.run, number=number, when=when)
         pid = self._driver.stopped()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.warm import WarmProcess
 
 When = Literal["before", "inside", "after"]
-PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
+TIMEOUT_S = 30.0  # for a whole command, also on a loaded machine
 
 SCRIPT = """
 workers:
@@ -184,7 +184,7 @@ class Driver:
     def _heard(self, *states: str) -> dict[str, Any]:
         assert self._process.stdout is not None
         while b"\n" not in self._said:
-            ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+            ready, _, _ = select.select([self._process.stdout], [], [], TIMEOUT_S)
             data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
             assert data, "the driver says nothing"
             self._said += data
@@ -204,8 +204,8 @@ class Scene:
     home: Path
     driver: Driver
     server: ScriptedServer
-    asked: list[str] = field(default_factory=list)  # the calls that a person was asked about, because they were cut off
-    said_done: list[str] = field(default_factory=list)  # those of them that the person said were done
+    asked: list[str] = field(default_factory=list)  # interrupted calls that the user was asked about
+    said_done: list[str] = field(default_factory=list)  # those that the user marked as done
     _from: int = 0
     _commands: int = 0
     _pid: int = 0
@@ -232,7 +232,7 @@ class Scene:
     def guild_until_file(self, name: str, *words: str) -> None:
         """Run a command and kill it as soon as a tool has written this file."""
         out = self._order(words)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not (self.project / "desk" / name).exists():
             assert time.monotonic() < deadline, out.with_suffix(".err").read_text()
             assert not self.driver.over(), out.with_suffix(".err").read_text()
@@ -365,9 +365,9 @@ class Scene:
 
     def conversation(self, run: str) -> Iterator[Mapping[str, Any]]:
         """Return the conversation of the model and the tools."""
-        return self.masked(self.guild("show", run, "--json").json["messages"])
+        return self.mask(self.guild("show", run, "--json").json["messages"])
 
-    def masked(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    def mask(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Return the messages without results that only the user has confirmed."""
         ids = {key.partition("/")[2] for key in self.said_done}
         for message in messages:
@@ -416,33 +416,33 @@ class Record:
 
 
 def judge(scene: Scene, undisturbed: Undisturbed, *kills: Record) -> None:
-    """Lets the killed run go on to its end, and asks the witnesses."""
+    """Resume the killed run until it ends, and compare its outcome with a run that is not killed."""
     run = scene.run_id()
     if run is None:
         assert (scene.book, scene.requests) == ([], [])
         return
     scene.go_on(run)
     assert scene.whole()
-    # no effect is lost, none is there twice; a person was asked about those that were cut off, and about no other
+    # no effect is lost or repeated, and the user was asked about exactly the interrupted calls
     assert sorted(scene.book) == sorted(EFFECTS)
     assert sorted(scene.asked) == sorted(set().union(*(kill.cut_off for kill in kills)))
-    # an answer on record is never asked for again; one that was not on record once more for each kill
+    # a journaled answer is never requested again, any other once more for each kill
     served = scene.answers_by_step()
     for key in ("m1", "m2", "m3"):
         lost = max((kill.served[key] for kill in kills if key not in kill.answered), default=0)
         assert served[key] == 1 + lost, (key, served)
-    # and what came out is what comes out of a run that nobody kills
+    # the outcome is that of a run that is not killed
     shown = scene.guild("show", run, "--json").json
     assert {name: shown[name] for name in ("status", "output", "error", "usage", "cost_usd")} == {
         name: undisturbed.result[name] for name in ("status", "output", "error", "usage", "cost_usd")
     }
     assert [ask["status"] for ask in shown["asks"]] == ["applied"] * (1 + len(scene.asked))
-    assert list(scene.masked(shown["messages"])) == list(scene.masked(undisturbed.messages))
+    assert list(scene.mask(shown["messages"])) == list(scene.mask(undisturbed.messages))
     replayed = scene.guild("replay", run)
     assert replayed.code == 0, replayed
 
 
-DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"  # all points; else so many that the suite keeps its time
+DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"  # all points, or a sample that keeps the suite fast
 
 
 def ends(commits: int) -> list[tuple[int, When]]:
@@ -456,7 +456,7 @@ def ends(commits: int) -> list[tuple[int, When]]:
     return points if DEEP else points[::7]
 
 
-def crossed(*names: str) -> list[tuple[str, When]]:
+def pair_sides(*names: str) -> list[tuple[str, When]]:
     """Return each name with a side, alternately. With HYPOTHESIS_PROFILE=deep, return all combinations."""
     sides: tuple[When, ...] = ("before", "after")
     every = [(name, when) for name in names for when in sides]

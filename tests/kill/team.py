@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.kill.scene import Driver, When
 
 RUN = ("run", "team.yaml", "--output", "json")
-_MOST = 12  # commands until it has come to its end
+_MAX_COMMANDS = 12  # commands until the workflow has ended
 
 
 def call(tool: str, /, **arguments: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class TeamScene:
         count = json.loads((out.parent / f"{out.name}.commits").read_text()) if code != 70 else 0
         return Ended(code=code, out=out.read_text(), err=out.with_suffix(".err").read_text(), commits=count)
 
-    def killed(self, number: int, when: When, *words: str) -> bool:
+    def kill_at(self, number: int, when: When, *words: str) -> bool:
         """Return True if the command was killed at that commit, False if it ended before."""
         self._order(words, number=number, when=when)
         pid = self.driver.stopped()
@@ -153,7 +153,7 @@ class TeamScene:
 
     def go_on(self) -> None:
         """Resume the workflow and answer its asks truthfully until it has ended."""
-        for _ in range(_MOST):
+        for _ in range(_MAX_COMMANDS):
             found = self.rows("SELECT id, status FROM runs WHERE parent IS NULL") if self._began() else []
             if not found:
                 ended = self.start()
@@ -198,12 +198,12 @@ class TeamScene:
         workflow = self.project / ".workflow"
         return {
             "messages": [
-                [*row[:-1], _untimed(row[-1])]
+                [*row[:-1], _strip_times(row[-1])]
                 for row in self.rows("SELECT id, kind, sender, mentions, hops, content FROM messages ORDER BY room, id")
             ],
             "mail": self.rows("SELECT agent, message, status FROM deliveries ORDER BY room, agent, message"),
             "documents": [
-                (path, _untimed(text))
+                (path, _strip_times(text))
                 for path, text in self.rows("SELECT path, content FROM documents ORDER BY room, path")
             ],
             "proposals": self.rows("SELECT number, type, title, status, result FROM proposals ORDER BY room, number"),
@@ -213,7 +213,7 @@ class TeamScene:
             "workflow": self.rows("SELECT name, generation, status FROM workflows"),
             "agents": self.rows("SELECT name, status, attempts FROM agents ORDER BY name"),
             "files": {
-                str(path.relative_to(workflow)): _untimed(path.read_text())
+                str(path.relative_to(workflow)): _strip_times(path.read_text())
                 for path in sorted(workflow.rglob("*"))
                 if path.is_file()
             },
@@ -225,6 +225,6 @@ class TeamScene:
         }
 
 
-def _untimed(text: str) -> str:
+def _strip_times(text: str) -> str:
     """Return a text without its times."""
     return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|\b\d\d:\d\d:\d\d\b", "(then)", text)

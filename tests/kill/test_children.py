@@ -92,7 +92,7 @@ class Desk:
 
         return Toolbox("desk", enter, send, look, picture)
 
-    def lived(self, runtime: Runtime) -> dict[str, Any]:
+    def run_to_end(self, runtime: Runtime) -> dict[str, Any]:
         """Return the outcome of a run in one hall, with all asks answered."""
 
         async def live() -> dict[str, Any]:
@@ -101,11 +101,11 @@ class Desk:
             face = EmbeddedHall(hall)
             try:
                 stream = face.runs.run(RunRequest(worker="boss", input="go"), self._frame, [self.toolbox()])
-                run = (await _followed(stream))[0].run
+                run = (await _follow(stream))[0].run
                 for ask in await face.asks.list():
-                    assert ask.kind == "approval", "nothing is in doubt: the hall has lived"
+                    assert ask.kind == "approval", "no call is interrupted, because the hall was not killed"
                     await face.asks.answer(ask.id, Answer(choice="yes"))
-                    await _followed(face.runs.resume(run, self._frame, [self.toolbox()]))
+                    await _follow(face.runs.resume(run, self._frame, [self.toolbox()]))
                 told = await face.runs.get(run)
                 assert (await face.runs.replay(run, self._frame)).matches
                 record = [await face.runs.journal(one.id) for one in (told.run, *told.below)]
@@ -116,7 +116,7 @@ class Desk:
         return self._fork_loop.run(live())
 
 
-async def _followed(stream: Any) -> list[Any]:
+async def _follow(stream: Any) -> list[Any]:
     async with aclosing(stream) as events:
         return [event async for event in events]
 
@@ -132,13 +132,13 @@ def undisturbed(fork_loop: ForkServerLoop, tmp_path_factory: pytest.TempPathFact
     (folder / "project").mkdir()
     desk = Desk(fork_loop, Home(folder / "home"), folder / "project")
     runtime = KillingRuntime(fork_loop.fork_server)
-    found = _facts(desk.lived(runtime))
+    found = _facts(desk.run_to_end(runtime))
     assert sorted(desk.book) == EFFECTS
     return {**found, "count": runtime.count}
 
 
 def _facts(lived: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that must be equal, whatever happened to processes."""
+    """Return the facts that must be equal after any deaths of processes."""
     told = lived["told"]
     return {
         "runs": [(one.worker, one.status, one.output, one.error, one.usage) for one in (told.run, *told.below)],
@@ -172,14 +172,14 @@ def test_the_sweep_goes_over_every_message(undisturbed: dict[str, Any]) -> None:
 
 
 def test_a_run_in_a_process_is_the_run_that_it_is_without(undisturbed: dict[str, Any], desk: Desk) -> None:
-    facts = _facts(desk.lived(PydanticRuntime()))
+    facts = _facts(desk.run_to_end(PydanticRuntime()))
     assert facts == {name: told for name, told in undisturbed.items() if name != "count"}
 
 
 @pytest.mark.req("AW-21", "X-2")
 @pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 5))
 def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: int) -> None:
-    lived = desk.lived(KillingRuntime(desk._fork_loop.fork_server, number))
+    lived = desk.run_to_end(KillingRuntime(desk._fork_loop.fork_server, number))
     crashes = [entry for entries in lived["record"] for entry in entries if entry.kind == "crashed"]
     # A process that dies while all its calls wait for the user would have been stopped anyway.
     assert [entry.data.code for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
@@ -190,6 +190,6 @@ def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: in
 
 
 def test_killed_again_and_again(undisturbed: dict[str, Any], desk: Desk) -> None:
-    lived = desk.lived(KillingRuntime(desk._fork_loop.fork_server, 3, 20))
+    lived = desk.run_to_end(KillingRuntime(desk._fork_loop.fork_server, 3, 20))
     assert sum(entry.kind == "crashed" for entries in lived["record"] for entry in entries) == 2
     assert _facts(lived) == {name: told for name, told in undisturbed.items() if name != "count"}

@@ -1,4 +1,4 @@
-"""Killed at any instant, a commission ends as if nobody had killed it: no commit is lost, none is made twice.
+"""Crashes of a commission: killed at any point, it ends like an undisturbed one, without lost or repeated commits.
 
 The command that dispatches is killed at a commit of the database or at a call of git; then a new hall starts.
 """
@@ -43,7 +43,7 @@ class Bench:
 
         self.id = self.workshop.inside(made)
 
-    def killed(self, number: int, when: str, *words: str, function: str = "") -> bool:
+    def kill_at(self, number: int, when: str, *words: str, function: str = "") -> bool:
         """Starts a command and kills it there; False: it ended before."""
         out = self._folder / "command.out"
         self._driver.start(
@@ -67,7 +67,7 @@ class Bench:
             self._driver.kill(pid)
         return pid is not None
 
-    def recovered(self) -> Commission:
+    def recover(self) -> Commission:
         """Return the outcome in the next hall. A commission that had not started is created again."""
 
         async def work(shop: Workshop) -> Commission:
@@ -97,7 +97,7 @@ def bench(tmp_path: Path, home: Home, driver: Driver) -> Bench:
 
 
 def done_once(bench: Bench) -> None:
-    done = bench.recovered()
+    done = bench.recover()
     assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done.reason
     repo = bench.workshop.repo
     subjects = repo.git("log", "--format=%s", "claude/main", "^main").splitlines()
@@ -111,21 +111,21 @@ def done_once(bench: Bench) -> None:
 
 
 def test_the_sweep_goes_over_all_of_it(bench: Bench) -> None:
-    assert not bench.killed(COMMITS + 1, "before")
+    assert not bench.kill_at(COMMITS + 1, "before")
     done_once(bench)
 
 
 @pytest.mark.req("COM-27", "X-2")
 @pytest.mark.parametrize("number", range(1, COMMITS + 1, 2))
 def test_killed_at_a_commit(bench: Bench, number: int) -> None:
-    assert bench.killed(number, "after")
+    assert bench.kill_at(number, "after")
     done_once(bench)
 
 
 @pytest.mark.req("COM-27", "X-7")
 @pytest.mark.parametrize("number", range(2, CALLS, STRIDE))
 def test_killed_at_a_call_of_git(bench: Bench, number: int) -> None:
-    assert bench.killed(number, "after", function=GIT)
+    assert bench.kill_at(number, "after", function=GIT)
     done_once(bench)
 
 
@@ -134,9 +134,9 @@ def test_killed_at_a_call_of_git(bench: Bench, number: int) -> None:
     ("number", "function"), [(1, ""), (2, ""), (1, GIT), (4, GIT), (8, GIT), (12, GIT), (16, GIT), (20, GIT)]
 )
 def test_killed_while_it_is_cancelled(bench: Bench, number: int, function: str) -> None:
-    assert bench.killed(WRITTEN, "after")
-    bench.killed(number, "after", "stop", bench.id, function=function)
-    found = bench.recovered()
+    assert bench.kill_at(WRITTEN, "after")
+    bench.kill_at(number, "after", "stop", bench.id, function=function)
+    found = bench.recover()
     assert found.status in ("cancelled", "completed")  # what was not yet cancelled went on
     ref = "claude/main" if found.status == "completed" else str(found.branch)
     assert bench.workshop.repo.at(ref, "src/key.py") == "key = 1"
@@ -147,9 +147,9 @@ def test_killed_while_it_is_cancelled(bench: Bench, number: int, function: str) 
 @pytest.mark.req("WKR-27", "COM-27")
 @pytest.mark.parametrize(("number", "function"), [(1, ""), (2, ""), (1, GIT), (6, GIT), (12, GIT)])
 def test_killed_while_it_is_edited(bench: Bench, number: int, function: str) -> None:
-    assert bench.killed(WRITTEN, "after")
-    assert bench.killed(number, "after", "edit", bench.id, "--title", "Keys", "--wait", function=function)
-    found = bench.recovered()
+    assert bench.kill_at(WRITTEN, "after")
+    assert bench.kill_at(number, "after", "edit", bench.id, "--title", "Keys", "--wait", function=function)
+    found = bench.recover()
     assert (found.status, found.title) in (("completed", "A key"), ("completed", "Keys")), "all of it, or nothing"
     assert found.attempt == (2 if found.title == "Keys" else 1)
     assert bench.workshop.repo.at("claude/main", "src/key.py") == "key = 1"
@@ -158,7 +158,7 @@ def test_killed_while_it_is_edited(bench: Bench, number: int, function: str) -> 
 
 @pytest.mark.req("COM-27")
 def test_killed_and_gone_on_with_by_hand(bench: Bench) -> None:
-    assert bench.killed(WRITTEN, "after")
-    assert not bench.killed(0, "", "resume", bench.id)
+    assert bench.kill_at(WRITTEN, "after")
+    assert not bench.kill_at(0, "", "resume", bench.id)
     assert bench.workshop.repo.at("claude/main", "src/key.py") == "key = 1"
     done_once(bench)

@@ -35,14 +35,14 @@ def desk(project: Path, home: Home, driver: Driver) -> Desk:
 
 
 def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
-    assert not desk.killed(COMMITS + 1, "before")
+    assert not desk.kill_at(COMMITS + 1, "before")
     assert desk.rows("SELECT count(*) FROM runs WHERE status = 'completed'") == [(2,)]
 
 
 @pytest.mark.req("X-2", "DO-8")
 @pytest.mark.parametrize(("number", "when"), ends(COMMITS))
 def test_killed_at_a_commit_it_is_made_and_called_once(desk: Desk, project: Path, number: int, when: When) -> None:
-    assert desk.killed(number, when)
+    assert desk.kill_at(number, when)
     found = desk.rows("SELECT id, status FROM runs WHERE parent IS NULL")
     if not found:
         assert desk.guild(*desk.run) == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.places import Terminal
-from tests.kill.scene import DEEP, EFFECTS, PATIENCE, Record, Scene, Undisturbed, crossed, ends, judge
+from tests.kill.scene import DEEP, EFFECTS, TIMEOUT_S, Record, Scene, Undisturbed, ends, judge, pair_sides
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -55,7 +55,7 @@ def test_killed_at_a_commit_of_several_entries(scene: Scene, undisturbed: Undist
     judge(scene, undisturbed, Record.of(scene))
 
 
-@pytest.mark.parametrize(("function", "when"), crossed("_create", "_keep_private"))
+@pytest.mark.parametrize(("function", "when"), pair_sides("_create", "_keep_private"))
 def test_killed_while_the_database_is_made(scene: Scene, undisturbed: Undisturbed, function: str, when: When) -> None:
     assert scene.guild_until(0, when, *RUN, function=f"guildhall.store.schema:{function}") is None
     judge(scene, undisturbed, Record.of(scene))
@@ -67,7 +67,7 @@ def test_killed_while_the_database_is_made(scene: Scene, undisturbed: Undisturbe
 
 
 @pytest.mark.req("X-2")
-@pytest.mark.parametrize(("line", "when"), crossed("one", "two"))
+@pytest.mark.parametrize(("line", "when"), pair_sides("one", "two"))
 def test_killed_between_an_effect_and_its_record(scene: Scene, undisturbed: Undisturbed, line: str, when: When) -> None:
     scene.lay_hold(when, line)
     scene.guild_until_file(f"held-{when}-{line}", *RUN)
@@ -80,7 +80,7 @@ def test_killed_between_an_effect_and_its_record(scene: Scene, undisturbed: Undi
 
 
 @pytest.mark.req("X-2")
-@pytest.mark.parametrize(("line", "when"), crossed("letter", "three"))
+@pytest.mark.parametrize(("line", "when"), pair_sides("letter", "three"))
 def test_killed_between_an_effect_and_its_record_after_an_answer(
     scene: Scene, undisturbed: Undisturbed, line: str, when: When
 ) -> None:
@@ -194,7 +194,7 @@ def test_killed_while_an_interrupted_call_is_answered(scene: Scene, undisturbed:
 def test_the_installed_command_killed_inside_a_tool(scene: Scene, undisturbed: Undisturbed, guild: Guild) -> None:
     scene.lay_hold("after", "one")
     process = guild.start(*RUN, env=scene.environment, installed=True)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not (scene.project / "desk" / "held-after-one").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -60,12 +60,12 @@ def made_once(bench: Bench) -> None:
 
 
 def test_the_sweep_goes_over_all_of_it(bench: Bench) -> None:
-    assert not bench.killed(COMMITS + 1, "before", *RUN)
+    assert not bench.kill_at(COMMITS + 1, "before", *RUN)
     made_once(bench)
 
 
 @pytest.mark.req("WKR-27", "X-2")
 @pytest.mark.parametrize("number", range(2, COMMITS + 1, STRIDE))
 def test_killed_at_a_commit(bench: Bench, number: int) -> None:
-    assert bench.killed(number, "after", *RUN)
+    assert bench.kill_at(number, "after", *RUN)
     made_once(bench)

@@ -1,4 +1,4 @@
-"""Killed at any instant, a meeting goes on: no words are lost, none are answered twice, and git is whole."""
+"""Crashes of a meeting: killed at any point, it resumes without lost messages or repeated answers, and git is whole."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def said(scene: Scene, id: str) -> list[tuple[str, str]]:
 def judge(scene: Scene, parlour: Parlour) -> None:
     """Check that the next hall repairs the meeting and the user can continue to its end."""
     assert scene.whole()
-    parlour.inside(lambda: recovered(parlour))
+    parlour.inside(lambda: recover(parlour))
     parlour.repo.fsck()
     meeting = only(scene)
     if meeting is None:
@@ -86,7 +86,7 @@ def judge(scene: Scene, parlour: Parlour) -> None:
     assert scene.guild("replay", scene.guild("show", id, "--json").json["run"]).code == 0
 
 
-async def recovered(parlour: Parlour) -> None:
+async def recover(parlour: Parlour) -> None:
     await Recovery(parlour.hall).resume_runs()
     await parlour.until(lambda: not parlour.hall.is_busy())
 

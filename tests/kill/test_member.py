@@ -1,4 +1,4 @@
-"""The process of a member is killed at many points of a job: started again, it ends the job as if nothing had been."""
+"""Crashes of a member: its process is killed at many points of a job, and after a restart it completes the job."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ def dying(warm: WarmProcess) -> Generator[Dying]:
         yield dying
 
 
-async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[str | None, bool]:
-    """Dispatches to a member that dies at a commit: the job, if that was answered; and whether it has died."""
+async def dispatch_and_kill(dying: Dying, folder: Path, number: int, when: str) -> tuple[str | None, bool]:
+    """Dispatch to a member that dies at a commit.
+
+    Return the job, or None if the dispatch was not answered, and True if the member died.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
     process = dying.start(folder, port, SECRET, number, when)
@@ -65,7 +68,7 @@ async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[st
     return jobs[0] if jobs else None, await ending == "killed"
 
 
-async def finished(folder: Path, job: str | None) -> dict[str, Any]:
+async def finish_job(folder: Path, job: str | None) -> dict[str, Any]:
     """Return the outcome of the job in a live member. A job without a confirmed dispatch is dispatched again."""
     async with serving(folder) as member:
         listed = [row["jobId"] for row in (await member.worker("list"))["jobs"]]
@@ -82,14 +85,14 @@ async def finished(folder: Path, job: str | None) -> dict[str, Any]:
 @pytest.mark.req("WD-47")
 def test_killed_at_any_commit_a_member_ends_its_job_as_if_nothing_had_been(tmp_path: Path, dying: Dying) -> None:
     whole = make_member(tmp_path / "whole" / "clerk", answers=ANSWERS)
-    expected = asyncio.run(finished(whole, None))
+    expected = asyncio.run(finish_job(whole, None))
     assert (expected["status"], expected["questions"]) == ("completed", ["Who pays?"])
     points = 0
     for number in itertools.count(2, STEP):
         folder = make_member(tmp_path / str(number) / "clerk", answers=ANSWERS)
         when = ("before", "after")[points % 2]
-        job, died = asyncio.run(killed(dying, folder, number, when))
-        assert asyncio.run(finished(folder, job)) == expected, (number, when)
+        job, died = asyncio.run(dispatch_and_kill(dying, folder, number, when))
+        assert asyncio.run(finish_job(folder, job)) == expected, (number, when)
         if not died:
             break
         points += 1

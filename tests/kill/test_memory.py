@@ -29,13 +29,13 @@ def desk(project: Path, home: Home, driver: Driver) -> Desk:
 
 
 def test_run_has_exactly_this_many_commits(desk: Desk) -> None:
-    assert not desk.killed(COMMITS + 1, "before")
+    assert not desk.kill_at(COMMITS + 1, "before")
     assert desk.rows("SELECT status FROM runs") == [("completed",)]
 
 
 @pytest.mark.parametrize(("number", "when"), ends(COMMITS))
 def test_killed_and_resumed_run_writes_once(desk: Desk, number: int, when: When) -> None:
-    assert desk.killed(number, when)
+    assert desk.kill_at(number, when)
     runs = desk.rows("SELECT id, status FROM runs")
     if not runs:
         assert desk.guild(*desk.run) == 0

@@ -132,7 +132,7 @@ def test_its_process_is_killed_at_a_message(fork_loop: ForkServerLoop, tmp_path:
     bench = Bench(tmp_path, "pydantic", {}, own=killing)
     bench.write_worker({"say": "I listen."}, write("a.md"), {"say": "Seen."}, {"say": "Bye."})
 
-    async def lived() -> list[str | None]:
+    async def run_talk() -> list[str | None]:
         async with bench.conversation(held=True) as table:
             await table.start(WORKER, "Hi.")
             for words in WORDS:
@@ -144,7 +144,7 @@ def test_its_process_is_killed_at_a_message(fork_loop: ForkServerLoop, tmp_path:
             assert [entry.data.words for entry in table.entries("said")] == list(WORDS)
             return [entry.key for entry in table.entries("model_answered", "said", "tool_ended")]
 
-    assert fork_loop.run(lived()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
+    assert fork_loop.run(run_talk()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
 
 
 def goes_on_whole(talk: Scene) -> None:

@@ -1,4 +1,4 @@
-"""The hall killed at any instant of a workflow: the room that comes out is the one that comes out undisturbed."""
+"""Crashes of a workflow: the hall is killed at any point, and the resulting room is that of an undisturbed workflow."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_sweep_goes_over_every_commit(undisturbed: Undisturbed, kind: str) -
 @pytest.mark.parametrize(("kind", "number", "when"), points(0))
 def test_killed_at_a_commit(team: TeamScene, undisturbed: Undisturbed, kind: str, number: int, when: When) -> None:
     """Check every provider. The talking team elects first and reaches a loop that the user is asked about."""
-    assert lay_out(team, kind).killed(number, when, *RUN)
+    assert lay_out(team, kind).kill_at(number, when, *RUN)
     judge(team, undisturbed(kind)[1])
 
 
@@ -107,17 +107,17 @@ def test_killed_at_a_commit_after_an_answer(
 ) -> None:
     """Check that the answer to an approval or a loop is applied once."""
     ask = lay_out(team, kind).start().json["asks"][0]
-    assert team.killed(number, when, "answer", ask["ask"], team.choice(ask), "--output", "json")
+    assert team.kill_at(number, when, "answer", ask["ask"], team.choice(ask), "--output", "json")
     judge(team, undisturbed(kind)[1])
 
 
 @pytest.mark.req("X-2")
 @pytest.mark.parametrize("kills", [(30, 9, 21), (9, 30, 14)][: 2 if DEEP else 1])
 def test_killed_again_and_again(team: TeamScene, undisturbed: Undisturbed, kills: tuple[int, ...]) -> None:
-    assert lay_out(team, "sqlite").killed(kills[0], "after", *RUN)
+    assert lay_out(team, "sqlite").kill_at(kills[0], "after", *RUN)
     run = team.rows("SELECT id FROM runs WHERE parent IS NULL")[0][0]
     for number in kills[1:]:
-        team.killed(number, "before", "resume", run, "--output", "json")
+        team.kill_at(number, "before", "resume", run, "--output", "json")
     judge(team, undisturbed("sqlite")[1])
 
 

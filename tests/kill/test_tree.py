@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.kill.scene import DEEP, Driver, Record, crossed, ends
+from tests.kill.scene import DEEP, Driver, Record, ends, pair_sides
 from tests.kill.tree import EFFECTS, SCRIPT, TreeScene, UndisturbedTree, judge, lay_out
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_killed_at_a_commit_after_the_answers(
 
 
 @pytest.mark.req("X-2")
-@pytest.mark.parametrize(("line", "when"), crossed("clerk one", "porter one"))
+@pytest.mark.parametrize(("line", "when"), pair_sides("clerk one", "porter one"))
 def test_killed_inside_a_tool_of_a_called_run(
     tree: TreeScene, undisturbed_tree: UndisturbedTree, line: str, when: When
 ) -> None:

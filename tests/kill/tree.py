@@ -168,7 +168,7 @@ class UndisturbedTree:
 
 
 def judge(scene: TreeScene, undisturbed: UndisturbedTree, *kills: Record) -> None:
-    """Lets the killed tree go on to its end, and asks the witnesses."""
+    """Resume the killed tree until it ends, and compare its outcome with a tree that is not killed."""
     run = scene.run_id()
     if run is None:
         assert (scene.book, scene.requests) == ([], [])

@@ -255,7 +255,7 @@ def test_a_repeated_call_changes_nothing(room: Room, name: str):
 
 @pytest.mark.parametrize("is_written", [True, False])
 def test_an_interrupted_append_is_made_once(room: Room, store: Store, is_written: bool):
-    """The crash happens after the intended change is recorded, and before it is recorded as done."""
+    """Crash after the change is recorded as intended, and before it is recorded as done."""
     ToolCaller(room, "reviewer")("document_write", content="one\n")
     call = agent("coder", "r-coder", "x/c")
     values = {

@@ -220,7 +220,7 @@ WRONG: list[Any] = ["", "\0", "half \ud800", "x" * 1_100_000, -1, 2**70, 1e308, 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_an_invalid_argument_is_refused_and_the_room_keeps_working(room: Room, name: str):
-    """Each argument in turn gets values that a model could send."""
+    """Give each argument in turn values that a model could send."""
     coder = ToolCaller(room, "coder")
     asyncio.run(room.send("@coder go", PERSON))
     coder("inbox_read")

@@ -124,7 +124,7 @@ def test_a_loop_is_asked_about_inline_at_a_terminal(team: Team) -> None:
 
 
 def test_a_held_message_is_still_unread_if_it_is_released_late(team: Team) -> None:
-    """The answer arrives while the addressee works on a newer message."""
+    """Answer the ask while the addressee works on a newer message."""
     team.debounce = 0.2
     team.write_workflow(limits={**HIGH_LIMITS, "max_hops": 1})
     slow = [{"expect": "#4 from person", **call("no_action")}, {"sleep": 0.2, "say": "done"}]

@@ -146,7 +146,7 @@ def test_a_change_is_shown_with_the_run_and_the_step(team: Team, guild: Guild) -
 
 
 def test_a_different_answer_of_the_room_is_a_difference(team: Team) -> None:
-    """The test alters the log of the room, as if the room had answered differently."""
+    """Alter the log of the room, as if the room had answered differently."""
     run = run_busy_team(team)
     for column, was, now in [
         ("result", "Posted as message", "Added as message"),

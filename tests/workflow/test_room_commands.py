@@ -178,7 +178,7 @@ def test_a_running_team_receives_messages_from_many_senders(guild_hall: GuildWit
 
 @pytest.mark.req("AW-18", "AW-19", "AW-20")
 def test_the_token_of_an_agent_opens_the_room_over_http(home: Home, team: Team, guild: Guild) -> None:
-    """The command starts the team. The requests of the agent are sent over HTTP."""
+    """Start the team with the command, and send the requests of the agent over HTTP."""
     team.write_workflow()
     team.write_script(ann=[[{"sleep": 30, **say()}]], bob=[[{"sleep": 30, **say()}]])
 

@@ -229,7 +229,7 @@ def test_the_error_names_the_reason_of_a_child_s_death(
 
 @pytest.mark.req("AW-21")
 def test_a_run_out_of_memory_is_ended_and_the_others_continue(fork_loop: ForkServerLoop) -> None:
-    """A real child gets an answer that exceeds its memory."""
+    """Give a real child an answer that exceeds its memory."""
 
     async def work() -> None:
         other = HeldDoors(call_answer("a"), text_answer("the other"))
