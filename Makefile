@@ -29,9 +29,9 @@ test-deep: $(STAMP)       ## run every test with more examples and a kill at eve
 coverage: $(STAMP)        ## run every test and measure the branches of src (at least 90 %)
 	@scripts/test --coverage
 
-lint: $(STAMP)            ## ruff, pyright (strict), import-linter, spelling
+lint: $(STAMP)            ## ruff, pyright (strict), import-linter, spelling, language
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports \
-	  && $(VENV)/bin/codespell src tests bench scripts docs examples *.md Makefile
+	  && $(VENV)/bin/codespell src tests bench scripts docs examples *.md Makefile && $(VENV)/bin/python scripts/language.py
 
 bench: $(STAMP)           ## measure ratios against floors of the same run
 	@TESTED_CLIS=$$(scripts/clis) $(PY) -m bench

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.cli.commands.runs import cost, ls
-from guildhall.cli.format.runs import age, entry_line
+from guildhall.cli.format.journal import entry_line
+from guildhall.cli.format.runs import age
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.request_frame import RecordedFrame
