@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bench.frame import Metric, seconds
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import JobFolder
-from guildhall.jobs.job_index import Index
+from guildhall.jobs.queries import Index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

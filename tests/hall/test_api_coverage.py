@@ -27,7 +27,7 @@ OTHER_IMPORTS = {
     "guildhall.hall.services.embedded": "opens a hall inside the command, with the same interface",
     "guildhall.hall.testrun.files": "finds the test files of a folder; the verb takes their paths",
     "guildhall.hall.mcp_tools": "tools for another program, each of which calls verbs",
-    "guildhall.hall.server.worker_job_methods": "methods of `guild serve`, which call verbs; the hall serves them",
+    "guildhall.hall.server.job_rpc_methods": "methods of `guild serve`, which call verbs; the hall serves them",
 }
 
 

@@ -12,8 +12,8 @@ import pytest
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import JobFolder
-from guildhall.jobs.job_index import Index
 from guildhall.jobs.model import Job
+from guildhall.jobs.queries import Index
 
 if TYPE_CHECKING:
     from pathlib import Path

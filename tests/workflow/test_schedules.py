@@ -13,8 +13,8 @@ import pytest
 
 from guildhall.core.clock import local_zone, parse_stamp
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.workflow.schedules import next_due
 from guildhall.workflow.target import Schedule, parse
+from guildhall.workflow.wakeup_schedules import next_due
 from tests.room.tool_calls import unread_mail
 from tests.workflow.teams import say, send
 from tests.workflow.test_started_workflows import (

@@ -11,7 +11,7 @@ from guildhall.core.config import Settings
 from guildhall.core.errors import InvalidFile, Refused, UsageError
 from guildhall.core.request_frame import Frame
 from guildhall.workflow.definition import Wakeup, parse_wakeup
-from guildhall.workflow.start import (
+from guildhall.workflow.start_values import (
     after_setup,
     bind_params,
     check_paths,

@@ -38,8 +38,8 @@ from guildhall.core.errors import GuildError, HallInUse, InvalidFile, ToolUnavai
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.environment import MemberFolder
 from guildhall.hall.composition.hall import Hall
+from guildhall.hall.server.job_rpc_methods import HallJobs, WorkerMethods
 from guildhall.hall.server.process import HallProcess, RedactingFormatter, log_to_stderr
-from guildhall.hall.server.worker_job_methods import HallJobs, WorkerMethods
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
 from guildhall.members.registry import read_manifest

@@ -9,7 +9,7 @@
 meta.json is written last: a directory without it is not a job. People edit and remove these files, so they can have any
 content. A damaged file raises an error with its path and the problem.
 
-Does not query several jobs or compare them with their runs: `jobs.job_index` does.
+Does not query several jobs or compare them with their runs: `jobs.queries` does.
 
 Invariant: readers never see half a file, because a temporary file is synced and renamed. A repeated call, by its key,
 adds its decision or question only once.

@@ -3,7 +3,7 @@
 A job is a run whose owner is the job. When the run ends, the contract decides whether the job is completed or failed.
 An accepted result counts even if the run fails or is cancelled afterwards.
 
-Does not list or show jobs (`jobs.job_index`), define the tools of a job (`jobs.worker_tools`), or execute the run
+Does not list or show jobs (`jobs.queries`), define the tools of a job (`jobs.worker_tools`), or execute the run
 (`runs.execution`).
 
 Invariant: the end of the run is recorded first, then meta.json. If the process dies in between, the next start repairs
@@ -26,8 +26,8 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import RESULT, JobFolder
-from guildhall.jobs.job_index import JobQueries
 from guildhall.jobs.model import Dispatch, Job
+from guildhall.jobs.queries import JobQueries
 from guildhall.jobs.worker_tools import (
     SERVER,
     JobTools,

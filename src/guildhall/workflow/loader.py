@@ -2,8 +2,8 @@
 
 Errors name file, line and field. Also converts a workflow to and from its record, which is sufficient to resume the
 workflow after its files have changed. The commands of a setup require trust in the file.
-Does not execute commands (`setup.py`). Does not fill in placeholders: it checks their names, and the values come with
-the start (`start.py`).
+Does not execute commands (`setup_commands.py`). Checks the names of placeholders; their values come with the start
+(`start_values.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A placeholder is `${{ name }}` (the output of a setup step), `${{ params.x }}`, `${{ env.X }}` or `${{ workflow.tag }}`.
 `$${{` is the escape. A command receives values only as environment variables, never as shell text.
-Does not read files (`loader.py`) and does not compute the values of a start (`start.py`).
+Does not read files (`loader.py`) and does not compute the values of a start (`start_values.py`).
 
 Invariant: the value of a placeholder does not put a secret into a text for a model. `check_secrets` raises Refused.
 """

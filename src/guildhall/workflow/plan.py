@@ -17,8 +17,8 @@ from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
 from guildhall.workflow.loader import setup_status
 from guildhall.workflow.model import Values, Workflow, shell_command
-from guildhall.workflow.setup import command_environment
-from guildhall.workflow.start import check_paths, no_agent_warning, start_values, team_budget
+from guildhall.workflow.setup_commands import command_environment
+from guildhall.workflow.start_values import check_paths, no_agent_warning, start_values, team_budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

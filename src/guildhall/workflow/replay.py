@@ -28,8 +28,8 @@ from guildhall.workflow import owner_election, records
 from guildhall.workflow.agent_steps import earlier_effects, run_input, team_result
 from guildhall.workflow.loader import from_record, load
 from guildhall.workflow.recorded_order import begin_label, call_label, end_label, run_label
-from guildhall.workflow.setup import TOOLS, run_steps
-from guildhall.workflow.start import (
+from guildhall.workflow.setup_commands import TOOLS, run_steps
+from guildhall.workflow.start_values import (
     after_setup,
     kickoff_message,
     recorded_input,

@@ -1,4 +1,4 @@
-"""The scheduler: executes a workflow: setup, owner_election, kickoff, then turns of agents until the team is idle.
+"""The scheduler: executes a workflow: setup, owner election, kickoff, then turns of agents until the team is idle.
 
 `Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
 from the database and takes a turn. An idle workflow ends in mode `run`, and waits for a message in mode `start`.
@@ -33,10 +33,10 @@ from guildhall.workflow.agent_steps import AgentTurn, Step, grant_for, next_step
 from guildhall.workflow.loop_guard import drop, loop_question, release
 from guildhall.workflow.quiescence import TeamState, agents_blocked_by, agents_with_work, team_state
 from guildhall.workflow.recorded_order import run_label
-from guildhall.workflow.schedules import WakeupTimer
-from guildhall.workflow.setup import run_steps
-from guildhall.workflow.start import after_setup, kickoff_message, no_agent_warning
+from guildhall.workflow.setup_commands import run_steps
+from guildhall.workflow.start_values import after_setup, kickoff_message, no_agent_warning
 from guildhall.workflow.target import FINAL_PHASES, Instance, Phase
+from guildhall.workflow.wakeup_schedules import WakeupTimer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
 a place in the workflow `global:main`.
-Does not execute the team (`scheduler.py`) or deliver scheduled messages (`schedules.py`).
+Does not execute the team (`scheduler.py`) or deliver scheduled messages (`wakeup_schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.
 """
@@ -33,9 +33,8 @@ from guildhall.workflow.agent_steps import FIRST_PAUSE_S
 from guildhall.workflow.loader import from_record, to_record
 from guildhall.workflow.plan import plan_summary
 from guildhall.workflow.scheduler import DEBOUNCE_S, Team
-from guildhall.workflow.schedules import next_due
-from guildhall.workflow.setup import TOOLS, Commands, command_environment, shell_tool
-from guildhall.workflow.start import (
+from guildhall.workflow.setup_commands import TOOLS, Commands, command_environment, shell_tool
+from guildhall.workflow.start_values import (
     anchor_models,
     check_not_replaced,
     check_paths,
@@ -50,6 +49,7 @@ from guildhall.workflow.start import (
     workflow_worker,
 )
 from guildhall.workflow.target import FINAL_PHASES, GLOBAL, MAIN, Instance, Schedule, SendResult, Start, Target
+from guildhall.workflow.wakeup_schedules import next_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -149,7 +149,7 @@ class ProjectServices:
 
     @cached_property
     def meetings(self) -> Meetings:
-        from guildhall.projects.meetings.collaborators import MeetingContext
+        from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
         return Meetings(
@@ -213,7 +213,7 @@ class ProjectServices:
 
     @cached_property
     def commissions(self) -> Commissions:
-        from guildhall.projects.commissions.collaborators import CommissionContext
+        from guildhall.projects.commissions.context import CommissionContext
         from guildhall.projects.commissions.service import Commissions
 
         home = self.environment.home.path

@@ -312,7 +312,7 @@ class WorkflowDatabases:
 
     async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
         """Return the services of the database that a workflow names, or of the home's own. Raise if it is active."""
-        from guildhall.workflow.start import check_paths, start_values
+        from guildhall.workflow.start_values import check_paths, start_values
 
         environment = self._main.environment
         there = workflow.frame(frame)

@@ -11,8 +11,8 @@ from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.hall.server.api import Api as Api
+    from guildhall.hall.server.job_rpc_methods import HallJobs as HallJobs
+    from guildhall.hall.server.job_rpc_methods import WorkerMethods as WorkerMethods
     from guildhall.hall.server.process import HallProcess as HallProcess
-    from guildhall.hall.server.worker_job_methods import HallJobs as HallJobs
-    from guildhall.hall.server.worker_job_methods import WorkerMethods as WorkerMethods
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -32,7 +32,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.server.api import Api, ApiContext
-from guildhall.hall.server.worker_job_methods import WORKERS_PREFIX, workers_endpoint
+from guildhall.hall.server.job_rpc_methods import WORKERS_PREFIX, workers_endpoint
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.hall.services.workers import log_invalid_packages
 from guildhall.rpc.listener import Listener

@@ -106,7 +106,7 @@ class RunService(HallService, Runs):
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
-        from guildhall.hall.composition.workflows import replay
+        from guildhall.hall.composition.workflow_preparation import replay
 
         return await replay(self._hall.services_of(run), run, frame)
 

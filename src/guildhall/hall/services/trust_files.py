@@ -12,7 +12,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.hall.client.model import TrustReport
-from guildhall.hall.composition.workflows import load_workflow, plans_of_agents
+from guildhall.hall.composition.workflow_preparation import load_workflow, plans_of_agents
 from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
 from guildhall.members.registry import member_code
 from guildhall.runs.model import RunRequest

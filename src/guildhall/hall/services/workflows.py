@@ -86,12 +86,12 @@ _MAX_PROMPT_CHARS = 20_000
 
 class WorkflowService(HallService, Workflows):
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
-        from guildhall.hall.composition.workflows import plan_workflow
+        from guildhall.hall.composition.workflow_preparation import plan_workflow
 
         return await plan_workflow(self._hall, request, frame, tag=tag, params=params)
 
     async def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        from guildhall.hall.composition.workflows import prepare_workflow
+        from guildhall.hall.composition.workflow_preparation import prepare_workflow
 
         part, prepared = await prepare_workflow(self._hall, start, request, frame)
         async with aclosing(part.stream(prepared)) as events:
@@ -99,7 +99,7 @@ class WorkflowService(HallService, Workflows):
                 yield event
 
     async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowSummary:
-        from guildhall.hall.composition.workflows import prepare_workflow
+        from guildhall.hall.composition.workflow_preparation import prepare_workflow
 
         if not self._hall.is_persistent:
             raise UsageError(

@@ -29,7 +29,7 @@ from guildhall.core.request_frame import Frame
 from guildhall.hall.client.model import Deviation, TestResult
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.workflows import load_workflow, prepare_workflow
+from guildhall.hall.composition.workflow_preparation import load_workflow, prepare_workflow
 from guildhall.hall.testrun import files
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
 from guildhall.models.scripted.source import Script, ScriptSource
@@ -45,7 +45,7 @@ from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
 from guildhall.workers.code_trust import Trust
 from guildhall.workflow.recorded_order import RecordedOrder, begin_label, end_label, run_label
 from guildhall.workflow.service import WorkflowPolicy
-from guildhall.workflow.start import start_values
+from guildhall.workflow.start_values import start_values
 from guildhall.workflow.target import Start
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from guildhall.projects.shared_records import list_decisions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
 
 AUTHOR = "Guildhall"
 TAG = "commission"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import TimelineEntry
     from guildhall.runs.hooks import RunHooks
     from guildhall.workers.model import Worker

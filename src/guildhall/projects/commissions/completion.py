@@ -31,7 +31,7 @@ from guildhall.runs.record import records as run_records
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git.snapshot import UncommittedFiles
 

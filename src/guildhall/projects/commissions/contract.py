@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.git.integration import Branches
     from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult

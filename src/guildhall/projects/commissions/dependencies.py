@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
 
 _INTERVAL = 2.0  # seconds between two checks of the branches
 _log = logging.getLogger("guildhall.commissions")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
 
 _MODEL_FIELDS = frozenset({"worker", "model", "max_budget_usd", "reviewer"})
 _SCOPES = ("", "project", "home", "package", "shipped")  # prefixes of a worker's name

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import AskedQuestion
     from guildhall.core.request_frame import Frame
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.preparation import Prepared

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.activities.questions import QuestionChannel
-    from guildhall.projects.commissions.collaborators import CommissionContext
+    from guildhall.projects.commissions.context import CommissionContext
     from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker

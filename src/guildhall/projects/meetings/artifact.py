@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.collaborators import MeetingContext, Summary
+from guildhall.projects.meetings.context import MeetingContext, Summary
 from guildhall.projects.meetings.model import (
     FOLDER,
     FollowUp,

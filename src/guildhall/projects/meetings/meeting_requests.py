@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.projects.meetings.collaborators import MeetingContext
+    from guildhall.projects.meetings.context import MeetingContext
     from guildhall.projects.model import Project
 
 CHOICES = ("yes", "no", DATE)

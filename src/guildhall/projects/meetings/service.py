@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
 from guildhall.projects.meetings import artifact, meeting_requests, records
-from guildhall.projects.meetings.collaborators import MeetingContext, Summary, render_transcript
+from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import By, Meeting, MeetingDetails, branch_name, check_message, topic_line
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step

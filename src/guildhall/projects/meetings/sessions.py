@@ -22,7 +22,7 @@ from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused,
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
 from guildhall.projects.meetings import records, worker_tools
 from guildhall.projects.meetings.artifact import render_notes
-from guildhall.projects.meetings.collaborators import MeetingContext, Summary, render_transcript
+from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
 from guildhall.projects.meetings.worker_tools import SERVER, MeetingTools, meeting_profile, meeting_tools

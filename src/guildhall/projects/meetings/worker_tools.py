@@ -16,7 +16,7 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
 from guildhall.core.text import check_line, check_text, is_text
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.collaborators import quote
+from guildhall.projects.meetings.context import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.model import LORE
 from guildhall.projects.shared_records import list_timeline
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.projects.meetings.collaborators import MeetingContext
+    from guildhall.projects.meetings.context import MeetingContext
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 

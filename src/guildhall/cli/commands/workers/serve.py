@@ -1,7 +1,7 @@
 """`guild serve WORKER`: serves a worker at a port of this machine, like a guild member, until it is interrupted.
 
 Callers need the secret that the command prints. Does not implement the protocol (see `rpc.mcp_app` and
-`hall.server.worker_job_methods`).
+`hall.server.job_rpc_methods`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def serve(ctx: Context) -> None:
         raise UsageError(message, hint="Set a longer secret, or unset it to use a generated one.")
     client = await ctx.connect()
     from guildhall import __version__
-    from guildhall.hall.server.worker_job_methods import HallJobs, WorkerMethods
+    from guildhall.hall.server.job_rpc_methods import HallJobs, WorkerMethods
     from guildhall.rpc.listener import Listener
     from guildhall.rpc.mcp_app import PATH, Endpoint, Offer
 

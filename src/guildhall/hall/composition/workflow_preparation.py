@@ -22,7 +22,7 @@ from guildhall.workers.registry import choose_model
 from guildhall.workflow.loader import check_trust, load
 from guildhall.workflow.plan import WorkflowPlan, make_plan, planned_start
 from guildhall.workflow.replay import WorkflowReplays
-from guildhall.workflow.start import anchor_models, bind_params, team_budget
+from guildhall.workflow.start_values import anchor_models, bind_params, team_budget
 from guildhall.workflow.target import Start, find_workflow_files
 
 if TYPE_CHECKING:

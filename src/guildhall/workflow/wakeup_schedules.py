@@ -20,7 +20,7 @@ from guildhall.core.errors import GuildError
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, MessageText
 from guildhall.workflow import records
-from guildhall.workflow.start import wakeup_message
+from guildhall.workflow.start_values import wakeup_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
