@@ -84,7 +84,7 @@ def test_a_worker_attaches_a_file_of_its_sandbox_to_a_call(guild: Guild, seed_pr
         (["inbox/deck.pdf"], "unknown sandbox 'inbox'"),
         (["input/none.pdf"], "none.pdf"),
         (["input/team.txt"], "the worker accepts only .pdf"),
-        (["input/deck.pdf", "input/other.pdf"], "(the worker accepts 1)"),
+        (["input/deck.pdf", "input/other.pdf"], "(the worker accepts at most 1)"),
     ],
 )
 def test_a_forbidden_attachment_is_reported_and_starts_no_run(

@@ -69,7 +69,7 @@ def test_a_crash_fails_the_run_and_calls_are_not_repeated(runtime_project: Runti
     again = runtime_project.resume(run)
     assert again.code != 0
     assert "would start over and repeat sandbox_write_text" in again.err
-    assert "guild run bob" in again.err
+    assert "Start a new run for the remaining work" in again.err
     played = runtime_project.guild("replay", run, env=runtime_project.env)
     assert "calls its model itself, so the answers are not recorded" in played.err
 

@@ -135,7 +135,7 @@ def test_a_paused_run_has_no_process(run_in_hall: Callable[[Any], Any], project:
                 break
         run = event.run
         assert tested.count_processes() == tested.has_processes
-        with pytest.raises(Conflict, match="is running"):
+        with pytest.raises(Conflict, match="is already running"):
             await tested.resume(run)
         await stream.aclose()
         assert tested.count_processes() == 0

@@ -122,7 +122,7 @@ def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project:
     async def work(hall: EmbeddedHall) -> None:
         stream = hall.runs.run(RunRequest(worker="scribe", input="go"), frame)
         first = await anext(stream)
-        with pytest.raises(Conflict, match="is running"):
+        with pytest.raises(Conflict, match="is already running"):
             await collect_events(hall.runs.resume(first.run, frame))
         await stream.aclose()
         assert (await hall.runs.get(first.run)).run.status == "paused"

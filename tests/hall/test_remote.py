@@ -396,7 +396,7 @@ def test_a_later_client_follows_a_running_run(home: Home, frame: Frame, project:
         late = asyncio.create_task(collect_events(remote.runs.follow(first.run, frame)))
         # The run is running, so the second client follows it.
         again = asyncio.create_task(collect_events(remote.runs.resume(first.run, frame)))
-        with pytest.raises(Conflict, match="is running"):
+        with pytest.raises(Conflict, match="is already running"):
             await collect_events(remote.runs.resume(first.run, frame, max_turns=10))
         own = [first, *[event async for event in stream]]
         for events in (await late, await again):

@@ -224,9 +224,9 @@ def test_a_worker_in_a_job_has_its_tools_and_reads_and_is_told_how(shop: Shop) -
 @pytest.mark.parametrize(
     ("declared", "named"),
     [
-        ({"tools": ["Write"]}, "tools: Write"),
-        ({"tools": ["Read", "Edit", "Write"]}, "tools: Write, tools: Edit"),
-        ({"sandboxes": {"out": {"path": "out", "mode": "rw"}}}, "sandboxes.out: mode rw"),
+        ({"tools": ["Write"]}, "it has the tool Write"),
+        ({"tools": ["Read", "Edit", "Write"]}, "it has the tool Write and the tool Edit"),
+        ({"sandboxes": {"out": {"path": "out", "mode": "rw"}}}, r"it has a writable sandbox \(out\)"),
     ],
 )
 def test_a_worker_that_writes_takes_no_job(shop: Shop, declared: Any, named: str) -> None:

@@ -71,7 +71,7 @@ def test_no_worker_is_written_into_the_users_folder(repo: Repository, frame: Fra
     put_script(repo.path, new, {"say": "done"})
     _, told = asyncio.run(ran(home, frame))
     assert not (repo.path / "workers" / "generated").exists()
-    assert any("cannot create a worker in a worktree" in one for one in told), told
+    assert any("cannot create a worker from a worktree" in one for one in told), told
 
 
 @pytest.mark.parametrize("command", [["python3", "tools/server.py"], ["./serve"]])

@@ -129,7 +129,7 @@ def test_a_held_message_is_still_unread_if_it_is_released_late(team: Team) -> No
     team.write_workflow(limits={**HIGH_LIMITS, "max_hops": 1})
     slow = [{"expect": "#4 from person", **call("no_action")}, {"sleep": 0.2, "say": "done"}]
     team.write_script(
-        ann=[[send("@bob one"), say()], slow, [{"expect": "1 unread_mail(?s:.*)#3 from bob", "say": "handled"}]],
+        ann=[[send("@bob one"), say()], slow, [{"expect": "1 unread(?s:.*)#3 from bob", "say": "handled"}]],
         bob=[[send("@ann back"), say()]],
     )
 

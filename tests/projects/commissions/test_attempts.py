@@ -222,7 +222,7 @@ def test_a_deleted_commission_is_not_rebuilt(workshop: Workshop) -> None:
         made = await shop.new()
         with pytest.raises(NotDeletable, match="pending") as caught:
             await shop.commissions.delete(made.id)
-        assert caught.value.hint == f"guild stop {made.id} --abandon first."
+        assert caught.value.hint == f"Cancel it first: guild stop {made.id} --abandon"
         await shop.commissions.dispatch(made.id, shop.frame)
         await shop.quiet(made.id)
         after = await shop.new(dependencies=(made.path,))

@@ -74,7 +74,7 @@ def test_editing_a_draft() -> None:
     assert DRAFT.edit({"title": "Two keys", "artifacts": ["a.md"]}) == replace(
         DRAFT, title="Two keys", artifacts=("a.md",)
     )
-    with pytest.raises(UsageError, match="no field 'titel'"):
+    with pytest.raises(UsageError, match="unknown field 'titel'"):
         DRAFT.edit({"titel": "x"})
     with pytest.raises(UsageError):
         DRAFT.edit({"status": "completed"})

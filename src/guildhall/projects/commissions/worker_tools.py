@@ -115,7 +115,7 @@ class CommissionTools:
         try:
             warning = await submit(self._context, self._id, self._key, self._contract, output)
         except NotFulfilled as error:
-            raise UsageError(f"Rejected: {error.message}", hint=error.hint) from None
+            raise UsageError(error.message, hint=error.hint) from None
         if warning:
             return f"Result submitted. {warning} Otherwise the commission is complete; finish with a brief message."
         return "Result submitted. The commission is complete; finish with a brief closing message."

@@ -228,8 +228,8 @@ def test_impossible_commissions_are_not_created(guild: Guild, workshop: Workshop
     # A commission can be edited, but not into an impossible one.
     made = guild(*guide, "--model", "script:script.yaml", "--max-turns", "3", "--link", "docs/nowhere.md")
     id = made.out.strip()
-    assert "linked: docs/nowhere.md is not on claude/main" in made.err
-    assert "docs/nowhere.md is not" in guild("show", id).err
+    assert "linked: docs/nowhere.md does not exist on claude/main" in made.err
+    assert "docs/nowhere.md does not exist" in guild("show", id).err
     assert "no price" not in guild("show", id).out, "it has cost nothing yet"
     assert "no known price" in guild("edit", id, "--max-budget-usd", "2").err
     assert "no model set for worker" in guild("edit", id, "--model", "").err

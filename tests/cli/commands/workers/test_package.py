@@ -153,7 +153,7 @@ def test_workers_of_packages_are_in_the_scope_package(guild: Guild, project: Pat
     assert guild("check", "package/writer").code == 0
     assert guild("worker", "lock", "package/writer").code == 0
     (home.packages / "writer" / "pyproject.toml").write_text(WRITER.replace('["mail"]', "[]") + "\n# changed")
-    assert "is locked, and its file was changed" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
+    assert "is locked, but its file was changed" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
     assert guild("worker", "unlock", "package/writer").code == 0
     retired = guild("worker", "set", "package/writer", "retired")
     assert "cannot edit the worker 'writer': it is a package" in retired.err
