@@ -266,3 +266,15 @@ def test_a_result_without_its_checkout_is_refused(workshop: Workshop) -> None:
         assert shop.repo.at("claude/main", "src/key.py") == "made"
 
     workshop.inside(work)
+
+
+@pytest.mark.req("X-20")
+def test_a_result_in_the_same_answer_as_its_file_is_accepted(workshop: Workshop) -> None:
+    workshop.script([{"calls": [write("src/key.py", "key = 1\n"), submit("Forged.")]}, say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=("src/key.py",))
+        assert done.status == "completed"
+        assert [is_error for is_error, _ in results(shop, done.run)] == [False]
+
+    workshop.inside(work)
