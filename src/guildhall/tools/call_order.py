@@ -40,6 +40,7 @@ class Place:
 
     key: str
     parallel: bool
+    earlier: tuple[Place, ...]  # the calls that it waits for
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -58,43 +59,37 @@ class CallOrder:
 
         `find_answer` returns the calls of the answer. It is called for the first of them only.
         """
-        name = _answer_key(call)
-        if (places := self._answers.get(name)) is None:
-            places = self._answers[name] = [place for one in find_answer() if (place := self._plan(one)) is not None]
-        place = next((one for one in places if one.key == call.key), None)
-        if place is None:
-            place = self._plan(call) or Place(call.key, parallel=True)
-            places.append(place)
+        answer_key = call.key.partition("/")[0]
+        if (places := self._answers.get(answer_key)) is None:
+            places = self._answers[answer_key] = []
+            for one in find_answer():
+                self._append(places, one)
+        place = next((one for one in places if one.key == call.key), None) or self._append(places, call)
         place.arrived.set()
         try:
             yield place
         finally:
             place.ended.set()
             if all(one.ended.is_set() for one in places):
-                self._answers.pop(name, None)
+                self._answers.pop(answer_key, None)
 
-    async def wait(self, call: ToolCall, place: Place, waiting: AbstractContextManager[None]) -> None:
+    async def wait(self, place: Place, waiting: AbstractContextManager[None]) -> None:
         """Wait until the call may take effect. `waiting` is entered only if the call has to wait."""
-        places = self._answers[_answer_key(call)]
-        before = places[: places.index(place)]
-        blocking = [one for one in before if not (place.parallel and one.parallel) and not one.ended.is_set()]
+        blocking = [one for one in place.earlier if not one.ended.is_set()]
         if not blocking:
             return
         with waiting:
-            for one in blocking:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._arrival_timeout_s):
-                        await one.arrived.wait()
-                if one.arrived.is_set():
-                    await one.ended.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._arrival_timeout_s):
+                    await asyncio.gather(*(one.arrived.wait() for one in blocking))
+            await asyncio.gather(*(one.ended.wait() for one in blocking if one.arrived.is_set()))
 
-    def _plan(self, call: ToolCall) -> Place | None:
-        """Return a place for a call, or None if the gate refuses it without any effect."""
+    def _append(self, places: list[Place], call: ToolCall) -> Place:
+        """Append a place. A call that the gate refuses has no effect: it waits for nothing, and nothing waits for it."""
         tool = self._tools.get(call.tool)
         if tool is None or call.arguments is None or argument_problem(tool, call.arguments):
-            return None
-        return Place(call.key, is_parallel(tool, call.arguments))
-
-
-def _answer_key(call: ToolCall) -> str:
-    return call.key.partition("/")[0]
+            return Place(call.key, parallel=True, earlier=())
+        parallel = is_parallel(tool, call.arguments)
+        earlier = tuple(one for one in places if not (parallel and one.parallel))
+        places.append(place := Place(call.key, parallel, earlier))
+        return place

@@ -113,7 +113,7 @@ class Gate:
             approval, note = await self._ledger.request_approval(call, tool, verdict)
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
-        await self._order.wait(call, place, self._ledger.waiting())
+        await self._order.wait(place, self._ledger.waiting())
         if (refused := await self._refuse_blocked(call)) is not None:  # by a call before it
             return refused
         await self._ledger.record_start(call, tool, verdict)
