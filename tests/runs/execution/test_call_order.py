@@ -72,3 +72,23 @@ def test_the_last_memory_entry_of_one_answer_is_kept(guild: Guild, project: Path
 
     run_answer(guild, project, *map(remember, ("first", "second", "third")), tools=[])
     assert "third" in guild("memory", "show", "note", "--worker", "scribe").out
+
+
+@pytest.mark.req("X-20")
+def test_a_resumed_run_continues_in_the_order_of_the_answer(guild: Guild, project: Path) -> None:
+    put_worker(
+        project,
+        tools=["Bash", "Write"],
+        tool_rules={"Write": {"approval_required": True}},
+        sandboxes={"out": {"path": ".", "mode": "rw"}},
+    )
+    log = {"call": "Bash", "with": {"command": "ls >> log.txt"}}
+    write = {"call": "Write", "with": {"file_path": "new.txt", "content": "x"}}
+    put_script(project, {"calls": [log, write, log]}, {"say": "done"})
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 4, ran
+    before = (project / "log.txt").read_text()
+    assert "new.txt" not in before
+    assert guild("answer", ran.json["asks"][0]["ask"], "yes").code == 0
+    assert "new.txt" in (project / "log.txt").read_text().removeprefix(before)
+    assert guild("replay", ran.json["run"]).code == 0
