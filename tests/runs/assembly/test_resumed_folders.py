@@ -44,7 +44,6 @@ def write_worker(project: Path, mode: str | None, rules: dict[str, Any], **field
     put_worker(project, sandboxes=sandboxes, tool_rules=rules, **fields)
 
 
-@pytest.mark.req("X-1")
 @pytest.mark.parametrize("mode", ["ro", None])
 @pytest.mark.parametrize(
     ("tool", "call", "fields"),
@@ -73,7 +72,6 @@ def test_a_resumed_run_cannot_write_where_its_worker_may_not_write_now(
     assert not (project / "out" / "written").exists()
 
 
-@pytest.mark.req("X-1")
 def test_a_server_of_a_resumed_run_does_not_see_a_folder_that_was_removed(guild: Guild, project: Path) -> None:
     for folder in ("servers", "kept"):
         (project / folder).mkdir()
