@@ -236,5 +236,5 @@ def test_patterns_are_bounded(pattern: str) -> None:
 def test_no_pattern_fails_or_stalls(pattern: str, path: str) -> None:
     with suppress(GuildError):
         PathPattern(pattern).matches(path)
-    PathPattern("*a" * 30 + "b").matches("a" * 250)
-    PathPattern("**/a/" * 30 + "b").matches("a/" * 100 + "c")
+    assert not PathPattern("*a" * 30 + "b").matches("a" * 250)
+    assert not PathPattern("**/a/" * 30 + "b").matches("a/" * 100 + "c")
