@@ -85,7 +85,7 @@ class CallOrder:
             await asyncio.gather(*(one.ended.wait() for one in blocking if one.arrived.is_set()))
 
     def _append(self, places: list[Place], call: ToolCall) -> Place:
-        """Append a place. A call that the gate refuses has no effect: it waits for nothing, and nothing waits for it."""
+        """Append a place. A call that the gate refuses has no effect, so it waits for nothing and blocks nothing."""
         tool = self._tools.get(call.tool)
         if tool is None or call.arguments is None or argument_problem(tool, call.arguments):
             return Place(call.key, parallel=True, earlier=())
