@@ -338,7 +338,7 @@ def test_an_unusable_home_is_reported(
 def test_a_home_can_be_a_relative_path(guild: Guild, project: Path, home: str) -> None:
     put_worker(project)
     put_script(project, DONE)
-    run_guild(guild, "run", "scribe", "go", env={"GUILDHALL_HOME": home}, codes={0, 2, 7})
+    run_guild(guild, "run", "scribe", "go", env={"GUILDHALL_HOME": home}, codes={0})
 
 
 @pytest.mark.parametrize(
