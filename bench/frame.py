@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A measurement. Each call of `floor` and `measured` returns seconds, or bytes if the unit is MB."""
+    """A measurement. `floor` and `measured` return seconds, bytes if the unit is MB, or characters."""
 
     name: str  # "1 guild --help"; the number is that of the table in bench/README.md
     floor_name: str
@@ -25,11 +25,11 @@ class Metric:
     target: float | None  # the highest good ratio; None: only reported
     rounds: int = 15
     note: str = ""
-    unit: Literal["ms", "MB"] = "ms"
+    unit: Literal["ms", "MB", "chars"] = "ms"
 
     def convert(self, value: float) -> float:
-        """Convert seconds or bytes to the unit of the metric."""
-        return value * 1000 if self.unit == "ms" else value / 1024**2
+        """Convert seconds, bytes or characters to the unit of the metric."""
+        return value * {"ms": 1000, "MB": 1 / 1024**2, "chars": 1}[self.unit]
 
 
 @dataclass(frozen=True, kw_only=True)

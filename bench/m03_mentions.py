@@ -24,7 +24,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.room.model import Actor
 from guildhall.runs.model import RunRequest
-from guildhall.workflow.target import Start
+from guildhall.workflow.instance import Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -24,8 +24,8 @@ from guildhall.hall.doors import McpEndpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.listener import Listener
-from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import RunRequest
+from guildhall.runs.owner_hooks import RunHooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
