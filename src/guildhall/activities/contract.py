@@ -29,7 +29,7 @@ WRITE_TOOLS = ("Write", "Edit")  # file tools of commissions and meetings; a job
 class AskedQuestion:
     """A question of the worker, with the user's answer."""
 
-    ask: str  # its id in the inbox
+    ask: str  # the id of the ask in the inbox
     at: str
     question: str
     answer: str | None = None
@@ -40,7 +40,7 @@ class AskedQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A decision that the worker made on its own."""
+    """A decision that the worker made without the user."""
 
     question: str
     decision: str
@@ -60,7 +60,7 @@ def output_text(output: Any) -> str:
 
 
 def check_output(contract: Contract, output: Any, missing: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the output as the schema requires it, and the problems for which it is rejected.
+    """Return the output, parsed if the contract has a schema, and the problems for which it is rejected.
 
     `missing`: required artifacts that do not exist.
     """
@@ -72,7 +72,7 @@ def check_output(contract: Contract, output: Any, missing: Sequence[str]) -> tup
 
 
 def _parse(text: str) -> Any:
-    """Return the value of a JSON text, without the code fence that models put around it, or the text itself."""
+    """Return the value of a JSON text, which may have a code fence around it. Return other text unchanged."""
     inner = text.strip()
     if inner.startswith("```") and inner.endswith("```"):
         inner = inner.removesuffix("```").partition("\n")[2]
@@ -86,9 +86,9 @@ def _schema_problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing.jsonschema import EMPTY_REGISTRY
 
-    kind: Any = validator_for(schema, default=Draft202012Validator)
+    validator: Any = validator_for(schema, default=Draft202012Validator)
     found: list[str] = []
-    for error in kind(schema, registry=EMPTY_REGISTRY).iter_errors(value):  # the registry resolves no remote reference
+    for error in validator(schema, registry=EMPTY_REGISTRY).iter_errors(value):  # no remote references
         place = str(error.json_path).removeprefix("$").lstrip(".") or "the result"
         message = str(error.message)
         if len(message) > _MAX_PROBLEM_CHARS:
@@ -101,19 +101,19 @@ SUBMIT = "submit_result"
 
 
 def with_output_schema(submit: Tool, schema: Mapping[str, Any] | None) -> Tool:
-    """Return the tool `submit_result` for results with a schema."""
+    """Return the tool `submit_result` with the schema as that of its argument `output`."""
     if schema is None:
         return submit
     inner = {name: part for name, part in schema.items() if name not in ("$schema", "$id", "$defs", "definitions")}
     shape = cast("dict[str, Any]", submit.input_schema)
     outer = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    if _has_other_references(inner, outer):  # they would be resolved against the outer schema
+    if _has_other_references(inner, outer):  # they would be resolved against the schema of the tool
         inner = {
             "type": "object",
             "description": "An output that does not match its schema is rejected with the reasons.",
         }
     properties = {**shape["properties"], "output": inner}
-    # A plain handler, because a typed one would reject outputs that are not text.
+    # The typed handler would reject an output that is not text.
     handler = cast("Any", submit.handler).function
     return replace(submit, input_schema={**shape, **outer, "properties": properties}, handler=handler)
 
@@ -134,12 +134,12 @@ def _has_other_references(*parts: Any) -> bool:
 
 
 def is_result_accepted(entries: Sequence[Entry[Payload]]) -> bool:
-    """Return True if a call of `submit_result` succeeded, by the entries of the run's journal."""
+    """Return True if the journal entries contain a successful call of `submit_result`."""
     return any(not result["is_error"] for result in _submit_results(entries))
 
 
 def rejection_reason(entries: Sequence[Entry[Payload]]) -> str | None:
-    """Return why the last call of `submit_result` failed, or None if there was none or it succeeded."""
+    """Return the error of the last call of `submit_result`, or None if there was no call or it succeeded."""
     last = (_submit_results(entries) or [None])[-1]
     if last is None or not last["is_error"]:
         return None

@@ -1,4 +1,4 @@
-"""Questions of a run: open asks in the inbox, deliver the answers to the run, and resume waiting runs.
+"""Questions of a run: opens asks in the inbox, delivers the answers to the run, and resumes waiting runs.
 
 A question either waits for its answer within its call, or the run continues and a later call delivers the answer. A
 timer resumes a waiting run at once if no open ask blocks it, and otherwise when the first blocking ask expires.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from guildhall.runs.asks import Asks
-    from guildhall.runs.execution.call_ledger import LiveLedger
+    from guildhall.runs.execution.live_ledger import LiveLedger
     from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
 
@@ -36,26 +36,26 @@ def answer_text(ask: Ask) -> str:
     """Return the user's answer with its note. An answer that a model passed on is marked as such."""
     if ask.answer is None:
         return ""
-    words = f"{ask.answer.choice}\n{ask.answer.note}" if ask.answer.note else ask.answer.choice
-    return f"{words}\n(passed on by another model)" if ask.answer.by == RELAYED else words
+    text = f"{ask.answer.choice}\n{ask.answer.note}" if ask.answer.note else ask.answer.choice
+    return f"{text}\n(passed on by another model)" if ask.answer.by == RELAYED else text
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionChannel:
     """Asks the questions of one run and collects the answers."""
 
-    title: str  # of the asks
+    title: str  # the title of every ask
     store: Store
     ledger: Callable[[], LiveLedger]
     lock: asyncio.Lock  # concurrent calls collect answers one after another
-    keep: Callable[[AskedQuestion], Awaitable[None]]  # records the question with the activity, too
+    keep: Callable[[AskedQuestion], Awaitable[None]]  # also records the question with the activity
 
     async def ask(self, key: str, question: str, wait: bool) -> str | None:
         """Ask a question, once for each call. With `wait`, return the answer, or None if the ask expires."""
         ledger = self.ledger()
-        shown = Question(title=self.title, body=question, choices=(FREE_TEXT,))
+        form = Question(title=self.title, body=question, choices=(FREE_TEXT,))
         ask = await ledger.open(
-            "question", key, [question], shown, lambda ask: QuestionAsked(question=question, wait=wait, ask=ask)
+            "question", key, [question], form, lambda ask: QuestionAsked(question=question, wait=wait, ask=ask)
         )
         await self.keep(AskedQuestion(ask=ask.id, at=ask.created_at, question=question))
         if not wait:
@@ -65,7 +65,7 @@ class QuestionChannel:
         return answer_text(ask) if ask.answer is not None else None
 
     async def new_answers(self, key: str) -> Sequence[AskedQuestion]:
-        """Return the answers since the last call. A repeated call, by its key, receives the same answers again."""
+        """Return the answers since the last call. A repeated call, by its key, receives its earlier answers again."""
         ledger = self.ledger()
         async with self.lock:
             asks = self.store.read(lambda connection: records.list_asks(connection, run=ledger.run))
@@ -99,7 +99,7 @@ async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions
 
 
 class ResumeTimers:
-    """Resumes waiting runs by `resume`, one timer for each run."""
+    """Timers that resume waiting runs by `resume`, one for each run."""
 
     def __init__(self, *, asks: Asks, history: History, clock: Clock, resume: Callable[[Run], Awaitable[None]]) -> None:
         self._asks = asks
@@ -113,8 +113,8 @@ class ResumeTimers:
         return bool(self._tasks)
 
     def start(self, run: str) -> None:
-        """Resume a waiting run: at once if no open ask blocks it, else when the first of these asks expires."""
-        blocking = [ask for ask in self._asks.of_run(run) if ask.status == "open" and self._is_blocking(ask)]
+        """Resume a waiting run at once if no open ask blocks it, or when the first blocking ask expires."""
+        blocking = [ask for ask in self._asks.list_of_run(run) if ask.status == "open" and self._is_blocking(ask)]
         times = [ask.expires_at for ask in blocking if ask.expires_at is not None]
         self.cancel(run)
         if not blocking or times:

@@ -1,6 +1,6 @@
-"""Owner of runs: the operations of jobs, commissions and meetings that the hall calls for their runs.
+"""Owner of runs: the operations that the hall calls on jobs, commissions and meetings for their runs.
 
-Does not connect a single run to its owner: `runs.hooks` does.
+Does not connect a single run to its owner: `runs.owner_hooks` does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import GuildError
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.execution.grants import Grant
+    from guildhall.runs.execution.limit_grants import Grant
     from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.model import Ask, Run
 
@@ -21,7 +21,7 @@ class RunOwner(Protocol):
     """The jobs, the commissions or the meetings of a hall."""
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """Prepare a stopped run to resume, with the hooks of its owner."""
+        """Prepare a stopped run to be resumed with the hooks of its owner."""
         ...
 
     async def stop(self, run: str) -> list[str]:

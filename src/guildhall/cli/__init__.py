@@ -8,7 +8,7 @@ before a command needs them.
 
 from __future__ import annotations
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.core.text import did_you_mean, nearest
 from guildhall.members.model import parse_member_job
-from guildhall.workflow.target import AgentSummary, Target, WorkflowSummary, parse
+from guildhall.workflow.target import Target, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from guildhall.cli.command import Command
     from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
+    from guildhall.workflow.instance import AgentSummary, WorkflowSummary
 
 _MAX_TEXT_BYTES = 1_000_000
 _MAX_TARGET_CHARS = 200
 _MAX_WORKER_CHARS = 4096
-# The noun with its article, an example, and the command that lists them.
+# The noun with its article, an example, and the command that lists ids of this kind.
 _KINDS = {
     RUN: ("a run", "r-7k2m9x4qpw", "guild ls --all"),
     ASK: ("an ask", "a-3h8n5w2kcd", "guild ls"),
@@ -57,14 +58,18 @@ class CommandParser(argparse.ArgumentParser):
     def read(self, words: list[str]) -> argparse.Namespace:
         """Parse the arguments. Positional arguments and options can be in any order."""
         self.usage = self.prog  # argparse would format it for errors, which do not print it
+        command = self.prog.removeprefix("guild ")
+        for word in words[: words.index("--")] if "--" in words else words:  # before argparse misses other arguments
+            name = word.partition("=")[0]
+            if word.startswith("--") and " " not in word and name not in self._option_string_actions:
+                hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
+                raise UsageError(f"{command}: unknown option {name!r}", hint=hint)
         args, unknown = self.parse_known_intermixed_args(words)
         if not unknown:
             return args
-        stray, command = unknown[0], self.prog.removeprefix("guild ")
+        stray = unknown[0]
         if stray.startswith("-") and stray != "-":
-            name = stray.partition("=")[0]
-            hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
-            raise UsageError(f"{command}: unknown option {name!r}", hint=hint)
+            raise UsageError(f"{command}: unknown option {stray!r}", hint=f"See {self.prog} --help.")
         hint = f"Put quotes around text with spaces. See {self.prog} --help."
         raise UsageError(f"{command}: unexpected argument {stray!r}", hint=hint)
 
@@ -109,8 +114,8 @@ def dollars(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not an amount in dollars above zero")
 
 
-def seconds(text: str) -> float:
-    """Read a duration such as 30s or 10m."""
+def duration_s(text: str) -> float:
+    """Read a duration such as 30s or 10m. Return seconds."""
     from guildhall.core.config import parse_duration
 
     try:
@@ -176,29 +181,29 @@ def _check_id(text: str, letter: str) -> str:
         hint = f"Answer it: guild answer {text}" if is_id(text, ASK) else hint
         raise NotFound(f"{text} is {other}, not {kind}", hint=hint)
     noun = kind.split()[1]
-    hint = f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
+    hint = f"An id of {kind} looks like {example}. List the {noun}s: {listing}"
     raise NotFound(f"unknown {noun} {_quote(text)}", hint=hint)
 
 
-# Types of arguments.
+# types of arguments
 run_id = partial(_check_id, letter=RUN)
 ask_id = partial(_check_id, letter=ASK)
 commission_id = partial(_check_id, letter=COMMISSION)
 
 
 def worker_name(text: str) -> str:
-    """Return the name or path of a worker. Raise an error if it cannot be one."""
+    """Return the name or path of a worker. Raise an error if the text cannot be a name or a path."""
     name = text.strip()
     if not name or len(name) > _MAX_WORKER_CHARS or not name.isprintable():
-        wrong = "invalid worker name" if name else "the worker name is empty"
-        raise UsageError(wrong, hint="`guild worker ls` lists the workers.")
+        problem = "invalid worker name" if name else "the worker name is empty"
+        raise UsageError(problem, hint="List the workers: guild worker ls")
     if (kind := _kind_of(name)) is not None:
         raise NotFound(f"{name} is {kind}, not a worker", hint=f"Details: guild show {name}")
     return name
 
 
 def parse_target(text: str) -> Target:
-    """Return the target of an agent or a workflow. Raise UsageError if the text cannot be one."""
+    """Return the target of an agent or a workflow. Raise UsageError if the text is not a target."""
     if len(text) > _MAX_TARGET_CHARS or not text.isprintable():
         raise UsageError("invalid target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
     return parse(text)
@@ -220,7 +225,7 @@ class Resolved:
         return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
 
     def select(self, runs: Iterable[Run]) -> list[Run]:
-        """Return all runs or, if the target names an agent, its runs and their sub-runs."""
+        """Return all runs or, if the target names an agent, the agent's runs and their child runs."""
         if (agent := self.agent) is None:
             return list(runs)
         selected: dict[str, Run] = {}
@@ -231,7 +236,7 @@ class Resolved:
 
 
 def is_member_job(text: str) -> bool:
-    """Return True for MEMBER/JOB. Raise NotFound if it has a slash and cannot be one."""
+    """Return True if the text is MEMBER/JOB. Raise NotFound if it has a slash but is not valid."""
     return parse_member_job(text) is not None
 
 
@@ -250,7 +255,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
     except (UsageError, NotFound) as error:
         if "@" in text:
             raise
-        hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
+        hint = error.hint or "An id looks like r-7k2m9x4qpw. List the runs: guild ls --all"
         raise NotFound(f"unknown id or target {_quote(text)}", hint=hint) from None
     return Resolved(run=workflow.run, target=target, workflow=workflow)
 
@@ -269,13 +274,13 @@ async def resolve_run(text: str, client: HallClient) -> str:
 
 
 def _check_not_member_job(text: str) -> None:
-    """Raise NotFound if the text is MEMBER/JOB: the hall has no run of it."""
+    """Raise NotFound if the text is MEMBER/JOB, because the hall has no run of a member's job."""
     if "@" not in text and is_member_job(text):
         raise NotFound(f"job {text} belongs to a member and has no run here", hint=f"Details: guild show {text}")
 
 
 async def _owned_run(text: str, client: HallClient) -> str | None:
-    """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
+    """Return the last run of a job, commission or meeting, or None for other texts. Raise NotFound if it has no run."""
     if is_id(text, JOB):
         run = (await client.jobs.get(text)).job.run
         missing, hint = f"job {text} has no run", f"Details: guild show {text}"

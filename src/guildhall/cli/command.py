@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from guildhall.workers.model import FileTrust
 
 T = TypeVar("T")
-Argument = Callable[[Any], object]  # adds itself to a parser, or to a group of a parser
+Argument = Callable[[Any], object]  # adds an argument to a parser or to a group of a parser
 Work = Coroutine[Any, Any, "int | None"]
-Function = Callable[["Context"], "int | Work | None"]  # not asynchronous if it reads standard input before it connects
+Function = Callable[["Context"], "int | Work | None"]  # synchronous if it reads standard input before it connects
 Mode = Literal["start", "read", "here"]
 Connection = tuple["HallClient", Frame]
 
-_MAX_TRIES = 3  # if the hall exits while a command connects
+_MAX_TRIES = 3  # attempts to connect, if the hall exits meanwhile
 # Ctrl-C, `kill` and a closed terminal all stop the command so that its run can be resumed.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def argument(*names: str, **options: Any) -> Argument:
-    """Declare an argument or an option, in the terms of argparse."""
+    """Declare an argument or an option. The parameters are those of `ArgumentParser.add_argument`."""
     return lambda parser: parser.add_argument(*names, **options)
 
 
@@ -148,7 +148,7 @@ class Context:
         return await run_trusted(work, self.client, self.frame, self.screen, worker=worker, at=at)
 
     async def trust_own_files(self, files: Sequence[FileTrust]) -> None:
-        """Trust files that the user has just had written. If the hall is in use, print the command that does it."""
+        """Trust files that this command has written for the user. If the hall is unavailable, print the command."""
         await self.disconnect()
         if not files:
             return
@@ -160,11 +160,11 @@ class Context:
 
 
 class _NeedsEventLoop(Exception):
-    """The command cannot do without an event loop: it does not only read, or no hall is running."""
+    """The command needs an event loop, because it does not only read or no hall is running."""
 
 
 class _BlockingContext(Context):
-    """An invocation without an event loop, whose requests block."""
+    """An invocation without an event loop. Its requests block."""
 
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
         if mode != "read" or (address := find_running()) is None:
@@ -216,10 +216,10 @@ class Command:
 
 
 def command(*arguments: Argument, epilog: str = "", event_loop: bool = True) -> Callable[[Function], Command]:
-    """Make a command of a function, which is asynchronous if it connects to the hall.
+    """Turn a function into a command. The function is asynchronous if it connects to the hall.
 
-    `event_loop=False` saves the import of asyncio while a hall is running: for functions that send a few requests,
-    await nothing else, and use no variables of the frame. Such a function may be called again from its beginning.
+    `event_loop=False` saves the import of asyncio while a hall is running. The function must await only requests to the
+    hall and must not use variables of the frame. It may be called a second time from its beginning.
     """
     return lambda function: Command(function, arguments, epilog, event_loop)
 
@@ -240,7 +240,7 @@ def _as_data(value: Any) -> Any:
 
 
 def find_running() -> Address | None:
-    """Return the address of the hall's process, or None if none is running or this command is the hall."""
+    """Return the address of the hall's process, or None if no hall is running or this command is the hall."""
     environ = dict(os.environ)
     return None if is_embedded(environ) else find_hall(Home.locate(environ))
 
@@ -255,11 +255,13 @@ def check_background(command: str, instead: str) -> None:
 async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = None) -> Connection:
     """Return a client of the hall, which the caller closes, and the frame of this command.
 
-    start: use the hall's process; start one if none is running. read: use the process if it is running, otherwise read
-    the home in this process. here: read the home in this process in any case. `model`: the option --model.
+    Mode `start` uses the hall's process and starts it if necessary. `read` uses the process if it is running, and
+    otherwise reads the home in this process. `here` always reads the home in this process. `model`: the option --model.
     """
     environ = dict(os.environ)
     home, root = Home.locate(environ), project_root(_cwd())
+    if mode == "start" and screen.err.isatty() and not is_embedded(environ) and find_hall(home) is None:
+        screen.note("Starting the hall ...", "dim")
     try:
         client, variables = await _connect(home, environ, root, mode)
     except OSError as error:
@@ -281,7 +283,7 @@ async def _connect(home: Home, environ: dict[str, str], root: Path, mode: Mode) 
 
     try:
         variables = frozenset(load_settings(home, root).env)
-    except InvalidFile:  # does not prevent reading
+    except InvalidFile:  # invalid settings do not prevent reading
         if mode == "start":
             raise
         variables = frozenset[str]()
@@ -313,7 +315,7 @@ async def _connect_to_process(
             await client.close()
             raise welcome.problem
         return client, frozenset(welcome.env)
-    raise HallUnavailable("the hall exited right after starting", hint=f"Read its log: {home.log}")
+    raise HallUnavailable("the hall exited right after starting", hint=f"Read the log of the hall: {home.log}")
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
@@ -339,8 +341,8 @@ def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:
         def stop() -> None:
             nonlocal is_stopping
             if is_stopping:
-                if screen.last_words:
-                    screen.note(screen.last_words)
+                if screen.abort_note:
+                    screen.note(screen.abort_note)
                 os._exit(exit_codes.INTERRUPTED)  # safe at any point: every step is already recorded
             is_stopping = True
             task.cancel()

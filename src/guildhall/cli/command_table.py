@@ -2,7 +2,7 @@
 
 Shell completion and the documentation use the table too. Does not parse arguments (see `cli.arguments`).
 
-Invariant: it imports nothing, so that `guild --help` takes no longer than Python itself.
+Invariant: the module imports nothing, so that `guild --help` takes no longer than Python itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _PACKAGE = "guildhall.cli.commands"
 
 
 class Row:
-    """One command. Not a dataclass: the import of `dataclasses` takes as long as the whole page of help."""
+    """A command. Not a dataclass, because the import of `dataclasses` takes as long as the whole page of help."""
 
     __slots__ = ("example", "function", "group", "module", "name", "summary", "usage")
 
@@ -21,7 +21,7 @@ class Row:
         self.summary = summary
         self.example = example
         self.group = group
-        # No function: the command only has subcommands, or is `help`.
+        # The function is empty for `help` and for commands that only have subcommands.
         module, _, self.function = function.partition(":")
         self.module = f"{_PACKAGE}.{module}"
 
@@ -42,30 +42,33 @@ _FIRST_PAGE = """
 Get started
   demo                      Play a guided demo (no API key, no network)
   init [DIR]                Create a project folder with an example worker
-  doctor                    Check keys, sandbox, git and installed runtimes
+  doctor                    Check API keys, sandbox, git and agent programs (Claude Code, Codex, ...)
 Work
-  run WORKER|FILE [INPUT]   Run a worker, or a workflow (a team of agents) until it is idle
-  start WORKER|FILE         Start a workflow or a worker and keep it alive
+  run WORKER|FILE [INPUT]   Run a worker (one agent) to its end, or a workflow (a team) until idle
+  start WORKER|FILE         Start a worker or workflow that waits for messages (guild send) until guild stop
   send TARGET MESSAGE       Send a message to an agent or a workflow
-  dispatch WORKER TASK      Start a background job; with --project, on a git repository
-  meet WORKER               Talk with a worker; leave and continue later
+  dispatch WORKER TASK      Start a background job; with --project, a commission on a git repository
+  meet WORKER               Talk with a worker about a project; leave and continue later
 Watch and decide
-  ls                        List what needs you, what is running and recent results
-  show ID|TARGET            Show a run, a job, an ask or a workflow in full
-  log ID|TARGET [-f]        Print every recorded step
+  ls                        List open asks, active work and recent results
+  show ID|TARGET            Show a run, job, commission, meeting, ask, workflow or agent in full
+  log ID|TARGET [-f]        Print every recorded step; -f also prints new steps until the run stops
   wait ID|TARGET            Wait for the result and print it
-  answer [ASK] [ANSWER]     Answer an approval (yes, no, always) or a question
-  resume ID|TARGET          Continue a paused, interrupted, failed or limited run
-  stop ID|TARGET            Cancel a run, a job, a workflow or an agent
-  cost                      Show tokens and cost
+  answer [ASK] [ANSWER]     Answer an approval request, a question or a limit; without ASK, the only open ask
+  resume ID|TARGET          Continue a run that was paused, interrupted, failed or stopped at a limit
+  stop ID|TARGET            Cancel for good. To pause a run, press Ctrl-C in the command that follows it
+  cost [ID|TARGET]          Show tokens and cost of all runs, or of one run, job or workflow
 Verify
   plan WORKER|FILE          Show what it could do and spend, without running it
-  test                      Run recorded tests; `test add ID` records one
-  replay ID|TARGET          Repeat a run offline and show the first difference
+  test                      Run the tests in tests/; `guild test add ID` makes one from a run
+  replay ID|TARGET          Re-execute a run from its journal, offline; show the first difference
 """
 _FOOT = """
-An ID begins with r- (RUN), a- (ASK), j- (job), c- (COMMISSION) or t- (MEETING). TARGET: agent@workflow:tag
-Options: --help, --version, --json (most commands; also before the command), --debug (show tracebacks)
+ID: r- run, a- ask (a request that waits for you), j- job, c- commission (job on a git repository),
+    t- meeting (conversation with a worker). A unique prefix is enough; `last` is the newest run.
+TARGET: agent@workflow:tag, @workflow:tag (the whole team), or agent (started alone). The tag is the name of
+    one instance of the workflow. `:tag` may be omitted if the tag is main.
+Options: --help, --version, --json (most commands), --debug (tracebacks); the last two also before COMMAND
 More: guild help all   One command: guild help COMMAND   New here: guild demo
 """
 
@@ -86,12 +89,12 @@ def family(name: str) -> list[Row]:
 
 
 def first_page() -> str:
-    """Return the page that `guild` prints."""
+    """Return the page that `guild --help` prints."""
     return _HEAD + _FIRST_PAGE + _FOOT
 
 
 def all_pages() -> str:
-    """Return the page that `guild help all` prints, grouped like the table."""
+    """Return the page that `guild help all` prints, in the groups of the table."""
     rows = [row for row in COMMANDS if row.function or row.name == "help"]
     width = max(len(f"{row.name} {row.usage}") for row in rows)
     groups = dict.fromkeys(row.group for row in rows)

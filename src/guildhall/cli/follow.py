@@ -18,7 +18,7 @@ from guildhall.cli.format.jobs import id_of
 from guildhall.cli.format.runs import print_error, print_next_steps, result_data, text_of, usage_line
 from guildhall.cli.format.workflows import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.prompt import NoAnswer, ask_user
-from guildhall.cli.screen import ReaderGone, Screen, one_line, plain
+from guildhall.cli.screen import OutputFailed, Screen, one_line, plain
 from guildhall.core import events
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.runs.record.entries import Assembly, ToolStarted
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
 
-_NO_LIMIT = 1_000_000  # characters of a line that is not cut
-_MAX_POLLS, _POLL_S = 20, 0.05  # until a paused run that someone else cancels has ended
+_NO_LIMIT = 1_000_000  # characters of a line that is not shortened
+_MAX_POLLS, _POLL_S = 20, 0.05  # until the cancellation of a paused run is recorded
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CalledRun:
+class _ChildRun:
     """A run that another run has called."""
 
     worker: str
     depth: int
-    prefix: str  # of each line of this run
+    prefix: str  # of each printed line of this run
 
 
 class Follower:
@@ -50,22 +50,22 @@ class Follower:
         self._screen = screen
         self._run: str | None = None
         self._buffers: dict[str, WordBuffer] = {}  # by run
-        self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
-        self._error: events.ErrorData | None = None  # of the last error event, for a run that could not be recorded
-        self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last answer, by run and call id
+        self._children: dict[str, _ChildRun] = {}  # by run
+        self._error: events.ErrorData | None = None  # of the last error event, if the run could not be recorded
+        self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last turn, by run and call id
         self._is_turn_over = False
-        self._streamed = ""  # the text of the last answer, as it was printed while it was written
-        self._last_message = ""  # of the room
+        self._streamed = ""  # text of the last model response, as it was printed while it arrived
+        self._last_message = ""  # in the room
 
     async def follow(self, stream: AsyncGenerator[events.Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
-        self._screen.last_words = "`guild ls` shows whether a run was started."
+        self._screen.abort_note = "`guild ls` shows whether a run was started."
         try:
             async with aclosing(stream):
                 async for event in stream:
                     await self.handle(event)
-        except (asyncio.CancelledError, ReaderGone):
+        except (asyncio.CancelledError, OutputFailed):
             stopped = exit_codes.INTERRUPTED
             clear_cancellation()
         except NoAnswer:
@@ -77,30 +77,30 @@ class Follower:
     # while it runs
 
     async def handle(self, event: events.Event) -> None:
-        """Print an event. If it is an ask and a user is there, ask for the answer."""
-        self._remember(event)
+        """Print an event. If an ask was opened and the terminal is interactive, ask the user for the answer."""
+        self._update_state(event)
         self._print_event(event)
         if not self._screen.is_interactive or (opened := event.read(events.AskOpenedData)) is None:
             return
         ask: Mapping[str, Any] = opened["ask"]
         try:
-            await self._client.asks.answer(ask["ask"], await ask_user(ask, self._screen))
+            await self._client.asks.answer(ask["ask"], await ask_user(ask, self._client, self._screen))
         except TimeoutError:
-            self._screen.note("Too late: the ask timed out. The worker was informed.", "yellow")
+            self._screen.note("Too late: the ask has expired. The worker was informed.", "yellow")
         except Conflict as error:
             self._screen.note(error.message, "yellow")
 
-    def _remember(self, event: events.Event) -> None:
-        """Store the parts of an event that later lines need."""
+    def _update_state(self, event: events.Event) -> None:
+        """Store the facts of an event that later lines need."""
         if self._run is None:
             self._run = event.run
-            self._screen.last_words = f"Stopped {event.run}. Continue: guild resume {event.run}"
+            self._screen.abort_note = f"Stopped {event.run}. Continue: guild resume {event.run}"
         if event.run != self._run and (started := event.read(events.RunStartedData)) is not None:
-            parent, worker = self._called.get(started["parent"] or ""), started["worker"]
-            number = 1 + sum(run.worker == worker for run in self._called.values())
+            parent, worker = self._children.get(started["parent"] or ""), started["worker"]
+            number = 1 + sum(run.worker == worker for run in self._children.values())
             depth, label = parent.depth + 1 if parent else 1, one_line(worker, 40)
             prefix = f"{'  ' * depth}[{label} {number}] " if number > 1 else f"{'  ' * depth}[{label}] "
-            self._called[event.run] = _CalledRun(worker=worker, depth=depth, prefix=prefix)
+            self._children[event.run] = _ChildRun(worker=worker, depth=depth, prefix=prefix)
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
         if (use := event.read(events.ToolUseData)) is not None:
@@ -118,31 +118,31 @@ class Follower:
             self._error = error
 
     def _print_event(self, event: events.Event) -> None:
-        held = self._buffers.setdefault(event.run, WordBuffer())
+        buffer = self._buffers.setdefault(event.run, WordBuffer())
         if (piece := event.read(events.TextDeltaData)) is not None:
-            self._print_piece(event, held.add(piece["text"]))
+            self._print_piece(event, buffer.add(piece["text"]))
             return
-        self._print_piece(event, held.rest())
+        self._print_piece(event, buffer.rest())
         if self._screen.form == "stream-json":
             self._screen.json(event.as_dict())
             return
-        data = self._screen.redact_value(event.data)  # before it is cut
+        data = self._screen.redact_value(event.data)  # before it is shortened
         if (
             event.type == "tool_result"
             and data.get("tool") not in SHOWN_AS_EVENTS
             and sum(call[0] == event.run for call in self._calls) > 1
         ):
-            said = self._calls.get((event.run, str(data.get("id"))), "")
-            data["tool"] = f"{data.get('tool')} {one_line(said, 40)}"
-        called = self._called.get(event.run)
-        before = called.prefix if called else ""
+            arguments = self._calls.get((event.run, str(data.get("id"))), "")
+            data["tool"] = f"{data.get('tool')} {one_line(arguments, 40)}"
+        child = self._children.get(event.run)
+        prefix = child.prefix if child else ""
         if (text := event_line(event.type, data)) is not None:
             self._screen.note(text, None if event.type in ("message", "held") else "dim")
             return
-        width = self._screen.width - len(before) if self._screen.err.isatty() else _NO_LIMIT
+        width = self._screen.width - len(prefix) if self._screen.err.isatty() else _NO_LIMIT
         if (line := _line(event, data, width)) is not None:
             failed = bool(data.get("is_error") or data.get("refused"))
-            self._screen.note(before + line, "red" if failed else None if event.type == "run_started" else "dim")
+            self._screen.note(prefix + line, "red" if failed else None if event.type == "run_started" else "dim")
 
     def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
@@ -150,51 +150,53 @@ class Follower:
         if self._screen.form == "stream-json":
             piece = events.Event.of(events.TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
-        elif event.run == self._run:  # two texts at the same time would be mixed
+        elif event.run == self._run:  # the texts of two runs would be mixed
             self._screen.delta(text)
 
     # at the end
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
-        shown = await self._client.runs.get(run)
-        for _ in range(_MAX_POLLS):  # paused, but not by this command: someone cancels it
-            if stopped is not None or shown.run.pause != "user":
+        details = await self._client.runs.get(run)
+        for _ in range(_MAX_POLLS):  # paused, but not by this command: it is being cancelled
+            if stopped is not None or details.run.pause != "user":
                 break
             await asyncio.sleep(_POLL_S)
-            shown = await self._client.runs.get(run)
+            details = await self._client.runs.get(run)
         self._screen.end_line()
-        self._screen.note(f"{id_of(shown.run)} {shown.run.status}: {usage_line(shown)}", "dim")
-        if error := shown.run.error or self._error:
-            print_error(shown.run, error, self._screen)
-        print_next_steps(shown, self._screen)
-        if shown.run.status == "paused":
-            await self._print_interrupted_calls(shown)
-        with suppress(ReaderGone) if stopped else nullcontext():
-            await self._print_result(shown)
-        if stopped is not None and shown.run.status != "completed":
+        self._screen.note(f"{id_of(details.run)} {details.run.status}: {usage_line(details)}", "dim")
+        if error := details.run.error or self._error:
+            print_error(details.run, error, self._screen)
+        print_next_steps(details, self._screen)
+        if details.run.status == "paused":
+            await self._print_interrupted_calls(details)
+        with suppress(OutputFailed) if stopped else nullcontext():
+            await self._print_result(details)
+        if stopped is not None and details.run.status != "completed":
             return stopped
-        return exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
+        return exit_codes.run_exit_code(details.run.status, details.run.error_code)
 
-    async def _print_result(self, shown: RunDetails) -> None:
-        """Print the result, unless the user has seen it while it was written."""
-        text, screen = text_of(shown.run.output), self._screen
+    async def _print_result(self, details: RunDetails) -> None:
+        """Print the result, unless the user has seen it while it arrived."""
+        text, screen = text_of(details.run.output), self._screen
         if screen.form != "text":
-            screen.print_final(await result_data(shown, self._client))
-        elif shown.run.status != "completed" or not text:
+            screen.print_final(await result_data(details, self._client))
+        elif details.run.status != "completed" or not text:
             return
         elif not screen.is_one_terminal or text not in (self._streamed, self._last_message):
             screen.result(text)
 
-    async def _print_interrupted_calls(self, shown: RunDetails) -> None:
-        for one in (shown.run, *shown.below):
+    async def _print_interrupted_calls(self, details: RunDetails) -> None:
+        for one in (details.run, *details.below):
             entries = await self._client.runs.journal(one.id)
             first = entries[0].data if entries else None
-            harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
+            repeatable = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
             for call in calls.values():
-                if isinstance(call, ToolStarted) and call.tool not in harmless:
-                    what = "You may be asked whether it took effect when the run resumes."
-                    self._screen.note(f"{call.tool} was interrupted. {what}", "yellow")
+                if isinstance(call, ToolStarted) and call.tool not in repeatable:
+                    note = (
+                        f"{call.tool} was interrupted. When the run resumes, you may be asked if the call took effect."
+                    )
+                    self._screen.note(note, "yellow")
 
 
 def clear_cancellation() -> None:
@@ -204,7 +206,7 @@ def clear_cancellation() -> None:
 
 
 class WordBuffer:
-    """Joins pieces of text to whole words. A secret that is cut in two could not be redacted."""
+    """Joins pieces of text to whole words, because a secret in two pieces cannot be redacted."""
 
     def __init__(self) -> None:
         self._pending = ""

@@ -1,6 +1,6 @@
 """Entry point of `guild`: finds the command, runs it, and turns errors into messages and exit codes.
 
-Pages of help need only the table of commands (see `cli.command_table`). Does not parse arguments (see `cli.arguments`).
+Pages of help need only the command table (see `cli.command_table`). Does not parse arguments (see `cli.arguments`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from guildhall.cli import command_table, exit_codes
 
-_LEADING_OPTIONS = ("--debug", "--json")  # can stand before the command
+_LEADING_OPTIONS = ("--debug", "--json")  # are accepted before the command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
 
 
 def _page(words: list[str]) -> str | None:
-    """Return a page of help that needs only the table, or None if the words ask for something else."""
+    """Return a page of help that needs only the command table, or None if the arguments request no such page."""
     if words and words[0] in ("--version", "-V"):
         from guildhall import __version__
 
@@ -72,15 +72,15 @@ def _print(page: str) -> int:
 
 
 def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
-    from guildhall.cli.screen import ReaderGone
+    from guildhall.cli.screen import OutputFailed
     from guildhall.core.errors import GuildError, Interrupted
 
     try:
-        return _command(words, screen)
-    except ReaderGone as gone:
-        if gone.is_satisfied:
+        return _run_command(words, screen)
+    except OutputFailed as failure:
+        if failure.is_broken_pipe:
             return exit_codes.DONE
-        screen.note(f"guild: {gone}", "red")
+        screen.note(f"guild: {failure}", "red")
         return exit_codes.FAILED
     except KeyboardInterrupt:
         known: GuildError = Interrupted("interrupted")
@@ -89,13 +89,13 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
             import traceback
 
             screen.note(traceback.format_exc().rstrip())
-        known = error if isinstance(error, GuildError) else _internal_error(error)
-    with suppress(ReaderGone):
+        known = error if isinstance(error, GuildError) else _to_guild_error(error)
+    with suppress(OutputFailed):
         screen.error(known)
     return known.exit_code
 
 
-def _command(words: list[str], screen: Screen) -> int:
+def _run_command(words: list[str], screen: Screen) -> int:
     from importlib import import_module
 
     from guildhall.cli.arguments import parser_of
@@ -117,32 +117,37 @@ def _command(words: list[str], screen: Screen) -> int:
 
 
 def _unknown_command(words: list[str]) -> GuildError:
+    import difflib
+
     from guildhall.core.errors import UsageError
-    from guildhall.core.text import nearest
 
     if verbs := command_table.family(words[0]):
-        tried, known = " ".join(words[:2]), [command.name for command in verbs]
+        family, tried, known = f"{words[0]} ", words[1], [command.name.split()[1] for command in verbs]
     elif words[0].startswith("-"):
         return UsageError(f"unknown option {words[0]!r}", hint="`guild --help` lists the options.")
     else:
-        tried, known = words[0], [command.name for command in command_table.COMMANDS if " " not in command.name]
-    guess = nearest(tried, known)
-    hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` lists all commands."
-    return UsageError(f"unknown command {tried!r}", hint=hint)
+        family, tried, known = (
+            "",
+            words[0],
+            [command.name for command in command_table.COMMANDS if " " not in command.name],
+        )
+    guesses = " or ".join(f"`guild {family}{name}`" for name in difflib.get_close_matches(tried, known, n=2))
+    hint = f"Did you mean {guesses}?" if guesses else "List all commands: `guild help all`"
+    return UsageError(f"unknown command {family + tried!r}", hint=hint)
 
 
-def _internal_error(error: Exception) -> GuildError:
+def _to_guild_error(error: Exception) -> GuildError:
     from guildhall.core.errors import GuildError
 
     if isinstance(error, OSError) and error.filename:
         return GuildError(
             f"{error.filename}: {error.strerror}",
-            hint="Check that it exists and that you may use it. --debug shows the traceback.",
+            hint="Check that the file exists and that you have permission to use it. --debug shows the traceback.",
         )
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return GuildError(
         f"internal error: {reason}",
-        hint="Nothing recorded is lost. Please report it with the output of the same command with --debug.",
+        hint="No recorded step is lost. Please report the error, with the output of this command with --debug.",
     )
 
 

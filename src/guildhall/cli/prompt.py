@@ -1,4 +1,4 @@
-"""Prompts: ask the user for an answer, a yes or no, or trust in code, and read the answers at the terminal.
+"""Prompts: ask the user for an answer to an ask, for a confirmation, or for trust in code, at the terminal.
 
 Input that was typed before the question is discarded. Does not send an answer to the hall (see `cli.follow` and
 `cli.commands.runs.answer`) or decide which code is trusted (see `workers.code_trust`).
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, parse_stamp
-from guildhall.core.errors import NotFound, NotTrusted, UsageError
-from guildhall.core.text import counted
+from guildhall.core.errors import Conflict, NotFound, NotTrusted, UsageError
+from guildhall.core.text import format_count
 from guildhall.runs.model import Answer, format_choices, parse_choice
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ _QUESTIONS: Mapping[str, str] = {
     "limit": "Limit reached. Allow more? [y]es (the same amount again), an amount, or [n]o:",
 }
 _MAX_LINE_BYTES = 100_000
-_KINDS = {
+_POLL_S = 0.2  # while a prompt waits, to notice that the ask was closed elsewhere
+_CODE_KINDS = {
     "toolbox": "toolbox",
     "server": "MCP server",
     "member": "member",
@@ -50,14 +51,35 @@ class NoAnswer(Exception):
     """The user closed the input instead of answering."""
 
 
-async def ask_user(ask: Mapping[str, Any], screen: Screen) -> Answer:
-    """Print an ask in full and read an answer. Raise NoAnswer at the end of input, TimeoutError when it expires."""
+async def ask_user(ask: Mapping[str, Any], client: HallClient, screen: Screen) -> Answer:
+    """Print an ask in full and read an answer while the ask is open.
+
+    Raise Conflict if the ask is answered elsewhere or withdrawn, TimeoutError if it expires, NoAnswer at the end of
+    input.
+    """
+    prompt = asyncio.ensure_future(_prompt(ask, screen))
+    try:
+        while not (await asyncio.wait({prompt}, timeout=_POLL_S))[0]:
+            current = await client.asks.get(ask["ask"])
+            if current.status == "expired":
+                raise TimeoutError
+            if current.status != "open" and not prompt.done():
+                state = (
+                    f"answered elsewhere: {current.outcome}" if current.answer else f"no longer open: {current.status}"
+                )
+                raise Conflict(f"{current.id} {state}", hint=f"Details: guild show {current.id}")
+        return prompt.result()
+    finally:
+        prompt.cancel()
+
+
+async def _prompt(ask: Mapping[str, Any], screen: Screen) -> Answer:
     screen.note(f"{ask['ask']}: {screen.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
     if ask["body"]:
         screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")
-    left = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
-    async with asyncio.timeout(left):
+    left_s = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
+    async with asyncio.timeout(left_s):
         while True:
             typed = await _ask_line(screen, _question(ask))
             try:
@@ -77,7 +99,7 @@ def _question(ask: Mapping[str, Any]) -> str:
 
 
 async def ask_yes_no(question: str, screen: Screen) -> bool:
-    """Return True if the user types yes. Everything else, and the end of input, is a no."""
+    """Return True if the user types yes. Any other line and the end of input count as no."""
     try:
         return (await _ask_line(screen, question)).strip().lower() in ("y", "yes")
     except NoAnswer:
@@ -88,8 +110,8 @@ def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     """Return the choice that the user means. Raise UsageError if the text is not one of the choices."""
     if (choice := parse_choice(ask["choices"], typed)) is not None:
         return choice
-    named = format_choices(ask["choices"])
-    raise UsageError(f"not a valid answer: {one_line(typed, 60)!r}", hint=f"Choose one of: {named}.")
+    hint = f"Choose one of: {format_choices(ask['choices'])}."
+    raise UsageError(f"not a valid answer: {one_line(typed, 60)!r}", hint=hint)
 
 
 async def run_trusted(
@@ -103,7 +125,7 @@ async def run_trusted(
 ) -> T:
     """Await `work`. If it needs code that is not trusted, ask the user to trust it and await `work` once more.
 
-    Raise NotTrusted if nobody can be asked or the user refuses. `worker` or `at` says which code is shown.
+    Raise NotTrusted if there is no terminal or the user refuses. `worker` or `at`: the code that is shown.
     """
     try:
         return await work()
@@ -113,43 +135,43 @@ async def run_trusted(
         where = f"{error.where}: " if error.where else ""
         screen.note(f"guild: {where}{error.message}", "yellow")
         try:
-            looking = await client.trust.inspect(frame, at=at, worker=worker)
-        except NotFound:  # the name of a member
-            looking = await client.trust.inspect(frame)
-        screen.note(describe_code(looking))
-        if not await ask_trust(looking, client, screen):
+            report = await client.trust.inspect(frame, at=at, worker=worker)
+        except NotFound:  # `worker` is the name of a member
+            report = await client.trust.inspect(frame)
+        screen.note(describe_code(report))
+        if not await ask_trust(report, client, screen):
             raise
     return await work()
 
 
-async def ask_trust(looking: TrustReport, client: HallClient, screen: Screen) -> bool:
-    """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
-    if not looking.untrusted_files or not await ask_yes_no(
-        f"Trust {name_files(looking)} to run commands as you? [y]es  [n]o:", screen
+async def ask_trust(report: TrustReport, client: HallClient, screen: Screen) -> bool:
+    """Ask for trust in all untrusted files. Record the trust and return True if the user agrees."""
+    if not report.untrusted_files or not await ask_yes_no(
+        f"Trust {name_files(report)} to run commands as you? [y]es  [n]o:", screen
     ):
         return False
-    await client.trust.grant(looking.untrusted_files)
+    await client.trust.grant(report.untrusted_files)
     return True
 
 
-def name_files(looking: TrustReport) -> str:
-    """Name the files that are not trusted yet."""
-    count = len(looking.untrusted_files)
-    return escape(looking.untrusted_files[0].display_path) if count == 1 else f"these {count} files"
+def name_files(report: TrustReport) -> str:
+    """Return a name for the untrusted files."""
+    count = len(report.untrusted_files)
+    return escape(report.untrusted_files[0].display_path) if count == 1 else f"these {count} files"
 
 
-def describe_code(looking: TrustReport) -> str:
-    """Describe the code and its possible effects, with every character visible."""
-    parts = [exact(plan.text()) for plan in looking.plans]
-    for code in looking.code:
-        lines = [f"{_KINDS.get(code.kind, 'output schema')} {escape(code.name)}"]
+def describe_code(report: TrustReport) -> str:
+    """Describe first the code that would be executed, then its possible effects, with every character visible."""
+    parts: list[str] = []
+    for code in report.code:
+        lines = [f"{_CODE_KINDS.get(code.kind, 'output schema')} {escape(code.name)}"]
         lines += [f"  $ {escape(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
-        for seen in code.files:
-            since = f" on {seen.trusted_at}" if seen.trusted_at else ""
-            lines.append(f"  {escape(seen.display_path)}  {counted(seen.size, 'byte')}  {seen.state_text}{since}")
-            lines.append(f"    sha256 {seen.digest}")
+        for file in code.files:
+            since = f" on {file.trusted_at}" if file.trusted_at else ""
+            lines.append(f"  {escape(file.display_path)}  {format_count(file.size, 'byte')}  {file.state_text}{since}")
+            lines.append(f"    sha256 {file.digest}")
         parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *(exact(plan.text()) for plan in report.plans)])
 
 
 def escape(text: str) -> str:

@@ -33,16 +33,16 @@ _STYLES: Mapping[Style, str] = {"dim": "2", "bold": "1", "red": "31", "yellow": 
 RESULT_FIELDS = ("run", "status", "output", "error", "usage", "cost_usd", "asks")
 
 
-class ReaderGone(Exception):
-    """Standard output cannot be written: its reader has gone, or the disk is full."""
+class OutputFailed(Exception):
+    """Standard output cannot be written, because its reader has closed the pipe or the disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"cannot write the result: {error.strerror or error}")
-        self.is_satisfied = isinstance(error, BrokenPipeError)  # the reader has read enough, as in `guild log | head`
+        self.is_broken_pipe = isinstance(error, BrokenPipeError)  # the reader needs no more, as in `guild log | head`
 
 
 def read_form(words: Sequence[str]) -> Form:
-    """Read the form of the output from unparsed arguments, so that errors in the arguments have it too."""
+    """Return the form of the output. It is read from unparsed arguments, so that errors in them have this form too."""
     words = words[: words.index("--")] if "--" in words else words
     for place, word in enumerate(words):
         option, equals, value = word.partition("=")
@@ -61,8 +61,8 @@ class Screen:
     environ: Mapping[str, str]
     form: Form = "text"
     is_run_result: bool = False  # the command prints the result of a run, so an error has its fields
-    last_words: str | None = None  # printed if a second signal ends the process
-    _is_mute: bool = False
+    abort_note: str | None = None  # printed if a second signal ends the process
+    _is_stderr_broken: bool = False
     _is_mid_line: bool = False
 
     def __post_init__(self) -> None:
@@ -86,11 +86,11 @@ class Screen:
 
     @property
     def width(self) -> int:
-        import shutil  # not needed by most commands
+        import shutil  # most commands do not need it
 
         return max(shutil.get_terminal_size().columns, 40)
 
-    # Text of others. Secrets are redacted before the text is cut, wrapped or escaped, so that no part of one is left.
+    # foreign text: secrets are redacted before it is cut, wrapped or escaped, so that no part of a secret is left
 
     def one_line(self, text: str, limit: int) -> str:
         return one_line(self.redact(text), limit)
@@ -99,7 +99,7 @@ class Screen:
         return exact(self.redact(text))
 
     def quote_block(self, text: str, *, wrapped: bool | None = None) -> str:
-        """Return the text behind bars, wrapped to the width of the terminal by default if the result goes there."""
+        """Return the text with a bar before each row. By default it is wrapped if standard output is a terminal."""
         is_wrapped = self.out.isatty() if wrapped is None else wrapped
         return quote_block(self.redact(text), self.width if is_wrapped else None)
 
@@ -153,29 +153,29 @@ class Screen:
         """Print names with their values. Rows without a value are left out."""
         self.table([row for row in rows if row[1]])
 
-    # everything else
+    # notes, on standard error
 
     def note(self, text: str, style: Style | None = None) -> None:
-        """Print a line about the progress."""
+        """Print a line on standard error."""
         self.end_line()
-        self._say(plain(self.redact(text)), style, "\n")
+        self._write_error(plain(self.redact(text)), style, "\n")
 
     def delta(self, text: str) -> None:
-        """Print a piece of an answer that is still being written, on a terminal only."""
+        """Print a piece of a model response that is still arriving. Only a terminal gets it."""
         if not self.err.isatty() or not text:
             return
-        self._say(plain(self.redact(text)), None if self.out.isatty() else "dim", "")
+        self._write_error(plain(self.redact(text)), None if self.out.isatty() else "dim", "")
         self._is_mid_line = not text.endswith("\n")
 
     def end_line(self) -> None:
         if self._is_mid_line:
             self._is_mid_line = False
-            self._say("", None, "\n")
+            self._write_error("", None, "\n")
 
     def prompt(self, text: str) -> None:
-        """Print a question. The user types the answer behind it."""
+        """Print a question. The user types the answer on the same line."""
         self.end_line()
-        self._say(plain(self.redact(text)), "bold", " ")
+        self._write_error(plain(self.redact(text)), "bold", " ")
         self._is_mid_line = True
 
     def end_input(self) -> None:
@@ -183,11 +183,12 @@ class Screen:
         self._is_mid_line = False
 
     def error(self, error: GuildError) -> None:
-        """Print an error and its hint; for programs also as JSON."""
-        where = f"{error.where}: " if error.where else ""
-        self.note(f"guild: {where}{error.message}", "red")
-        if error.hint:
-            self.note(error.hint)
+        """Print an error and its hint, and for programs the error as JSON."""
+        for one in (error.as_dict(), *getattr(error, "others", ())):
+            where = f"{one['where']}: " if "where" in one else ""
+            self.note(f"guild: {where}{one['message']}", "red")
+            if "hint" in one:
+                self.note(one["hint"])
         if self.form != "text":
             fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.is_run_result else {}
             self.print_final({**fields, "error": error.as_dict()})
@@ -197,17 +198,17 @@ class Screen:
             self.out.write(text)
             self.out.flush()
         except OSError as error:
-            raise ReaderGone(error) from None
+            raise OutputFailed(error) from None
 
-    def _say(self, text: str, style: Style | None, end: str) -> None:
-        """Write to standard error. If it cannot be written, the command continues without it."""
-        if self._is_mute:
+    def _write_error(self, text: str, style: Style | None, end: str) -> None:
+        """Write to standard error. If that fails, the command continues without notes."""
+        if self._is_stderr_broken:
             return
         try:
             self.err.write((self._paint(text, style, self.err) if style else text) + end)
             self.err.flush()
         except OSError:
-            self._is_mute = True
+            self._is_stderr_broken = True
 
     def _paint(self, text: str, style: Style, stream: TextIO) -> str:
         if not (self._colour and stream.isatty() and text):
@@ -227,6 +228,8 @@ def money(dollars: float | None) -> str:
     """Format an amount in dollars."""
     if dollars is None:
         return "no price"
+    if 0 < dollars < 0.0001:
+        return "<$0.0001"
     return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
 
 

@@ -30,7 +30,7 @@ class ShortId(str):
 
 
 def read_id(text: str) -> str:
-    """Read an id, a short id, or any other text, such as the target of a workflow. A type of arguments."""
+    """Return a ShortId for a short id, and every other text unchanged. The type of an argument."""
     return ShortId(text) if text == LAST or _PREFIX.fullmatch(text) else text
 
 
@@ -52,7 +52,7 @@ async def expand(short: ShortId, client: HallClient) -> str:
         if runs := await client.runs.list():
             return runs[0].id
         raise NotFound("no runs yet", hint='Start one: guild run WORKER "..."')
-    found = [id for id in await _ids(short[0], client) if id.startswith(short)]
+    found = [id for id in await _list_ids(short[0], client) if id.startswith(short)]
     if len(found) > 1:
         more = "" if len(found) <= _MAX_CANDIDATES else f" and {len(found) - _MAX_CANDIDATES} more"
         candidates = f"{', '.join(found[:_MAX_CANDIDATES])}{more}"
@@ -60,8 +60,8 @@ async def expand(short: ShortId, client: HallClient) -> str:
     return found[0] if found else str(short)
 
 
-async def _ids(kind: str, client: HallClient) -> list[str]:
-    """Return all ids of a kind. Of asks, only open ones are known."""
+async def _list_ids(kind: str, client: HallClient) -> list[str]:
+    """Return all ids of a kind, for asks only the ids of open asks."""
     if kind == RUN:
         return [run.id for run in await client.runs.list(everything=True, called=True)]
     if kind == JOB:

@@ -1,9 +1,9 @@
 """Atomic file replacement: readers see the old content or the new content, never a part of it.
 
-The content is written to a draft in the target's folder, which is then renamed. Does not lock. The last of two
-concurrent writers wins.
+The content is written to a draft in the folder of the target, and the draft is renamed. This module does not lock: the
+last of two concurrent writers wins.
 
-Invariant: a link in the place of the draft is never followed, and a failed write leaves the old file and no draft.
+Invariant: a failed write leaves the old file and no draft. A link at the path of the draft is not followed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def replace_file(
     durable: bool = False,
     single_writer: bool = False,
 ) -> None:
-    """Replace the file at `path`, or create it. A link in its place is replaced, not followed. Raise OSError.
+    """Replace or create the file at `path`. A link at `path` is replaced, not followed. Raise OSError if that fails.
 
     `mode` is limited by the umask unless `exact_mode`. `durable` waits until the content and the name are on disk.
-    `single_writer` gives the draft a fixed name, so that drafts of killed processes do not pile up. The caller has to
-    exclude other writers then.
+    `single_writer` gives the draft a fixed name, so that drafts of killed processes do not accumulate. The caller must
+    exclude other writers.
     """
     suffix = "new" if single_writer else f"{os.urandom(4).hex()}.new"
     draft = path.with_name(f".{path.name}.{suffix}")
@@ -56,13 +56,17 @@ def replace_file(
             draft.unlink()
         raise
     if durable:
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # the name of the file
+        finally:
+            os.close(folder)
 
 
 def replace_user_file(path: Path, text: str) -> None:
-    """Replace the text of a file that belongs to the user, or create it. Raise Conflict if it cannot be written.
+    """Replace or create a text file of the user. Raise Conflict if the file cannot be written.
 
-    Durable. The file keeps its mode. If it is a link, its target is replaced.
+    The write is durable. The file keeps its mode. If `path` is a link, its target is replaced.
     """
     path = Path(os.path.realpath(path))
     try:
@@ -71,12 +75,3 @@ def replace_user_file(path: Path, text: str) -> None:
         replace_file(path, text.encode(), mode=mode, exact_mode=True, durable=True)
     except OSError as error:
         raise Conflict(f"cannot write the file: {error.strerror}", where=str(path)) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write the names in a folder to disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

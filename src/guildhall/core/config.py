@@ -1,10 +1,9 @@
 """Settings: reads `config.yaml` of the home and lets a project's `guildhall.yaml` tighten it.
 
-Does not resolve the model of a run (see `workers.registry`). Sizes such as `512MB` and durations such as `1.5h` are
-parsed here.
+The model of a run is chosen in `workers.registry`. Sizes such as `512MB` and durations such as `1.5h` are parsed here.
 
-Invariant: a project can only tighten the user's permissions and limits. Its author may be a stranger to the user that
-runs workers in it. The project may name the default model.
+Invariant: a project can only tighten the permissions and limits of the user, because its author may be a stranger. It
+may name the default model.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET = 5.0
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)\s*")
+_MIN_MILLISECONDS = 10_000  # a number in a file from this on needs a unit
 _MAX_DURATION_S = 10 * 365 * 86400.0
 _SIZE = re.compile(r"\s*(\d{1,6})\s*([mMgG][bB])\s*")
-_BYTES = {"MB": 1024**2, "GB": 1024**3}
+_UNIT_BYTES = {"MB": 1024**2, "GB": 1024**3}
 _MIN_SIZE_BYTES, _MAX_SIZE_BYTES = 64 * 1024**2, 1000 * 1024**3
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def parse_size(value: object) -> int:
     """Parse a size such as `512MB` or `2GB` into bytes."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    count = int(found[1]) * _BYTES[found[2].upper()] if found else 0
+    count = int(found[1]) * _UNIT_BYTES[found[2].upper()] if found else 0
     if not _MIN_SIZE_BYTES <= count <= _MAX_SIZE_BYTES:
         raise ValueError("expected a size from 64MB to 1000GB, such as 512MB or 2GB")
     return count
@@ -50,37 +50,49 @@ def parse_duration(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value) if abs(value) <= _MAX_DURATION_S else math.inf
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
-        seconds = float(match[1]) * _UNITS[match[2]]
+        seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
     if seconds is None or not 0 < seconds <= _MAX_DURATION_S:
         hint = "Write a number with s, m, h or d, such as 30s, 5m, 1.5h or 2d; at most ten years."
-        raise UsageError(f"{yaml.format_value(value)} is not a duration", hint=hint)
+        raise UsageError(f"invalid duration {yaml.format_value(value)}", hint=hint)
     return seconds
 
 
-def _seconds(value: object) -> float:
+def check_unit(value: object) -> None:
+    """Raise ValueError for a large whole number without a unit, which is probably meant in milliseconds."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= _MIN_MILLISECONDS:
+        raise ValueError(
+            f"the unit of {yaml.format_value(value)} is missing: a number is in seconds. "
+            f"Write {value / 1000:g}s if you mean milliseconds, or {value}s"
+        )
+
+
+def _parse_field(value: object) -> float:
+    check_unit(value)
     try:
         return parse_duration(value)
     except UsageError as error:
         raise ValueError(f"{error.message}. {error.hint}") from None
 
 
-# A field that is a duration in the file and seconds in the program.
+# A duration in a file, a number of seconds in the program.
 Duration = Annotated[
     float,
-    BeforeValidator(_seconds, json_schema_input_type=Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smhd]?$")] | float),
+    BeforeValidator(
+        _parse_field, json_schema_input_type=Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smhd]?$")] | float
+    ),
 ]
 
 
-def _variable(name: object) -> object:
+def _check_variable_name(name: object) -> object:
     if isinstance(name, str) and not _VARIABLE.fullmatch(name):
-        raise ValueError(f"{yaml.format_value(name)} is not a valid name of an environment variable")
+        raise ValueError(f"invalid name of an environment variable: {yaml.format_value(name)}")
     return name
 
 
-VariableName = Annotated[StrictStr, BeforeValidator(_variable)]
+VariableName = Annotated[StrictStr, BeforeValidator(_check_variable_name)]
 
 
-def _dollars(value: object) -> object:
+def _parse_dollars(value: object) -> object:
     if value == "none":
         return math.inf
     if isinstance(value, bool | str) or (isinstance(value, int | float) and not 0 < value < math.inf):
@@ -88,7 +100,7 @@ def _dollars(value: object) -> object:
     return value
 
 
-Dollars = Annotated[float, BeforeValidator(_dollars)]  # a field with dollars, or `none`, which is infinite
+Dollars = Annotated[float, BeforeValidator(_parse_dollars)]  # infinite if the file has `none`
 
 
 class _Part(BaseModel):
@@ -96,16 +108,27 @@ class _Part(BaseModel):
 
 
 class WebSearch(_Part):
-    """`web_search:` of the settings: a SearXNG server of the user, or a provider."""
+    """`web_search:` of the settings: the URL of a SearXNG server, or a provider."""
 
     searxng: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = None
     provider: Literal["native", "tavily", "brave"] | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> WebSearch:
+    def _check_engine(self) -> WebSearch:
         if (self.searxng is None) == (self.provider is None):
             raise ValueError("set either `searxng` (a URL) or `provider`")
         return self
+
+
+class ModelTimeouts(_Part):
+    """`model_timeouts:` of the settings, in seconds. A provider that exceeds one counts as unreachable.
+
+    A model that thinks for long can be silent between two bytes of its response.
+    """
+
+    connect: Duration = 10.0
+    first_byte: Duration = 120.0  # from the request to the head of the response
+    between_bytes: Duration = 300.0
 
 
 class Approvals(_Part):
@@ -115,7 +138,7 @@ class Approvals(_Part):
 
 
 class Memory(_Part):
-    """`memory:` of the settings: the size of the memory block of a prompt."""
+    """`memory:` of the settings: the maximum size of the memory block of a prompt."""
 
     limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
 
@@ -124,14 +147,14 @@ Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=str)]
 
 
 class HallSettings(_Part):
-    """`hall:` of the settings: the idle timeout of the hall, and the memory of the process of a run."""
+    """`hall:` of the settings: the idle timeout of the hall, and the memory limit of the process of a run."""
 
     idle: Duration = 60.0
-    run_memory: Size = 1024**3  # bytes above the size at the start
+    run_memory: Size = 1024**3  # bytes above the size of the process at its start
 
 
 class Commissions(_Part):
-    """`commissions:` of the settings: how many may run at the same time, in all projects."""
+    """`commissions:` of the settings: the maximum number that run at the same time, in all projects."""
 
     max: Annotated[StrictInt, Field(gt=0, le=1000)] = 10
 
@@ -143,22 +166,25 @@ class Manager(_Part):
 
 
 class WorkerCreation(_Part):
-    """`worker_creation:` of the settings: the rights of workers that workers create."""
+    """`worker_creation:` of the settings: the defaults and permissions of workers that workers create."""
 
     model: StrictStr | None = None
     sandboxes: dict[str, Any] = Field(default_factory=dict)
     tools: tuple[StrictStr, ...] = ()
     tool_rules: dict[str, Any] = Field(default_factory=dict)
+    attachment_policy: dict[str, Any] = Field(default_factory=dict)
+    allow_workers: tuple[StrictStr, ...] = ()
 
 
 class _File(_Part):
-    """A settings file. None is a missing or empty field."""
+    """The fields of a settings file. A missing or empty field is None."""
 
     model: Annotated[StrictStr, Field(min_length=1)] | None = None
     budget: Dollars | None = None
     env: tuple[VariableName, ...] | None = None
     web_search: WebSearch | None = None
     approvals: Approvals | None = None
+    model_timeouts: ModelTimeouts | None = None
     memory: Memory | None = None
     worker_creation: WorkerCreation | None = None
     hall: HallSettings | None = None
@@ -167,18 +193,19 @@ class _File(_Part):
     projects: dict[str, Any] | None = None
 
 
-_USER_ONLY = ("web_search", "worker_creation", "hall", "commissions", "projects")
+_USER_ONLY = ("web_search", "model_timeouts", "worker_creation", "hall", "commissions", "projects")
 
 
 class Settings(_Part):
     """The settings of a request: the user's settings, tightened by the project's."""
 
     model: str | None = None
-    budget: float | None = DEFAULT_BUDGET  # dollars per command; None: `none` was written
-    env: tuple[str, ...] = ()  # names of variables that may travel with a request
-    env_refused: tuple[str, ...] = ()  # names that the project requests and the user's settings do not allow
+    budget: float | None = DEFAULT_BUDGET  # dollars per command; None if the settings say `none`
+    env: tuple[str, ...] = ()  # names of variables that a request may carry
+    env_refused: tuple[str, ...] = ()  # names that the project requests and the user does not allow
     web_search: WebSearch | None = None
     approvals: Approvals = Approvals()
+    model_timeouts: ModelTimeouts = ModelTimeouts()
     memory: Memory = Memory()
     worker_creation: WorkerCreation | None = None
     hall: HallSettings = HallSettings()
@@ -194,22 +221,25 @@ def load_settings(home: Home, root: Path) -> Settings:
     allowed = user.env or ()
     wanted = project.env if project.env is not None else allowed
     budgets = (DEFAULT_BUDGET if user.budget is None else user.budget, project.budget)
-    budget = min(one for one in budgets if one is not None)
-    timeouts = (one.approvals.timeout for one in (user, project) if one.approvals)
+    budget = min(budget for budget in budgets if budget is not None)
+    timeouts = (file.approvals.timeout for file in (user, project) if file.approvals)
     memory = user.memory or Memory()
-    managers = [one.manager for one in (user, project) if one.manager]
+    managers = [file.manager for file in (user, project) if file.manager]
     return Settings(
         model=project.model or user.model,
         budget=None if math.isinf(budget) else budget,
         env=tuple(name for name in allowed if name in wanted),
         env_refused=tuple(name for name in wanted if name not in allowed),
         web_search=user.web_search,
-        approvals=Approvals(timeout=min((one for one in timeouts if one is not None), default=None)),
+        approvals=Approvals(timeout=min((timeout for timeout in timeouts if timeout is not None), default=None)),
         memory=min(memory, project.memory or memory, key=lambda part: part.limit_tokens),
+        model_timeouts=user.model_timeouts or ModelTimeouts(),
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
         commissions=user.commissions or Commissions(),
-        manager=Manager(asks_before=tuple(dict.fromkeys(name for one in managers for name in one.asks_before))),
+        manager=Manager(
+            asks_before=tuple(dict.fromkeys(action for manager in managers for action in manager.asks_before))
+        ),
         projects=user.projects or {},
     )
 
@@ -231,14 +261,14 @@ def _read(path: Path, *, check_foreign: bool = False, user_only: tuple[str, ...]
     read = yaml.validate(_File, source)
     for name in user_only:
         if getattr(read, name) is not None:
-            raise source.error("a project cannot set this field", (name,), "Set it in config.yaml in your home.")
+            raise source.error("a project cannot set this field", (name,), f"Set {name} in config.yaml of your home.")
     if read.model:
         read = read.model_copy(update={"model": resolve_script_path(read.model, path.parent)})
     return read
 
 
 def _is_foreign(data: dict[str, Any]) -> bool:
-    """Return True if another program wrote the file: it has none of our fields, or `projects` as a list."""
+    """Return True if another program wrote the file: it has no field of Guildhall, or a list in `projects`."""
     ours = set(_File.model_fields)
     if isinstance(data.get("projects"), list):
         ours.discard("projects")
@@ -246,6 +276,6 @@ def _is_foreign(data: dict[str, Any]) -> bool:
 
 
 def resolve_script_path(model: str, folder: Path) -> str:
-    """Return the name of a model. The path of a script is made absolute, relative to `folder`."""
+    """Return the model. The path of a script is resolved against `folder`."""
     kind, _, rest = model.partition(":")
     return f"script:{folder / rest}" if kind == "script" and rest else model

@@ -26,22 +26,25 @@ class ErrorInfo(TypedDict):
     message: str
     hint: NotRequired[str]
     where: NotRequired[str]
-    limit: NotRequired[str]  # of LimitReached: the name of the limit
-    run: NotRequired[str]  # of LimitReached: the run whose limit it is
-    others: NotRequired[Sequence[str]]  # of InvalidFile: further mistakes
-    job: NotRequired[str]  # of NotFinished
-    status: NotRequired[str]  # of NotFinished
-    files: NotRequired[Sequence[str]]  # of MergeConflict
-    agents: NotRequired[Sequence[str]]  # of a workflow: the agents that failed
+    limit: NotRequired[str]  # name of the limit (LimitReached)
+    run: NotRequired[str]  # id of the run with the limit (LimitReached)
+    field: NotRequired[str]  # name of the invalid field (InvalidFile)
+    others: NotRequired[
+        Sequence[Mapping[str, str]]
+    ]  # further errors of the file: message, where, field, hint (InvalidFile)
+    job: NotRequired[str]  # id of the job (NotFinished)
+    status: NotRequired[str]  # status of the job (NotFinished)
+    files: NotRequired[Sequence[str]]  # conflicting files (MergeConflict)
+    agents: NotRequired[Sequence[str]]  # agents that failed, in the error of a workflow
 
 
 class GuildError(Exception):
     """An error that the user can act on."""
 
     code = "error"
-    exit_code = 1  # of a command that ends with this error
+    exit_code = 1  # of a command that fails with this error
     http_status = 500
-    more: tuple[str, ...] = ()  # further attributes in `as_dict`
+    more: tuple[str, ...] = ()  # names of further attributes for `as_dict`
 
     def __init_subclass__(cls, *, code: str, exit_code: int | None = None, http_status: int | None = None) -> None:
         cls.code = code
@@ -61,7 +64,7 @@ class GuildError(Exception):
         return f"{head}\n{self.hint}" if self.hint else head
 
     def as_dict(self) -> ErrorInfo:
-        """Return the error as JSON: code and message, and other attributes that are set."""
+        """Return the code, the message and the other attributes that are set."""
         names = ("code", "message", "hint", "where", *self.more)
         return cast("ErrorInfo", {name: value for name in names if (value := getattr(self, name))})
 
@@ -71,12 +74,20 @@ class UsageError(GuildError, code="usage", exit_code=2, http_status=400):
 
 
 class InvalidFile(GuildError, code="invalid_file", exit_code=2, http_status=422):
-    """A file of the user is invalid. `others` lists its further mistakes."""
+    """A file of the user is invalid. `field` is the invalid field. `others` has the further errors of the file."""
 
-    more = ("others",)
+    more = ("field", "others")
 
-    def __init__(self, message: str, *, others: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        others: Sequence[Mapping[str, str]] | None = (),
+        **place: Unpack[_Place],
+    ) -> None:
         super().__init__(message, **place)
+        self.field = field
         self.others = tuple(others or ())
 
 
@@ -109,7 +120,7 @@ class Conflict(GuildError, code="conflict", http_status=409):
 
 
 class NotFinished(Conflict, code="not_finished"):
-    """A job has no result: it is running, has failed or was cancelled. `job` and `status` say which."""
+    """The job `job` has no result. Its `status` is that of a running, failed or cancelled job."""
 
     more = ("job", "status")
 
@@ -122,11 +133,11 @@ class NotFinished(Conflict, code="not_finished"):
 
 
 class NotDeletable(Conflict, code="not_deletable"):
-    """A job is running or has failed, so that deleting it needs `force`."""
+    """A running or failed job can be deleted only with `force`."""
 
 
 class MergeConflict(Conflict, code="merge_conflict"):
-    """Two branches have changed identical places, in `files`. Neither branch was moved."""
+    """Two branches changed the same lines of `files`. Neither branch was moved."""
 
     more = ("files",)
 
@@ -140,7 +151,7 @@ class NotFulfilled(GuildError, code="not_fulfilled"):
 
 
 class LimitReached(GuildError, code="limit_reached", exit_code=5, http_status=429):
-    """A limit was reached: turns, tokens, dollars or time. `limit` is its name, `run` the run whose limit it is."""
+    """The run `run` reached a limit of turns, tokens, dollars or time. `limit` is the name of the limit."""
 
     more = ("limit", "run")
 
@@ -153,11 +164,11 @@ class LimitReached(GuildError, code="limit_reached", exit_code=5, http_status=42
 
 
 class TimedOut(GuildError, code="timed_out", exit_code=6, http_status=504):
-    """No answer from outside in time."""
+    """An operation took longer than its timeout."""
 
 
 class HallUnavailable(GuildError, code="hall_unavailable", exit_code=7, http_status=503):
-    """The home cannot be used: in use, foreign, damaged, or of another version."""
+    """The home cannot be used: it is in use, damaged, or belongs to another program or version."""
 
 
 class HallInUse(HallUnavailable, code="hall_in_use"):
@@ -168,10 +179,14 @@ class HallGone(HallUnavailable, code="hall_gone"):
     """The process of the hall has ended or is about to exit."""
 
 
-class ModelFailed(GuildError, code="model_failed"):
-    """The model did not answer.
+class StorageFailed(HallUnavailable, code="storage_failed"):
+    """The disk of a database is full, read-only or failing, or the file is damaged."""
 
-    `transient`: a retry can help, after `retry_after` seconds. `status`: the HTTP status. `charged`: an answer had
+
+class ModelFailed(GuildError, code="model_failed"):
+    """The model returned no response.
+
+    `transient`: a retry can help, after `retry_after` seconds. `status`: the HTTP status. `charged`: the response had
     started, so the provider may bill it.
     """
 
@@ -193,7 +208,7 @@ class ModelFailed(GuildError, code="model_failed"):
 
 
 class KeyRefused(ModelFailed, code="key_refused"):
-    """The provider does not accept the key or the login, or not for this model."""
+    """The provider rejected the key or the login, or does not accept it for this model."""
 
 
 class NoCredit(ModelFailed, code="no_credit"):
@@ -201,7 +216,7 @@ class NoCredit(ModelFailed, code="no_credit"):
 
 
 class UnknownModel(ModelFailed, code="unknown_model"):
-    """The provider does not have the model, or not for this account."""
+    """The provider does not offer the model, or does not offer it to this account."""
 
 
 class ContextTooLong(ModelFailed, code="context_too_long"):
@@ -217,7 +232,7 @@ class Overloaded(ModelFailed, code="model_overloaded"):
 
 
 class NotReachable(ModelFailed, code="model_not_reachable"):
-    """No connection to the provider, or no answer in time."""
+    """The provider cannot be reached, or did not respond in time."""
 
 
 class ScriptMismatch(ModelFailed, code="script_mismatch"):
@@ -225,11 +240,11 @@ class ScriptMismatch(ModelFailed, code="script_mismatch"):
 
 
 class ScriptExhausted(ModelFailed, code="script_exhausted"):
-    """The script of the scripted model has no answer for this call."""
+    """The script of the scripted model has no response for this call."""
 
 
 class ModelUnusable(GuildError, code="model_unusable", exit_code=2):
-    """No model can be used: no model named, no key, or no price for a limit in dollars."""
+    """No model can be used: no model is named, its key is missing, or it has no price although a budget applies."""
 
 
 class NoModel(ModelUnusable, code="no_model"):
@@ -249,11 +264,11 @@ class MemberFailed(GuildError, code="member_failed"):
 
 
 class MemberTimedOut(MemberFailed, code="member_timed_out", exit_code=6, http_status=504):
-    """A member did not answer in time. It may have executed the request."""
+    """A member did not respond in time. It may have executed the request."""
 
 
 class MemberUnreachable(MemberFailed, code="member_unreachable", http_status=502):
-    """A member did not answer over HTTP. `status` is its HTTP status; `sent`: the request may have arrived."""
+    """A member returned no valid HTTP response. `status`: its HTTP status. `sent`: the request may have arrived."""
 
     def __init__(self, message: str, *, status: int | None = None, sent: bool = False, **place: Unpack[_Place]) -> None:
         super().__init__(message, **place)
@@ -262,7 +277,7 @@ class MemberUnreachable(MemberFailed, code="member_unreachable", http_status=502
 
 
 class MemberRefused(MemberFailed, code="member_refused", http_status=502):
-    """A member's answer is a protocol error, with `rpc_code` and `data`, or is invalid."""
+    """The response of a member is invalid, or is a protocol error with `rpc_code` and `data`."""
 
     def __init__(
         self,

@@ -56,13 +56,13 @@ class RunStartedData(TypedDict):
     runtime: str
     model: str
     plan: str
-    attachments: list[dict[str, Any]]  # as described
+    attachments: list[dict[str, Any]]  # name, type and size of each file
     resumed: bool
-    parent: str | None  # the run that called it
+    parent: str | None  # id of the calling run
 
 
 class TextDeltaData(TypedDict):
-    """A part of the model's answer."""
+    """A part of a model response."""
 
     text: str
 
@@ -73,7 +73,7 @@ class ToolUseData(TypedDict):
     id: str
     tool: str
     arguments: Mapping[str, Any] | None
-    refused: NotRequired[bool]  # the call is not made
+    refused: NotRequired[bool]  # True if the call is not made
 
 
 class ToolOutputData(TypedDict):
@@ -87,18 +87,20 @@ class ToolOutputData(TypedDict):
 class ToolResultData(TypedDict):
     """The result of a tool call."""
 
-    id: str  # of the call
+    id: str  # id of the call
     tool: str
     text: str
     is_error: bool
 
 
 class TurnEndData(TypedDict):
-    """The model has answered."""
+    """A turn ended."""
 
     turn: int
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: NotRequired[int]
+    cache_write_tokens: NotRequired[int]
     cost_usd: float | None
 
 
@@ -117,7 +119,7 @@ class WorkflowData(TypedDict):
 
     phase: str
     reason: str | None
-    steps: int  # of its setup
+    steps: int  # number of setup commands
 
 
 class MessageData(TypedDict):
@@ -204,8 +206,8 @@ class MemoryCondensedData(TypedDict):
     sources: list[str]
     archive: str | None
     before: int  # characters
-    after: int
-    by: str | None  # the run of the compactor
+    after: int  # characters
+    by: str | None  # id of the run of the compactor
 
 
 class ErrorData(ErrorInfo):
@@ -215,7 +217,7 @@ class ErrorData(ErrorInfo):
     attempt: NotRequired[int]
     attempts: NotRequired[int]
     pause: NotRequired[float]
-    renewed: NotRequired[bool]  # the session of a meeting was renewed
+    renewed: NotRequired[bool]  # True if the session of a meeting was renewed
 
 
 class RunEndedData(TypedDict):
@@ -258,17 +260,17 @@ class Event:
 
     type: EventType
     run: str
-    root: str  # the root run
+    root: str  # id of the root run
     at: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @staticmethod
     def of(kind: type[DataT], data: DataT, *, run: str, root: str, at: str) -> Event:
-        """Return the event with data of this type: `Event.of(TextDeltaData, {"text": "x"}, ...)`."""
+        """Return an event with data of this type, as in `Event.of(TextDeltaData, {"text": "x"}, ...)`."""
         return Event(type=_TYPES[kind], run=run, root=root, at=at, data=cast("Mapping[str, Any]", data))
 
     def read(self, data: type[DataT]) -> DataT | None:
-        """Return the data of the event if it is of this type, or None."""
+        """Return the data of the event, or None if the data has another type."""
         return cast("DataT", self.data) if EVENT_DATA[self.type] is data else None
 
     def as_dict(self) -> dict[str, Any]:

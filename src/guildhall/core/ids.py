@@ -1,6 +1,6 @@
-"""Ids and hashes: makes readable ids such as `r-7k2m9x4qpw`, checks names, and hashes JSON values and bytes.
+"""Ids, names and hashes: creates ids such as `r-7k2m9x4qpw`, checks names, and hashes JSON values and bytes.
 
-Does not look up an id. The first letter of an id is its kind.
+The first letter of an id is its kind. This module does not look up an id.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import Any
 
 _ALPHABET = "23456789abcdefghjkmnpqrstvwxyz"
 _ID = re.compile(r"[a-z]-[23456789abcdefghjkmnpqrstvwxyz]{10}")
-MAX_NAME_CHARS = 64  # characters
+MAX_NAME_CHARS = 64
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}")
+NAME_RULE = (
+    f"use 1 to {MAX_NAME_CHARS} of the characters a-z, A-Z, 0-9, '_', '-' and '.', and start with a letter or digit"
+)
 
 RUN = "r"
 ASK = "a"
@@ -23,7 +26,7 @@ ROOM = "m"
 WORKFLOW = "w"
 COMMISSION = "c"
 MEETING = "t"  # "m" is a room
-PROPOSAL = "p"  # p-1, p-2 ...: numbered per room
+PROPOSAL = "p"  # numbered in each room: p-1, p-2
 
 
 def new_id(kind: str) -> str:

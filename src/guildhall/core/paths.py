@@ -1,6 +1,6 @@
-"""Paths: names the files and folders of a home, and finds the home of the environment and the root of a project.
+"""Paths: the files and folders of a home, and the root of a project.
 
-The home is `~/.guild-hall` unless GUILDHALL_HOME names another folder. Does not create folders.
+The home is `~/.guild-hall` unless GUILDHALL_HOME names another folder. This module does not create folders.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 
 HOME_VARIABLE = "GUILDHALL_HOME"
 PROJECT_SETTINGS = "guildhall.yaml"
-MEMBERS = "guild-members"  # of a project, and of the home
+MEMBERS = "guild-members"  # folder of members, in a project and in the home
 MEMBER_STATE = ".guild"  # the home of a member with workers, in its folder
 _MANIFEST = "guild-member.json"
 
 
 @dataclass
 class Home:
-    """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise, and the paths in it."""
+    """The folder of a hall and the paths in it."""
 
     path: Path
-    data_dir: Path | None = None  # folder of `jobs` and `memory`, if not this one
+    data_dir: Path | None = None  # folder of `jobs` and `memory`; None if they are in `path`
 
     def __post_init__(self) -> None:
         self.jobs = (self.data_dir or self.path) / "jobs"
@@ -37,7 +37,7 @@ class Home:
         self.toolboxes = self.path / "toolboxes"
         self.packages = self.path / "packages"
         self.worktrees = self.path / "worktrees"  # checkouts: PROJECT/ACTIVITY
-        self.aside = self.path / "aside"  # files that git cannot store, one folder per checkout
+        self.aside = self.path / "aside"  # files that git cannot store, in one folder per checkout
         self.git_dirs = self.path / "git"  # the git directories that the hall works in, one per project
 
     @staticmethod
@@ -48,9 +48,9 @@ class Home:
 
     @staticmethod
     def at(path: Path) -> Home:
-        """Return the home at a path. The jobs and memory of a member are beside its home."""
-        of_member = path.name == MEMBER_STATE and (path.parent / _MANIFEST).is_file()
-        return Home(path, data_dir=path.parent if of_member else None)
+        """Return the home at a path. The jobs and the memory of a member are in the parent folder of its home."""
+        is_member_home = path.name == MEMBER_STATE and (path.parent / _MANIFEST).is_file()
+        return Home(path, data_dir=path.parent if is_member_home else None)
 
 
 def project_root(start: Path) -> Path:
@@ -70,7 +70,7 @@ def project_root(start: Path) -> Path:
 
 
 def is_placeholder(path: Path) -> bool:
-    """Return True if the path is a placeholder: empty, with the sticky bit."""
+    """Return True if the path is an empty file or folder with the sticky bit, which confinement leaves behind."""
     try:
         status = path.lstat()
         if not status.st_mode & stat.S_ISVTX:

@@ -1,10 +1,9 @@
-"""Redaction: replaces the values of secrets by their names in brackets, wherever text is shown or recorded.
+"""Redaction: replaces the values of secrets in a text by their names in brackets.
 
-Secrets are either known, such as the key of a provider, or variables of an environment that look like a secret. Known
-values are replaced from 4 characters on. Guessed values need 8, because a variable such as
-`TOKENIZERS_PARALLELISM=false` looks like a secret too.
+A secret is known, such as the key of a provider, or guessed: a variable that looks like a secret. Known values have at
+least 4 characters. Guessed values have at least 8, because `TOKENIZERS_PARALLELISM=false` looks like a secret too.
 
-Invariant: where a secret contains another secret, the longer value is replaced, so that no part of it is left.
+Invariant: if a secret contains another secret, the longer value is replaced, so that no part of it remains.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Redactor(_Replacer):
 
 
 class Secrets:
-    """A redactor for the secrets of a process and of its requests."""
+    """Replaces the secrets of a process and of its requests."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._known: dict[str, str] = {}
@@ -68,7 +67,7 @@ class Secrets:
         self.learn(environ)
 
     def learn(self, variables: Mapping[str, str]) -> None:
-        """Add the variables that look like a secret. The oldest are forgotten beyond 200."""
+        """Add the variables that look like a secret. Only the last 200 secrets are kept."""
         new = {name: value for name, value in variables.items() if looks_secret(name, value)}
         if new.items() - self._known.items():
             self._known = dict(list({**self._known, **new}.items())[-_MAX_SECRETS:])

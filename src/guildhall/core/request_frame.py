@@ -1,4 +1,4 @@
-"""Frame: describes the origin of a request, with the caller's folder, project and allowed environment variables.
+"""Request frame: the folder, the project and the allowed environment variables of the caller of a request.
 
 A frame travels with every request. The hall therefore works in the caller's folder with the caller's allowed
 variables, never with its own.
@@ -36,12 +36,12 @@ class Frame:
     # The checkout of the project at `root` that this request reads and changes.
     worktree: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    interactive: bool = False  # the user can be asked
-    model: str | None = None  # --model or GUILDHALL_MODEL
+    interactive: bool = False  # True if the user can answer asks at a terminal
+    model: str | None = None  # value of --model or GUILDHALL_MODEL
     caller: str = "cli"
-    # Keys of providers, for the model door and web search. Never recorded, never passed to child processes.
+    # Keys of providers, for the model door and web search. They are not recorded or passed to child processes.
     keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    user_env: Mapping[str, str] = field(default_factory=dict[str, str])  # for commands of the user, never for workers
+    user_env: Mapping[str, str] = field(default_factory=dict[str, str])  # variables for commands of the user
 
     @staticmethod
     def here(
@@ -56,7 +56,7 @@ class Frame:
     ) -> Frame:
         """Return the frame of a request in `cwd`, with the harmless and the `allowed` variables.
 
-        `keys` are the names of the variables for providers.
+        `keys`: names of the variables with keys of providers.
         """
         names = _HARMLESS | allowed
         return Frame(
@@ -72,14 +72,14 @@ class Frame:
 
     @property
     def project_folder(self) -> Path:
-        """Return the folder in which the request sees the project."""
+        """Return the folder of the project for this request: the worktree, or the root without one."""
         return self.worktree or self.root
 
     def harmless_env(self) -> dict[str, str]:
         return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
     def to_record(self) -> RecordedFrame:
-        """Return the frame as it is stored, with the names of variables only."""
+        """Return the frame as it is stored."""
         return RecordedFrame(
             cwd=self.cwd,
             root=self.root,
@@ -104,26 +104,13 @@ class RecordedFrame:
     caller: str = "cli"
 
     def as_dict(self) -> dict[str, object]:
-        return {
-            "cwd": str(self.cwd),
-            "root": str(self.root),
-            **({"worktree": str(self.worktree)} if self.worktree else {}),
-            "env": list(self.env),
-            "interactive": self.interactive,
-            "model": self.model,
-            "caller": self.caller,
-        }
+        worktree = {"worktree": str(self.worktree) if self.worktree else None}
+        return {**vars(self), "cwd": str(self.cwd), "root": str(self.root), **worktree, "env": list(self.env)}
 
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> RecordedFrame:
-        """Return the frame that `as_dict` returned."""
-        worktree = record.get("worktree")
-        return RecordedFrame(
-            cwd=Path(record["cwd"]),
-            root=Path(record["root"]),
-            worktree=Path(worktree) if worktree else None,
-            env=tuple(record["env"]),
-            interactive=record["interactive"],
-            model=record["model"],
-            caller=record["caller"],
-        )
+        """Return the frame of a record that `as_dict` created."""
+        worktree = Path(record["worktree"]) if record["worktree"] else None
+        fields: dict[str, Any] = {**record, "cwd": Path(record["cwd"]), "root": Path(record["root"])}
+        fields |= {"worktree": worktree, "env": tuple(record["env"])}
+        return RecordedFrame(**fields)

@@ -1,6 +1,8 @@
-"""Server-sent events: splits a stream that arrives in pieces of any size into events.
+"""Server-sent events: splits a byte stream into events.
 
-Does not interpret the data of an event. Invariant: an incomplete event takes at most `max_bytes` of memory.
+The reader does not interpret the data of an event.
+
+Invariant: an incomplete event takes at most `max_bytes` of memory.
 """
 
 from __future__ import annotations
@@ -12,41 +14,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
-_LONGEST_END = 3  # bytes of a blank line
+_MAX_BLANK_LINE_BYTES = 3
 
 
 class ServerEvent(NamedTuple):
-    """An event: its bytes as they came, and its data, which is empty for a comment."""
+    """The bytes of an event and its data. The data of a comment is empty."""
 
     raw: bytes
     data: bytes
 
 
 class EventTooLarge(Exception):
-    """An event exceeds the limit."""
+    """An event is larger than `max_bytes`."""
 
 
 class EventReader:
-    """Collects a stream until its events are complete."""
+    """Collects the pieces of a stream until an event is complete."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._rest = bytearray()
-        self._searched = 0  # up to here the rest has no blank line
+        self._buffer = bytearray()
+        self._searched = 0  # number of bytes without the start of a blank line
 
     def feed(self, data: bytes) -> Iterator[ServerEvent]:
-        """Yield the events that are complete with this piece. Raise EventTooLarge if the next one is too large."""
-        self._rest += data
-        while end := _BLANK_LINE.search(self._rest, self._searched):
-            raw = bytes(self._rest[: end.end()])
-            del self._rest[: end.end()]
+        """Yield the events that this piece completes. Raise EventTooLarge if the incomplete event is too large."""
+        self._buffer += data
+        while end := _BLANK_LINE.search(self._buffer, self._searched):
+            raw = bytes(self._buffer[: end.end()])
+            del self._buffer[: end.end()]
             self._searched = 0
-            yield ServerEvent(raw, _data(raw))
-        self._searched = max(0, len(self._rest) - _LONGEST_END + 1)
-        if len(self._rest) > self._max_bytes:
+            lines = (line for line in raw.splitlines() if line.startswith(b"data:"))
+            yield ServerEvent(raw, b"\n".join(line[5:].removeprefix(b" ") for line in lines))
+        self._searched = max(0, len(self._buffer) - _MAX_BLANK_LINE_BYTES + 1)
+        if len(self._buffer) > self._max_bytes:
             raise EventTooLarge
-
-
-def _data(raw: bytes) -> bytes:
-    lines = (line for line in raw.splitlines() if line.startswith(b"data:"))
-    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)

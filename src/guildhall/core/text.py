@@ -1,6 +1,8 @@
-"""Text checks: validate text from users, models and programs, and suggest the nearest name for a typo.
+"""Text checks: validates text from users, models and programs, and suggests the nearest name for a typo.
 
-Does not change a text. Invariant: a text that passes `is_text` can be stored in SQLite, written to a file as UTF-8 and
+The checks do not change a text.
+
+Invariant: a text that passes `is_text` can be stored in SQLite, written to a file as UTF-8 and
 sent to a model.
 """
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_JOINERS = "\u200c\u200d"  # invisible, and part of correct spelling in several scripts and of emoji
-# Control, format (such as a change of the reading direction), surrogate, private use, line and paragraph separator.
+_JOINERS = "\u200c\u200d"  # invisible characters that several scripts and emoji require
+# Control, format (such as a change of the text direction), surrogate, private use, line and paragraph separator.
 _NOT_IN_A_LINE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
@@ -41,33 +43,30 @@ def check_text(
     *,
     max_bytes: int | None = None,
     allow_empty: bool = False,
-    empty: str | None = None,
-    long: str | None = None,
+    empty_hint: str | None = None,
+    long_hint: str | None = None,
 ) -> str:
-    """Return the text. Raise UsageError if it is not text, is blank or is too long.
-
-    `empty` and `long` are the hints for a text that is blank or too long.
-    """
+    """Return the text. Raise UsageError if it is not valid text, is blank or is too long."""
     if not isinstance(text, str) or not is_text(text):
         raise UsageError(f"{name}: invalid text (it contains a NUL or a lone surrogate)")
     if not allow_empty and not text.strip():
-        raise UsageError(f"{name}: must not be empty", hint=empty)
+        raise UsageError(f"{name}: must not be empty", hint=empty_hint)
     if max_chars is not None and len(text) > max_chars:
-        raise UsageError(f"{name}: longer than {max_chars:,} characters", hint=long)
+        raise UsageError(f"{name}: longer than {max_chars:,} characters", hint=long_hint)
     if max_bytes is not None and len(text.encode()) > max_bytes:
-        raise UsageError(f"{name}: longer than {max_bytes:,} bytes", hint=long)
+        raise UsageError(f"{name}: longer than {max_bytes:,} bytes", hint=long_hint)
     return text
 
 
-def check_line(name: str, text: object, max_chars: int, *, empty: str | None = None) -> str:
-    """Return a text of one line. Raise UsageError if it has line breaks, control characters or hidden characters."""
-    line = check_text(name, text, max_chars, empty=empty)
+def check_line(name: str, text: object, max_chars: int, *, empty_hint: str | None = None) -> str:
+    """Return a single line of text. Raise UsageError if it has line breaks, control characters or hidden characters."""
+    line = check_text(name, text, max_chars, empty_hint=empty_hint)
     if any(category(char) in _NOT_IN_A_LINE and char not in _JOINERS for char in line):
         raise UsageError(f"{name}: contains a line break, a control character or an invisible character")
     return line
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return the number and the noun, in the plural unless the number is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -85,13 +84,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_or(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint with the nearest name, or `otherwise`."""
+    """Return a hint with the nearest known name, or `otherwise` if no name is similar."""
     guess = nearest(name, known)
     return f"Did you mean {guess!r}?" if guess else otherwise
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint for an unknown name: the nearest name, or the known names."""
+    """Return a hint for an unknown name: the nearest known name, else the known names. Return None without any."""
     names = sorted(known)
     if guess := nearest(name, names):
         return f"Did you mean {guess!r}?"

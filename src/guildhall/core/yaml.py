@@ -1,6 +1,6 @@
-"""YAML and JSON reader: reads the user's files with the line of every field and validates them by models.
+"""YAML and JSON reader: reads files of the user with the line of every field, and validates them with pydantic models.
 
-Does not write YAML (see `core.yaml_writer`) or edit it (see `core.yaml_edit`). Not a general YAML library.
+YAML is written by `core.yaml_writer` and edited by `core.yaml_edit`. This is not a general YAML library.
 
 Invariant: every error names the file, and an error about a field names its line and the field.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -18,55 +18,61 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
     Model = TypeVar("Model", bound=BaseModel)
 
 MAX_BYTES = 1_000_000
-_MAX_NODES = 50_000
+_MAX_NODES = 20_000  # about one second of parsing
 _MAX_DEPTH = 60
-_MAX_SHOWN = 80
-_MAX_PROBLEMS = 20
+_MAX_SHOWN_CHARS = 80
+_MAX_ERRORS = 20
+_SYNTAX_HINT = "Check the indentation, the colons, the brackets and the quotes."
+_TOO_DEEP = f"nested too deeply (more than {_MAX_DEPTH} levels)"
+_TOO_MANY = f"more than {_MAX_NODES:,} values"
 
 Location = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The plain data of a file, with the line of every part."""
+    """The plain data of a file, with the line of each value."""
 
     path: Path
     text: str
     data: Any
     lines: dict[Location, int]
+    written_names: dict[Location, str] = field(default_factory=dict[Location, str])  # of renamed fields
 
     def line(self, location: Location) -> int | None:
-        """Return the line of a part, or of the nearest enclosing part."""
+        """Return the line of a value, or of the nearest enclosing value."""
         for end in range(len(location), -1, -1):
             if (found := self.lines.get(location[:end])) is not None:
                 return found
         return None
 
     def at(self, location: Location) -> Any:
-        """Return the part of the data at a location."""
+        """Return the value at a location."""
         node = self.data
         for part in location:
             node = node[part]
         return node
 
     def error(self, message: str, location: Location = (), hint: str | None = None) -> InvalidFile:
-        """Return an error with this file, the line and the field."""
+        """Return an error that names this file, the line and the field."""
         line = self.line(location)
         where = f"{self.path}:{line}" if line else str(self.path)
-        name = field_name(location)
-        return InvalidFile(f"{name}: {message}" if name else message, where=where, hint=hint)
+        parts = (self.written_names.get(location[: index + 1], part) for index, part in enumerate(location))
+        name = field_name(tuple(parts))
+        return InvalidFile(f"{name}: {message}" if name else message, field=name or None, where=where, hint=hint)
 
 
 def field_name(location: Location) -> str:
-    """Return a location as text: `sandboxes.input.mode`, `tools[2]`."""
+    """Return a location as text, such as `sandboxes.input.mode` or `tools[2]`."""
     name = ""
     for part in location:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
@@ -100,7 +106,7 @@ def read(path: Path) -> Source:
 
 @lru_cache(maxsize=256)
 def parse(path: Path, text: str) -> Source:
-    """Parse a text. The suffix of `path` selects the format; errors name `path`."""
+    """Parse a text. The suffix of `path` selects the format. Errors name `path`."""
     return _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
 
 
@@ -110,7 +116,7 @@ def _parse_json(path: Path, text: str) -> Source:
     except json.JSONDecodeError as error:
         raise InvalidFile(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
     except RecursionError:
-        raise InvalidFile("nested too deeply", where=str(path)) from None
+        raise InvalidFile(_TOO_DEEP, where=str(path)) from None
     except ValueError as error:
         raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
     reader = _Reader(path, _JsonLines(path, text).lines)
@@ -122,7 +128,7 @@ def _reject_constant(name: str) -> Any:
 
 
 class _JsonLines:
-    """Finds the line of every part of a valid JSON text, and rejects duplicate keys."""
+    """Finds the line of each value of a valid JSON text, and rejects duplicate keys."""
 
     _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -147,9 +153,9 @@ class _JsonLines:
         self.lines[location] = self._line
 
     def _value(self, at: int, location: Location) -> int:
-        """Walk over the value at an offset and return the offset of its end."""
+        """Record the lines inside the value at an offset. Return the offset of its end."""
         if len(location) > _MAX_DEPTH:
-            raise InvalidFile("nested too deeply", where=str(self._path))
+            raise InvalidFile(_TOO_DEEP, where=str(self._path))
         at = self._skip(at)
         if self._text[at] not in "{[":
             return self._decoder.raw_decode(self._text, at)[1]
@@ -172,56 +178,101 @@ class _JsonLines:
 
 def _parse_yaml(path: Path, text: str) -> Source:
     if text.startswith("{"):
-        with suppress(InvalidFile):  # JSON is YAML; errors are those of the YAML parser
+        with suppress(InvalidFile):  # JSON is YAML, and the YAML parser reports the errors
             return _parse_json(path, text)
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
 
-    loader: Any = YAML(typ="rt")
-    loader.Scanner = _shallow_scanner()
-    loader.composer.warn_double_anchors = False
     try:
-        tree = loader.load(text)
+        tree = limited_ruamel().load(text)
+    except _Rejected as error:
+        raise InvalidFile(error.reason, where=f"{path}:{error.line}") from None
     except MarkedYAMLError as error:
-        raise _syntax_error(path, error) from None
-    except Exception as error:  # noqa: BLE001 - on broken text ruamel lets errors of every kind out
-        problem = next(iter(str(error).splitlines()), "")[:_MAX_SHOWN] or "invalid syntax"
-        raise InvalidFile(f"not YAML: {problem}", where=str(path)) from None
+        raise _syntax_error(path, text, error) from None
+    except Exception:  # noqa: BLE001 - ruamel raises many types of errors for invalid text
+        raise InvalidFile("not YAML: invalid syntax", where=str(path), hint=_SYNTAX_HINT) from None
     reader = _Reader(path, {(): 1})
     data = reader.plain(tree, ())
     return Source(path, text, data, reader.lines)
 
 
-@lru_cache(maxsize=1)
-def _shallow_scanner() -> Any:
-    """Return ruamel's scanner with a limit on nesting. Without it deeply nested text takes minutes."""
-    from ruamel.yaml.scanner import RoundTripScanner, ScannerError
+class _Rejected(Exception):
+    """A text that ruamel could read and we do not accept."""
 
-    class Shallow(cast("type[Any]", RoundTripScanner)):
+    def __init__(self, reason: str, mark: Any) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = mark.line + 1
+
+
+def limited_ruamel() -> Any:
+    """Return a ruamel YAML object that stops at the limits while it reads, before hostile text costs time."""
+    from ruamel.yaml import YAML
+
+    ruamel: Any = YAML(typ="rt")
+    ruamel.Scanner, ruamel.Composer, ruamel.Constructor = _limited_classes()
+    ruamel.composer.warn_double_anchors = False
+    return ruamel
+
+
+@lru_cache(maxsize=1)
+def _limited_classes() -> tuple[Any, Any, Any]:
+    """Return a scanner that limits the nesting, a composer that limits the values, and a constructor.
+
+    Deeply nested text takes minutes without the first limit. Merge keys copy mappings: 9 KB of them take half a minute,
+    so the composer rejects them. The constructor rejects duplicate keys.
+    """
+    from ruamel.yaml.composer import Composer
+    from ruamel.yaml.constructor import RoundTripConstructor
+    from ruamel.yaml.scanner import RoundTripScanner
+
+    class LimitedScanner(cast("type[Any]", RoundTripScanner)):
         def save_possible_simple_key(self) -> None:
-            self._stay_shallow(len(self.flow_context))
+            self._check_depth(len(self.flow_context))
             RoundTripScanner.save_possible_simple_key(self)
 
         def add_indent(self, column: int) -> bool:
-            self._stay_shallow()
+            self._check_depth()
             return RoundTripScanner.add_indent(self, column)
 
-        def _stay_shallow(self, more: int = 0) -> None:
+        def _check_depth(self, more: int = 0) -> None:
             if len(self.indents) + more > _MAX_DEPTH:
-                raise ScannerError(None, None, "nested too deeply", self.reader.get_mark())
+                raise _Rejected(_TOO_DEEP, self.reader.get_mark())
 
-    return Shallow
+    class LimitedComposer(cast("type[Any]", Composer)):
+        _values = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self._values += index is not None  # None for a key
+            if self._values > _MAX_NODES:
+                raise _Rejected(_TOO_MANY, self.parser.peek_event().start_mark)
+            node: Any = cast("Any", Composer).compose_node(self, parent, index)
+            if node.tag == "tag:yaml.org,2002:merge":
+                raise _Rejected("merge keys (<<) are not supported: repeat the fields", node.start_mark)
+            return node
+
+    class UniqueConstructor(cast("type[Any]", RoundTripConstructor)):
+        def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:
+            if key in mapping:
+                raise _Rejected(f"duplicate key {format_value(key)}", key_node.start_mark)
+            return True
+
+    return LimitedScanner, LimitedComposer, UniqueConstructor
 
 
-def _syntax_error(path: Path, error: Any) -> InvalidFile:
-    """Return an error with the problem and the line of ruamel's error."""
+def _syntax_error(path: Path, text: str, error: Any) -> InvalidFile:
+    """Return an error with the line of a ruamel error and the text at which it occurred."""
     mark = error.problem_mark or error.context_mark
-    problem = str(error.problem or error.context or "invalid syntax").split("\n")[0]
-    return InvalidFile(f"not YAML: {problem}", where=f"{path}:{mark.line + 1}" if mark else str(path))
+    if mark is None:
+        return InvalidFile("not YAML: invalid syntax", where=str(path), hint=_SYNTAX_HINT)
+    found = text[mark.index :].partition("\n")[0].rstrip()
+    reason = f"invalid syntax at {format_value(found)}" if found.strip() else "invalid syntax"
+    if found.startswith("\t"):
+        reason = "a tab cannot indent a line"
+    return InvalidFile(f"not YAML: {reason}", where=f"{path}:{mark.line + 1}", hint=_SYNTAX_HINT)
 
 
 class _Reader:
-    """Converts ruamel's tree to plain data with lines. Rejects small files that expand to too much data."""
+    """Converts a ruamel tree to plain data with lines. Rejects a small file that aliases expand to too many values."""
 
     def __init__(self, path: Path, lines: dict[Location, int]) -> None:
         self.lines = lines
@@ -230,8 +281,10 @@ class _Reader:
 
     def plain(self, node: Any, location: Location) -> Any:
         self._nodes += 1
-        if self._nodes > _MAX_NODES or len(location) > _MAX_DEPTH:
-            raise InvalidFile(f"more than {_MAX_NODES:,} values, or {_MAX_DEPTH} levels", where=str(self._path))
+        if self._nodes > _MAX_NODES:
+            raise InvalidFile(f"the file has {_TOO_MANY}", where=str(self._path))
+        if len(location) > _MAX_DEPTH:
+            raise InvalidFile(_TOO_DEEP, where=str(self._path))
         if isinstance(node, dict):
             return self._mapping(cast("dict[Any, Any]", node), location)
         if isinstance(node, list):
@@ -262,7 +315,7 @@ class _Reader:
         return plain
 
     def _text(self, value: Any, location: Location) -> Any:
-        """Reject lone surrogates: they can be escaped in a file, but not printed, sent or stored."""
+        """Return the value. Raise InvalidFile for a lone surrogate, which cannot be printed, sent or stored."""
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
             raise self._error("invalid text (it contains a lone surrogate)", location)
         return value
@@ -273,7 +326,7 @@ class _Reader:
 
 
 def _scalar(node: Any) -> Any:
-    """Return the plain value of ruamel's scalar."""
+    """Return the plain value of a ruamel scalar."""
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
             return kind(node)
@@ -282,40 +335,67 @@ def _scalar(node: Any) -> Any:
     return str(getattr(node, "value", node))  # a tagged scalar
 
 
-def validate(model: type[Model], source: Source, location: Location = ()) -> Model:
-    """Validate a source, or a part of it. Raise InvalidFile with the line of the first mistake."""
+def validate(
+    model: type[Model],
+    source: Source,
+    location: Location = (),
+    further: Iterable[tuple[Location, str, str | None]] = (),
+) -> Model:
+    """Validate the data at a location. Raise InvalidFile for the first error, with the other errors in `others`.
+
+    `further`: location, message and hint of errors that the model does not find.
+    """
     from pydantic import ValidationError
 
     data = source.at(location)
     if not isinstance(data, dict):
         raise source.error("expected a mapping, like `name: value`", location)
+    errors = [(place, source.error(message, place, hint)) for place, message, hint in further]
+    validated: Model | None = None
+    missing: list[InvalidFile] = []
     try:
-        return model.model_validate(data)
+        validated = model.model_validate(data)
     except ValidationError as error:
-        raise _validation_error(model, source, location, error) from None
+        for problem in error.errors(include_url=False):
+            place = (*location, *_file_location(problem["loc"], source, location))
+            if problem["type"] == "missing":
+                missing.append(source.error("this field is required", place))
+            else:
+                errors.append((place, _field_error(model, source, place, problem)))
+    # An unknown field is often a misspelled required field, so it is reported before missing fields.
+    in_order = sorted(errors, key=lambda found: source.line(found[0]) or 0)
+    every = list({str(error): error for error in (*(error for _, error in in_order), *missing)}.values())
+    if validated is None or every:
+        every[0].others = tuple(map(_as_other, every[1:_MAX_ERRORS]))
+        raise every[0]
+    return validated
 
 
-def _validation_error(
-    model: type[BaseModel], source: Source, location: Location, error: ValidationError
-) -> InvalidFile:
-    # An unknown field explains more than the missing field that it was probably meant to be.
-    every = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] == "missing")
-    first, *others = [_field_error(model, source, location, problem) for problem in every[:_MAX_PROBLEMS]]
-    first.others = tuple(dict.fromkeys(map(str, others)))
-    return first
+def _as_other(error: InvalidFile) -> Mapping[str, str]:
+    """Return an error as an entry of `others`."""
+    fields = {"message": error.message, "where": error.where, "field": error.field, "hint": error.hint}
+    return {name: value for name, value in fields.items() if value}
 
 
-def _field_error(model: type[BaseModel], source: Source, location: Location, first: ErrorDetails) -> InvalidFile:
-    here = (*location, *_file_location(first["loc"], source, location))
-    if first["type"] == "extra_forbidden":
-        return source.error("unknown field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
-    if first["type"] == "literal_error":
-        return source.error(*_choice_error(first, here))
-    return source.error("this field is required" if first["type"] == "missing" else describe_problem(first), here)
+def _field_error(model: type[BaseModel], source: Source, place: Location, problem: ErrorDetails) -> InvalidFile:
+    if problem["type"] == "extra_forbidden":
+        hints = getattr(_model_at(model, problem["loc"][:-1]), "FIELD_HINTS", {})
+        hint = hints.get(place[-1]) or did_you_mean(str(place[-1]), _siblings(model, problem))
+        return source.error("unknown field", place, hint)
+    if problem["type"] == "literal_error":
+        return source.error(*_choice_error(problem, place))
+    hint = None
+    if problem["type"] in ("dict_type", "model_type", "model_attributes_type"):
+        fields = getattr(_model_at(model, problem["loc"]), "model_fields", {})
+        required = next((name for name, info in fields.items() if info.is_required()), None)
+        example = required or next((name for name in fields if name != "name"), "name")
+        value = problem["input"] if required and isinstance(problem["input"], str) else "..."
+        hint = f"Write it like {{{example}: {value[:_MAX_SHOWN_CHARS]}}}."
+    return source.error(describe_problem(problem), place, hint)
 
 
 def _file_location(loc: tuple[int | str, ...], source: Source, location: Location) -> Location:
-    """Return the part of pydantic's location that exists in the file, without tags of unions and validators."""
+    """Return a pydantic location without the parts that are not in the file, such as tags of unions."""
     node = source.at(location)
     kept: list[str | int] = []
     for index, part in enumerate(loc):
@@ -329,14 +409,19 @@ def _file_location(loc: tuple[int | str, ...], source: Source, location: Locatio
 
 
 def _siblings(model: type[BaseModel], error: ErrorDetails) -> list[str]:
-    """Return the names of the fields that are valid in place of an unknown one."""
+    """Return the names of the valid fields beside an unknown field."""
+    fields = getattr(_model_at(model, error["loc"][:-1]), "model_fields", {})
+    return [info.alias or name for name, info in fields.items()]
+
+
+def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> Any:
+    """Return the model of the value at a pydantic location, or None."""
     current: Any = model
-    for part in error["loc"][:-1]:
+    for part in loc:
         fields = getattr(current, "model_fields", None)
         if fields and part in fields:
             current = _inner_model(fields[part].annotation)
-    fields = getattr(current, "model_fields", {})
-    return [info.alias or name for name, info in fields.items()]
+    return current
 
 
 def _inner_model(annotation: Any) -> Any:
@@ -365,23 +450,40 @@ _EXPECTED = {
     "model_attributes_type": "expected a mapping",
 }
 
-# The beginning of pydantic's messages, such as "Input should be greater than 0".
-_LIBRARY_WORDS = re.compile(r"^\w+ should\b")
+# Texts with the values of a pydantic constraint.
+_CONSTRAINTS = {
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} items",
+    "finite_number": "must be a finite number",
+}
+
+# The start of a pydantic message, such as "Input should be greater than 0".
+_PYDANTIC_START = re.compile(r"^\w+ should\b")
 
 
 def _choice_error(error: ErrorDetails, here: Location) -> tuple[str, Location, str | None]:
     """Return message, location and hint for a value that is not one of the permitted values."""
     expected = str(error.get("ctx", {}).get("expected", ""))
-    guess = nearest(str(error["input"])[:_MAX_SHOWN], re.findall(r"'([^']*)'", expected))
+    guess = nearest(str(error["input"])[:_MAX_SHOWN_CHARS], re.findall(r"'([^']*)'", expected))
     hint = f"Did you mean {guess!r}?" if guess else None
     return f"expected {expected} (got {format_value(error['input'])})", here, hint
 
 
 def describe_problem(error: ErrorDetails) -> str:
-    """Return a problem of pydantic in the words of the user's files."""
+    """Return the message of a pydantic error in the terms of a file."""
     if error["type"] in {"value_error", "assertion_error"}:
         return error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    message = _EXPECTED.get(error["type"]) or _LIBRARY_WORDS.sub("must", error["msg"]).partition(" after validation")[0]
+    message = (
+        _EXPECTED.get(error["type"]) or _PYDANTIC_START.sub("must", error["msg"]).partition(" after validation")[0]
+    )
+    if (constraint := _CONSTRAINTS.get(error["type"])) is not None and "ctx" in error:
+        message = constraint.format(**error["ctx"]).removesuffix(".0")
     message = message.replace(r"match pattern '^https?://[^\s]+$'", "be a URL that starts with http:// or https://")
     return f"{message} (got {format_value(error['input'])})"
 
@@ -398,4 +500,4 @@ def format_value(value: Any) -> str:
         text = repr(value)
     except ValueError:  # a whole number of thousands of digits
         return "a very long number"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."

@@ -1,7 +1,7 @@
 """YAML editor: changes parts of a YAML text and leaves the rest unchanged.
 
-An edit tries several texts, the smallest change first: values spliced in at their marks, then ruamel's round trip.
-Does not write new files (see `core.yaml_writer`).
+A caller tries several new texts, the smallest change first: a text with the value replaced in place, then the round
+trip of ruamel. New files are written by `core.yaml_writer`.
 
 Invariant: a text is used only if it reads back as the expected data.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def first_reading_as(
     expected: Any, texts: Iterable[str | None], path: Path, *, normalise: Callable[[Any], Any] | None = None
 ) -> str | None:
-    """Return the first text whose data is as expected, or None. `normalise` is applied to the data of each text."""
+    """Return the first text whose data equals `expected`, or None. `normalise` is applied to the data of each text."""
     for text in texts:
         if text is None:
             continue
@@ -36,12 +36,12 @@ def first_reading_as(
 
 
 def compose(text: str) -> Any:
-    """Return ruamel's nodes of a text, which have marks, or None if the text is empty."""
+    """Return the tree of ruamel nodes with their positions in the text, or None if the text is blank."""
     return _ruamel().compose(text) if text.strip() else None
 
 
 def round_trip(text: str, change: Callable[[Any], object]) -> str:
-    """Return the text after `change` was applied to its data. Comments, order and quotes are kept."""
+    """Apply `change` to the data of a text and return the new text. Comments, order and quotes are kept."""
     ruamel = _ruamel()
     tree = ruamel.load(text)
     if tree is None:
@@ -53,10 +53,7 @@ def round_trip(text: str, change: Callable[[Any], object]) -> str:
 
 
 def _ruamel() -> Any:
-    from ruamel.yaml import YAML
-
-    ruamel: Any = YAML(typ="rt")
+    ruamel = yaml.limited_ruamel()
     ruamel.preserve_quotes = True
     ruamel.width = 4096
-    ruamel.composer.warn_double_anchors = False
     return ruamel

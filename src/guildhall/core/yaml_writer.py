@@ -1,6 +1,6 @@
 """YAML writer: formats plain data as readable YAML with short lines, in the given order.
 
-Accepts text, numbers, booleans, null, lists and mappings with text keys. Not a general YAML writer.
+The data consists of text, numbers, booleans, null, lists, and mappings with text keys.
 
 Invariant: `core.yaml` reads the output back as equal data.
 """
@@ -13,13 +13,13 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 _WIDTH = 110
-_MAX_NAME_CHARS = 100  # characters; longer names use the explicit form `? name`
+_MAX_NAME_CHARS = 100  # longer names use the explicit form `? name`
 # Text that needs no quotes: words without characters that have a meaning in YAML.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./$-]+)*(?:[.!?])?")
-_MEANT_OTHERWISE = re.compile(r"(?i)(true|false|null|yes|no|on|off|y|n|nan|inf)")
+_RESERVED_WORD = re.compile(r"(?i)(true|false|null|yes|no|on|off|y|n|nan|inf)")
 _SINGLE_SPACE = re.compile(r"(?<=[^ ]) (?=[^ ])")
 
 
@@ -43,20 +43,16 @@ def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
         yield from field_lines(name, value, indent)
 
 
-def _sequence(data: Sequence[Any], indent: int) -> Iterator[str]:
-    for value in data:
-        nested = list(_block(value, indent + 2))
-        if nested:
-            yield f"- {nested[0]}"
-            yield from (f"  {line}" if line else "" for line in nested[1:])
-        else:
-            yield from _with_head("-", value, indent)
-
-
 def _with_head(head: str, value: Any, indent: int) -> Iterator[str]:
     """Yield a value after its name or dash, on one line if it fits."""
     if isinstance(value, str):
-        yield from _text(head, value, indent)
+        if _is_block(value):
+            yield from _literal(head, value)
+        elif len(head) + len(value) + indent >= _WIDTH and _can_fold(value):
+            yield f"{head} >-"
+            yield from (f"  {line}" for line in _fold(value, _WIDTH - indent))
+        else:
+            yield f"{head} {_flow(value)}"
         return
     nested = list(_block(value, indent + 2))
     if not nested:
@@ -67,15 +63,20 @@ def _with_head(head: str, value: Any, indent: int) -> Iterator[str]:
 
 
 def _block(value: Any, indent: int) -> Iterator[str]:
-    """Yield the lines of a mapping or list in block style. Yield nothing for short or other values."""
+    """Yield the lines of a mapping or list in block style. Yield nothing for a short or other value."""
     if isinstance(value, dict):
         data = cast("dict[str, Any]", value)
         if not _is_short(data.values(), data, indent):
             yield from _mapping(data, indent)
     elif isinstance(value, list):
         items = cast("list[Any]", value)
-        if not _is_short(items, items, indent):
-            yield from _sequence(items, indent)
+        for item in () if _is_short(items, items, indent) else items:
+            nested = list(_block(item, indent + 2))
+            if nested:
+                yield f"- {nested[0]}"
+                yield from (f"  {line}" if line else "" for line in nested[1:])
+            else:
+                yield from _with_head("-", item, indent)
 
 
 def _is_short(values: Any, whole: Any, indent: int) -> bool:
@@ -97,7 +98,7 @@ def _flow(value: Any) -> str:
         return value if _is_plain(value) else _quote(value)
     if isinstance(value, float):
         return _number(value)
-    return json.dumps(value)  # a whole number, true, false, null
+    return json.dumps(value)  # an integer, true, false or null
 
 
 def _number(value: float) -> str:
@@ -109,27 +110,14 @@ def _number(value: float) -> str:
     return text if "." in text else text.replace("e", ".0e")
 
 
-def _text(head: str, text: str, indent: int) -> Iterator[str]:
-    if _is_block(text):
-        yield from _literal(head, text)
-    elif len(head) + len(text) + indent >= _WIDTH and _can_fold(text):
-        yield f"{head} >-"
-        yield from (f"  {line}" for line in _fold(text, _WIDTH - indent))
-    else:
-        yield f"{head} {_flow(text)}"
-
-
 def _is_plain(text: str) -> bool:
-    return bool(_PLAIN.fullmatch(text)) and not _MEANT_OTHERWISE.fullmatch(text.rstrip(".!?"))
+    return bool(_PLAIN.fullmatch(text)) and not _RESERVED_WORD.fullmatch(text.rstrip(".!?"))
 
 
 def _is_block(text: str) -> bool:
     """Return True if the text can be a literal block."""
-    return "\n" in text and _is_visible(text) and text.lstrip(" \n")[:1] not in ("", "\t")
-
-
-def _is_visible(text: str) -> bool:
-    return all(character == "\n" or character == "\t" or character.isprintable() for character in text)
+    is_visible = all(character in "\n\t" or character.isprintable() for character in text)
+    return "\n" in text and is_visible and text.lstrip(" \n")[:1] not in ("", "\t")
 
 
 def _literal(head: str, text: str) -> Iterator[str]:

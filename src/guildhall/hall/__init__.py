@@ -2,7 +2,7 @@
 
 Above: the command line (`cli`) and the Python library (`guildhall`), which are clients of the interface.
 Below: every other package. The hall passes each package the objects that it needs.
-Does not contain domain logic: an operation of more than a few lines belongs to the package of its noun.
+Does not contain domain logic: the packages below do.
 
 Flow of a call: `client` -> `server` (in another process) -> `services` -> `composition` -> the packages below.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient as HallClient

@@ -31,8 +31,8 @@ from guildhall.models.passthrough.session import PassthroughSession, Reply, erro
 from guildhall.rpc.asgi_requests import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
-from guildhall.rpc.mcp_app import send_reply
-from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
+from guildhall.rpc.mcp_messages import Request, ServerInfo, build_response, handle_request, reply_to
+from guildhall.rpc.member_endpoint import send_reply
 from guildhall.runs.execution.tokens import RunDoor, server_tool_name
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 
-# For the programs of other vendors: without these they call tools one by one and truncate long results. The gate
-# decides which calls are allowed.
+# Without these fields, programs of other vendors call tools one by one and truncate long results. They grant nothing:
+# the gate decides which calls are allowed.
 _PROGRAM_TOOL_FIELDS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
-MAX_CALLS = 256  # concurrent calls of a run
+MAX_CALLS = 256  # concurrent calls of one run
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
 _DUPLICATE_ID = "invalid call id: another call has it"
 
@@ -85,16 +85,16 @@ class McpEndpoint:
         return door, name
 
     async def _respond(self, request: Request, door: RunDoor, server: str) -> dict[str, Any]:
-        about = {"name": f"guildhall-{server}", "version": self._version}
+        about = ServerInfo(name=f"guildhall-{server}", version=self._version)
         tools = {server_tool_name(server, tool.name): tool for tool in door.servers[server]}
 
         async def call(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
             return await _call(door, server, door.identify(request.call_id, tool.name, arguments))
 
-        result = await result_of(request, about, tools, call)
+        result = await handle_request(request, about, tools, call)
         if "tools" in result and door.passing is not None:
             result["tools"] = [{**tool, **_PROGRAM_TOOL_FIELDS} for tool in result["tools"]]
-        return response_to(request, result)
+        return build_response(request, result)
 
 
 async def _call(door: RunDoor, server: str, call: ToolCall) -> ToolResult:
@@ -104,7 +104,7 @@ async def _call(door: RunDoor, server: str, call: ToolCall) -> ToolResult:
         if door.handle.is_other_call(call):
             raise RpcError(INVALID_PARAMS, _DUPLICATE_ID)
         if len(door.calls) >= MAX_CALLS:
-            raise RpcError(INTERNAL_ERROR, f"too many calls: {MAX_CALLS} calls of this run are active")
+            raise RpcError(INTERNAL_ERROR, f"too many concurrent calls: a run may have at most {MAX_CALLS}")
         task = asyncio.ensure_future(door.call(server, call))
         door.calls[call.key] = active = (call, task)
         task.add_done_callback(partial(_finish_call, door, call))

@@ -26,30 +26,42 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool
     from guildhall.workers.model import WorkerListing
 
-    Reach = Callable[[], Awaitable[tuple[HallClient, Frame]]]
+    Connect = Callable[[], Awaitable[tuple[HallClient, Frame]]]
 
 NAMES = ("roster", "dispatch", "jobs", "status", "wait", "result", "answer", "cancel")
 TOOLS = {name: {"worker.call"} for name in NAMES}
+_READ_ONLY = ("roster", "jobs", "status", "wait", "result")
+TOOL_FIELDS: dict[str, dict[str, Any]] = {
+    name: {
+        "annotations": {"readOnlyHint": name in _READ_ONLY, "destructiveHint": name == "cancel"},
+        "outputSchema": {"type": "object"},
+    }
+    for name in NAMES
+}
+INSTRUCTIONS = """\
+Guildhall runs workers in the background. List them with `roster`, start a job with `dispatch`, call `wait` until it has
+ended, then `result`. Show open questions of a job to the user, and pass the user's answer on with `answer`. Only the
+user can approve calls, raise limits, choose models and trust code."""
 _MAX_WAIT_S = 300.0
 _POLL_INTERVAL_S = 0.3
 _MAX_LABEL_CHARS = 80
 
 
-def mcp_tools(reach: Reach) -> tuple[Tool, ...]:
-    """Return the tools. `reach` connects to the current hall, because an idle hall may have exited."""
-    return bind_tools(McpTools(reach), TOOLS, repeatable=False, runs_in="host")
+def mcp_tools(connect: Connect) -> tuple[Tool, ...]:
+    """Return the tools. `connect` returns a client of the current hall, because an idle hall may have exited."""
+    return bind_tools(McpTools(connect), TOOLS, repeatable=False, runs_in="host")
 
 
 class McpTools:
     """The tools of one client of `guild mcp`. The model reads the docstrings."""
 
-    def __init__(self, reach: Reach) -> None:
-        self._reach = reach
-        self._last: str | None = None  # the job that was dispatched here last
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._last_job: str | None = None  # id
 
     async def roster(self) -> str:
         """List the workers and guild members that accept jobs, with their descriptions."""
-        client, frame = await self._reach()
+        client, frame = await self._connect()
         workers = [
             {"name": one.name, "description": one.description}
             for one in await client.workers.list(frame)
@@ -75,9 +87,9 @@ class McpTools:
         """
         check_no_model(config)
         label = " ".join((description or task).split())[:_MAX_LABEL_CHARS]
-        client, frame = await self._reach()
+        client, frame = await self._connect()
         job = await client.jobs.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
-        self._last = job.id
+        self._last_job = job.id
         return _as_json({"jobId": job.id})
 
     async def jobs(self, filter: str | None = None, member: str | None = None, limit: int = 20) -> str:
@@ -88,10 +100,9 @@ class McpTools:
             member: The guild member whose jobs to list. The default is the jobs of workers.
             limit: The maximum number of jobs.
         """
-        client, frame = await self._reach()
+        client, frame = await self._connect()
         page = await client.jobs.list(filter=filter, limit=limit, member=member, frame=frame)
-        before = "" if member is None else f"{member}/"
-        return _as_json({"jobs": [{**job.row("detailed"), "jobId": f"{before}{job.id}"} for job in page.jobs]})
+        return _as_json({"jobs": [job.row("detailed") for job in page.jobs]})
 
     async def status(self, job: str | None = None) -> str:
         """Get the status of a job: summary, open questions, decisions. Show open questions to the user.
@@ -124,29 +135,32 @@ class McpTools:
             job: The id of the job. The default is the job that was dispatched last.
         """
         job = self._job_id(job)
-        client, frame = await self._reach()
+        client, frame = await self._connect()
         try:
             result = await client.jobs.result(job, frame)
         except NotFinished as error:
             hint = "Use `wait` until it has ended." if error.status == "running" else "See `status`."
             raise NotFinished(error.message, job=error.job, status=error.status, hint=hint) from None
         directory = (await client.jobs.get(job, frame)).directory
-        return _as_json({**result.as_wire(), "jobId": job, **({"directory": directory} if directory else {})})
+        return _as_json({**result.as_wire(), **({"directory": directory} if directory else {})})
 
     async def answer(self, ask: str, text: str) -> str:
         """Deliver the user's answer to a question of a job. Use the user's own words; never invent an answer.
 
         Args:
-            ask: The id of the ask from `status`.
+            ask: The id of the ask from `status`, or the id of a job of a guild member.
             text: The answer of the user.
         """
-        client, _ = await self._reach()
+        client, frame = await self._connect()
+        if "/" in ask:
+            await client.jobs.answer(ask, f"{text}\n(passed on by another model)", frame)
+            return _as_json({"ask": ask, "delivered": True})
         asked = await client.asks.get(ask)
         if asked.kind != "question":
             message = f"cannot answer {ask}: it is not a question, and only the user can decide it"
             raise Refused(message, hint=f"Ask the user to run: guild answer {ask}")
         await client.asks.answer(ask, Answer(choice=text, by=RELAYED))
-        return "Delivered."
+        return _as_json({"ask": ask, "delivered": True})
 
     async def cancel(self, job: str) -> str:
         """Cancel a job. A job that has ended is not changed.
@@ -154,19 +168,19 @@ class McpTools:
         Args:
             job: The id of the job.
         """
-        client, frame = await self._reach()
+        client, frame = await self._connect()
         return _as_json({"jobId": job, "status": (await client.jobs.cancel(job, frame)).status})
 
     def _job_id(self, job: str | None) -> str:
-        job = self._last if job is None else job
+        job = self._last_job if job is None else job
         if job is None:
             raise UsageError("job: required, because no job was dispatched yet", hint="`jobs` lists the ids.")
         return job
 
     async def _status(self, job: str) -> dict[str, Any]:
-        client, frame = await self._reach()
+        client, frame = await self._connect()
         details = await client.jobs.get(job, frame)
-        status = {**details.as_wire(), "jobId": job}
+        status = details.as_wire()
         if details.job.run is None:  # a job of a member, whose asks are not in this hall
             return status
         asks = [one for one in await client.asks.list() if one.root == details.job.run]

@@ -19,7 +19,7 @@ import os
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
 
 from guildhall.core.config import load_settings
 from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable, UsageError
@@ -31,7 +31,7 @@ from guildhall.hall.client.discovery import check_same_version, find_hall, is_em
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.models.credentials import forwarded_variables
 from guildhall.policy.rules import Mode
-from guildhall.runs.model import Answer, RunRequest, Usage
+from guildhall.runs.model import NO_INPUT, Answer, RunRequest, Usage
 from guildhall.runs.purpose import PLAIN, CallPurpose
 
 if TYPE_CHECKING:
@@ -120,10 +120,8 @@ class Worker:
         new = Worker(name="", **_location(cwd, home))
         frame = new._frame(interactive=False)
         with _read_only(new.home) as hall:
-            taken = [listed.name for listed in hall.workers.list_workers(frame)]
-            made = draft(
-                parse_spec(spec), hall.settings(frame).worker_creation, frame, existing_names=taken, author="a program"
-            )
+            defaults, existing = hall.settings(frame).worker_creation, hall.workers.list_workers(frame)
+            made = draft(parse_spec(spec), defaults, frame, existing=existing, author="a program")
         made.save()
         return replace(new, name=made.worker.name)
 
@@ -132,11 +130,13 @@ class Worker:
         with _read_only(self.home) as hall:
             return hall.workers.find(self.name, self._frame(interactive=False)).as_dict()
 
-    def run(self, input: str, **options: Any) -> RunResult:
+    def run(self, input: str | Mapping[str, Any] = NO_INPUT, **options: Any) -> RunResult:
         """Run the worker until it ends or waits. Options as for `stream`."""
         return _synchronously(self.arun(input, **options))
 
-    async def arun(self, input: str, *, approver: Approver | None = None, **options: Any) -> RunResult:
+    async def arun(
+        self, input: str | Mapping[str, Any] = NO_INPUT, *, approver: Approver | None = None, **options: Any
+    ) -> RunResult:
         """Run the worker until it ends or waits. Without an `approver`, a run that asks waits."""
         run = ""
         async with aclosing(self.stream(input, approver=approver, **options)) as events:
@@ -146,7 +146,7 @@ class Worker:
 
     async def stream(
         self,
-        input: str,
+        input: str | Mapping[str, Any] = NO_INPUT,
         *,
         approver: Approver | None = None,
         attachments: Sequence[str | Path] = (),
@@ -161,13 +161,14 @@ class Worker:
     ) -> AsyncGenerator[Event]:
         """Run the worker and yield its events. Closing the stream early pauses the run.
 
-        `approver` answers asks. `attachments` are files, as for `guild run --attach`.
+        `input`: text, or a mapping that is sent as JSON. `approver` answers asks. `attachments` are files, as for
+        `guild run --attach`.
         """
         if mode not in get_args(Mode):
             raise UsageError(f"unknown mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
         request = RunRequest(
             worker=self.name,
-            input=input,
+            input=json.dumps(input, ensure_ascii=False) if isinstance(input, dict) else cast("str", input),
             attachments=_names(attachments),
             model=model,
             override_model=override_model,
@@ -179,8 +180,8 @@ class Worker:
             purpose=call or PLAIN,
         )
         frame = self._frame(approver is not None)
-        async with _opened(self) as hall, aclosing(hall.runs.run(request, frame, *self._given())) as events:
-            async for event in _answering(hall, events, approver):
+        async with _SharedHall(self) as hall, aclosing(hall.runs.run(request, frame, *self._toolboxes())) as events:
+            async for event in _answer_asks(hall, events, approver):
                 yield event
 
     def delegate_to(self, worker: str | Worker, input: str | Mapping[str, Any], **options: Any) -> RunResult:
@@ -198,9 +199,8 @@ class Worker:
     ) -> RunResult:
         """Let the worker call another worker. Its allow-list, rules and sandboxes apply as to calls of its model."""
         name = worker.name if isinstance(worker, Worker) else worker
-        call = CallPurpose(worker_name=name, input_data=input, attachments=_names(attachments))
-        text = input if isinstance(input, str) else json.dumps(input, ensure_ascii=False)
-        return await self.arun(text, approver=approver, call=call, **options)
+        call = CallPurpose(worker=name, input_data=input, attachments=_names(attachments))
+        return await self.arun(input, approver=approver, call=call, **options)
 
     def resume(self, run: str, **options: Any) -> RunResult:
         """Resume a run that waits, was paused or interrupted, or stopped at a limit. Options as for `aresume`."""
@@ -217,13 +217,12 @@ class Worker:
     ) -> RunResult:
         """Resume a run that waits, was paused or interrupted, or stopped at a limit."""
         frame = self._frame(approver is not None)
+        limits: Any = {"max_turns": max_turns, "max_tokens": max_tokens, "budget": budget}
         async with (
-            _opened(self) as hall,
-            aclosing(
-                hall.runs.resume(run, frame, *self._given(), max_turns=max_turns, max_tokens=max_tokens, budget=budget)
-            ) as events,
+            _SharedHall(self) as hall,
+            aclosing(hall.runs.resume(run, frame, *self._toolboxes(), **limits)) as events,
         ):
-            async for _ in _answering(hall, events, approver):
+            async for _ in _answer_asks(hall, events, approver):
                 pass
         return await self.result(run)
 
@@ -231,7 +230,7 @@ class Worker:
         """Answer an ask of a run that waits. Call `resume` afterwards."""
 
         async def send_answer() -> None:
-            async with _opened(self) as hall:
+            async with _SharedHall(self) as hall:
                 await hall.asks.answer(ask, Answer(choice=choice, note=note))
 
         _synchronously(send_answer())
@@ -241,23 +240,23 @@ class Worker:
 
         hall = await open_hall(self.home, os.environ, readonly=True)
         try:
-            shown = await hall.runs.get(run)
+            details = await hall.runs.get(run)
         finally:
             await hall.close()
-        is_call = shown.run.kind == "call" and shown.run.status == "completed"
+        is_call = details.run.kind == "call" and details.run.status == "completed"
         return RunResult(
             run=run,
-            status=shown.run.status,
-            output=shown.below[0].output if is_call else shown.run.output,
-            error=shown.run.error,
-            messages=shown.messages,
-            usage=shown.usage,
-            cost_usd=shown.usage.cost_usd,
-            asks=[ask.as_dict() for ask in shown.asks if ask.status == "open"],
+            status=details.run.status,
+            output=details.below[0].output if is_call else details.run.output,
+            error=details.run.error,
+            messages=details.messages,
+            usage=details.usage,
+            cost_usd=details.usage.cost_usd,
+            asks=[ask.as_dict() for ask in details.asks if ask.status == "open"],
         )
 
-    def _given(self) -> tuple[Any, ...]:
-        """Return the argument for toolboxes, if any. Only a hall in this process accepts it."""
+    def _toolboxes(self) -> tuple[Any, ...]:
+        """Return the toolboxes as an argument, if any. Only a hall in this process accepts toolboxes."""
         return (self.toolboxes,) if self.toolboxes else ()
 
     def _frame(self, interactive: bool) -> Frame:
@@ -283,8 +282,8 @@ def _location(cwd: Path | str | None, home: Path | str | None) -> Any:
     return {"cwd": here, "home": Home.at(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
 
 
-class _opened:  # noqa: N801 - used like a function
-    """Connects to the home's hall process if it runs, else opens a hall inside this process.
+class _SharedHall:
+    """The hall process of the home if it runs, else a hall inside this process.
 
     Blocks that overlap in an event loop share a hall, because a home has only one.
     """
@@ -340,7 +339,7 @@ def _names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
     return tuple(map(str, attachments))
 
 
-async def _answering(
+async def _answer_asks(
     hall: HallClient, events: AsyncGenerator[Event], approver: Approver | None
 ) -> AsyncGenerator[Event]:
     async for event in events:

@@ -44,7 +44,7 @@ from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
 from guildhall.members.registry import read_manifest
 from guildhall.rpc.listener import Listener
-from guildhall.rpc.mcp_app import PATH, Endpoint, Offer
+from guildhall.rpc.member_endpoint import PATH, Endpoint, Offer
 from guildhall.tools.definition import tool
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS
@@ -126,7 +126,7 @@ class Member:
         if WORKER_CAPABILITY in self.manifest.capabilities:
             serving = self._with_hall(offer, port, secret, environ, log or RedactingFormatter(environ))
         else:
-            serving = _alone(offer, port, secret)
+            serving = _serve_tools(offer, port, secret)
         async with serving as url:
             yield url
 
@@ -158,7 +158,7 @@ class Member:
 
 
 @asynccontextmanager
-async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
+async def _serve_tools(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
     """Serve the tools without a hall."""
     listener = Listener(port=port)
     await listener.listen(Endpoint.for_offer(offer, secret))
@@ -198,7 +198,7 @@ class MemberHallProcess(HallProcess):
         self._operations = WorkerMethods(HallJobs(EmbeddedHall(hall), worker, frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
-        """Serve these tools and the worker. Return the address."""
+        """Serve the tools of an offer and the worker. Return the address."""
         endpoint = Endpoint.for_offer(replace(offer, worker=self._operate), secret)
         for path in (PATH, f"{PATH}/"):
             self.api.add_route(path, endpoint)

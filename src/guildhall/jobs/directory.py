@@ -6,13 +6,13 @@
     questions.md  decisions.json  questions to the user, and decisions of the worker
     result.md  artifacts/         the result and its files
 
-meta.json is written last: a directory without it is not a job. People edit and remove these files, so they can have any
-content. A damaged file raises an error with its path and the problem.
+meta.json is written last: a directory without it is not a job. People edit and remove these files. A damaged file
+raises an error with its path and the problem.
 
 Does not query several jobs or compare them with their runs: `jobs.queries` does.
 
-Invariant: readers never see half a file, because a temporary file is synced and renamed. A repeated call, by its key,
-adds its decision or question only once.
+Invariant: readers never see half a file, because a temporary file is synced and renamed. A repeated call adds its
+decision or question only once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ RESULT = "result.md"
 QUESTIONS = "questions.md"
 DECISIONS = "decisions.json"
 ARTIFACTS = "artifacts"
-REMOVED_PREFIX = ".gone-"  # of the name of a directory that is being removed
+REMOVED_PREFIX = ".gone-"  # name prefix of a directory that is being removed
 MAX_FILE_BYTES = 20_000_000
 _MAX_ARTIFACTS = 10_000  # in a listing
 _stat = os.stat  # looked up once: `change_stamp` is called for thousands of jobs
@@ -142,7 +142,7 @@ class JobFolder:
         return [Decision(**{name: row[name] for name in _DECISION_FIELDS}) for row in self._decision_rows()]
 
     def add_decision(self, key: str, decided: Decision) -> None:
-        """Add a decision, unless the call has added it."""
+        """Add a decision, unless an earlier attempt of the call has added it. `key`: that of the call."""
         rows = self._decision_rows()
         if not any(row.get("key") == key for row in rows):
             self._write(DECISIONS, _json([*rows, {**decided.as_wire(), "key": key}]))
@@ -182,7 +182,7 @@ class JobFolder:
         self._write(RESULT, output)
 
     def write_artifact(self, path: str, content: str) -> None:
-        """Create or replace an artifact, by its path below artifacts/."""
+        """Create or replace an artifact. `path`: relative to artifacts/."""
         folder = self.path / ARTIFACTS
         *parents, name = path.split("/")
         for part in ("", *parents):
@@ -194,10 +194,10 @@ class JobFolder:
             except OSError as error:
                 raise Conflict(f"cannot write {path}: {error.strerror or error}", where=str(folder)) from None
             if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise UsageError(f"cannot write {path}: {part} is a file, not a folder")
+                raise UsageError(f"cannot write {path}: {part or ARTIFACTS} is not a folder")
         target = folder / name
         if target.is_symlink() or target.is_dir():
-            raise UsageError(f"cannot write {path}: it exists and is not a file")
+            raise UsageError(f"cannot write {path}: a folder or a link has this name")
         _replace(target, content)
 
     def check_result(self, contract: Contract, output: Any) -> str:
@@ -211,7 +211,7 @@ class JobFolder:
         return output_text(value)
 
     def artifacts(self) -> list[str]:
-        """Return the paths of the artifacts, relative to the directory."""
+        """Return the paths of the artifacts, relative to the directory of the job."""
         return sorted(_files(self.path / ARTIFACTS, ARTIFACTS))[:_MAX_ARTIFACTS]
 
     def _write(self, name: str, text: str) -> None:
@@ -262,7 +262,7 @@ def _is_decision(value: Any) -> bool:
 
 
 def _job(text: str, path: Path, summary: str | None) -> Job:
-    invalid = InvalidFile("not a valid meta.json of a job", where=str(path / META))
+    invalid = InvalidFile("invalid meta.json of a job", where=str(path / META))
     try:
         meta: Any = json.loads(text)
         fields = {field: meta.get(name) for name, field in _META_FIELDS.items()}
@@ -272,7 +272,9 @@ def _job(text: str, path: Path, summary: str | None) -> Job:
     if not all(isinstance(value, str) for value in texts) or fields["status"] not in get_args(JobStatus):
         raise invalid
     if fields["id"] != path.name:
-        raise InvalidFile(f"belongs to another job: {fields['id'][:40]!r}", where=str(path / META))
+        raise InvalidFile(
+            f"invalid meta.json: it has the id of another job, {fields['id'][:40]!r}", where=str(path / META)
+        )
     return Job(**fields, summary=summary)
 
 
@@ -281,7 +283,7 @@ def _json(value: Any) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file of the job durably. Raise Conflict if it cannot be written."""
+    """Write a file durably. Raise Conflict if it cannot be written."""
     try:
         replace_file(path, text.encode(), durable=True, single_writer=True)
     except OSError as error:

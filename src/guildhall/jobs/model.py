@@ -1,4 +1,4 @@
-"""Job model: defines and checks a dispatch, a job and its result, and the operations that halls and members share.
+"""Job model: defines a dispatch, a job, its result, and the operations that halls and members share.
 
 Does no I/O: `jobs.directory` accesses the files, `jobs.service` performs the operations.
 """
@@ -25,14 +25,14 @@ Detail = Literal["simple", "detailed"]
 MAX_DESCRIPTION_CHARS = 1_000
 MAX_TASK_BYTES = 1_000_000
 MAX_CONFIG_BYTES = 100_000  # as JSON
-MAX_ARTIFACTS = 100  # that a dispatch or a worker can require
+MAX_ARTIFACTS = 100  # that a dispatch can require
 _HALL_FIELDS = ("maxTurns", "maxBudgetUsd", "artifacts", "model")
 _LIMITS = {"max_turns": "config.maxTurns", "max_budget_usd": "config.maxBudgetUsd"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatch:
-    """A request for a job. `config` is for the worker, except for limits, model and artifacts."""
+    """A request for a job. The hall reads limits, model and artifacts from `config`; the worker reads the rest."""
 
     description: str  # a short label
     task: str
@@ -52,7 +52,7 @@ class Dispatch:
 
     @property
     def artifacts(self) -> tuple[str, ...]:
-        """Return the files that the job must write."""
+        """Return the paths of the files that the job must write."""
         return tuple(map(artifact_path, self.config.get("artifacts") or ()))
 
     @property
@@ -71,38 +71,40 @@ class Dispatch:
         return {name: known[found[0]] for name, found in matches.items() if found}
 
     def check(self) -> None:
-        # The task first: a command without a task has no description either.
-        check_text("task", self.task, max_bytes=MAX_TASK_BYTES, long="Write it to a file that the worker can read.")
+        # Check the task first, because a command without a task has no description either.
+        check_text(
+            "task", self.task, max_bytes=MAX_TASK_BYTES, long_hint="Write it to a file that the worker can read."
+        )
         check_line("description", self.description, MAX_DESCRIPTION_CHARS)
         _check_config(self.config)
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd, names=_LIMITS)
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
-            raise UsageError("config.model: expected the name of a model")
+            raise UsageError("invalid config.model: expected the name of a model")
         artifacts: object = self.config.get("artifacts")
         if artifacts is not None and not isinstance(artifacts, list | tuple):
-            raise UsageError("config.artifacts: expected a list of paths")
+            raise UsageError("invalid config.artifacts: expected a list of paths")
         if len(self.artifacts) > MAX_ARTIFACTS:
-            raise UsageError(f"config.artifacts: too many paths (maximum: {MAX_ARTIFACTS})")
+            raise UsageError(f"invalid config.artifacts: more than {MAX_ARTIFACTS} paths")
 
 
 def _check_config(config: object) -> None:
     if not isinstance(config, dict):
-        raise UsageError("config: expected an object")
+        raise UsageError("invalid config: expected an object")
     if not is_shallow(config):
-        raise UsageError("config: nested too deeply")
+        raise UsageError("invalid config: nested too deeply")
     try:
         text = json.dumps(config, allow_nan=False)
         json.dumps(config, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
-        raise UsageError("config: not JSON") from None
+        raise UsageError("invalid config: not JSON") from None
     if len(text) > MAX_CONFIG_BYTES:
-        raise UsageError(f"config: longer than {MAX_CONFIG_BYTES:,} bytes")
+        raise UsageError(f"invalid config: longer than {MAX_CONFIG_BYTES:,} bytes")
 
 
 def check_no_model(config: Mapping[str, Any] | None) -> None:
-    """Raise UsageError if the configuration chooses a model. Only the user may, not a model that dispatches a job."""
+    """Raise UsageError if the configuration chooses a model. A worker that dispatches a job must not choose it."""
     if config and "model" in config:
-        raise UsageError("config.model: only the user can choose the model", hint="Omit it.")
+        raise UsageError("invalid config: only the user can choose the model", hint="Omit config.model.")
 
 
 def artifact_path(path: object) -> str:
@@ -114,12 +116,12 @@ def artifact_path(path: object) -> str:
     if parts[0] == "artifacts" and len(parts) > 1:
         parts = parts[1:]
     if len(path.encode()) > 500 or len(parts) > 16 or not path.isprintable():
-        raise UsageError(f"artifacts: invalid path {shown}: not printable, or more than 500 bytes or 16 parts")
+        raise UsageError(f"artifacts: invalid path {shown}: more than 500 bytes, more than 16 parts, or not printable")
     if any(part in ("", ".", "..") or part.startswith(".") or "\\" in part for part in parts):
         hint = "Use a relative path such as report.md or tables/prices.csv, without '..' and hidden names."
         raise UsageError(f"artifacts: invalid path {shown}", hint=hint)
     if any(len(part.encode()) > 200 for part in parts):
-        raise UsageError(f"artifacts: {shown} contains a name of more than 200 bytes")
+        raise UsageError(f"artifacts: invalid path {shown}: a name exceeds 200 bytes")
     return "/".join(parts)
 
 
@@ -127,8 +129,8 @@ def artifact_path(path: object) -> str:
 class Job:
     """A job of the hall or of a member.
 
-    The id of a member's job is local to the member, and `worker` is the member. Members leave out times
-    in listings, and descriptions in answers to `cancel`: these fields are empty then.
+    The id of a member's job is local to the member, and `worker` is the name of the member. Listings of members have
+    no times, and responses to `cancel` have no description. These fields are empty then.
     """
 
     id: str
@@ -138,7 +140,7 @@ class Job:
     started_at: str
     completed_at: str | None = None
     error: str | None = None
-    late_error: str | None = None  # an error after the result was accepted
+    late_error: str | None = None  # the error of the run after its result was accepted
     run: str | None = None
     summary: str | None = None  # written by the worker
 
@@ -166,7 +168,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page of jobs, newest first. `next` is the cursor of the following page."""
+    """A page of jobs, newest first. `next`: the cursor of the following page, or None on the last page."""
 
     jobs: Sequence[Job]
     next: str | None = None
@@ -178,22 +180,23 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class JobDetails:
-    """A job with everything except its result."""
+    """A job with its questions, decisions, artifacts and cost, without its result."""
 
     job: Job
     questions: Sequence[str] = ()  # texts of open questions and other open asks
     decisions: Sequence[Decision] = ()
-    is_waiting: bool = False  # the job does not continue until the user answers
-    waiting_asks: Sequence[str] = ()  # ids of the asks that it waits for; empty for jobs of members
-    question_log: Sequence[AskedQuestion] = ()  # all questions, with their answers
+    is_waiting: bool = False  # the job cannot continue until the user answers
+    waiting_asks: Sequence[str] = ()  # ids of the asks that the job waits for; empty for jobs of members
+    question_log: Sequence[AskedQuestion] = ()  # all questions, with their answers; of a member: the answered ones
     artifacts: Sequence[str] = ()
     cost_usd: float | None = None
     directory: str | None = None
-    hint: str | None = None  # of a failed job
+    hint: str | None = None  # the next step for a failed job
 
     def as_wire(self) -> dict[str, Any]:
-        """Return the answer of `worker/status`."""
+        """Return the result of `worker/status`."""
         job = self.job
+        answered = [{"question": one.question, "answer": one.answer} for one in self.question_log if one.answer]
         return {
             "jobId": job.id,
             "status": job.status,
@@ -205,10 +208,11 @@ class JobDetails:
             "startedAt": job.started_at,
             "completedAt": job.completed_at,
             **({"waiting": True} if self.is_waiting else {}),
+            **({"answered": answered} if answered else {}),
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the job for `--json`, with the fields that only this hall knows."""
+        """Return the job for `--json`, with the fields that `worker/status` does not have."""
         return {
             **self.as_wire(),
             "worker": self.job.worker,
@@ -232,7 +236,7 @@ class JobResult:
     artifacts: Sequence[str] = ()
 
     def as_wire(self) -> dict[str, Any]:
-        """Return the answer of `worker/result`."""
+        """Return the result of `worker/result`."""
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
 
 
@@ -258,18 +262,24 @@ class WorkerJobs(Protocol):
 
     async def delete(self, id: str, *, force: bool = False) -> None: ...
 
+    async def resume(self, id: str, *, max_turns: int | None = None, budget: float | None = None) -> Job:
+        """Resume a failed job in the background. The arguments raise its limits."""
+        ...
+
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        """Answer an open question. Return its text, or "" if it is not known which question was answered."""
+        """Answer an open question. Return the text of the question, or "" if it is unknown."""
         ...
 
 
 def open_question(details: JobDetails, question: str | None) -> AskedQuestion:
-    """Return the open question with this text, or the only open question. Raise UsageError if it is not clear which."""
+    """Return the open question with this text, or the only open question. Raise UsageError without exactly one."""
     matching = [asked for asked in details.question_log if asked.answer is None and question in (None, asked.question)]
     if not matching:
-        raise UsageError(f"the job {details.job.id} has no such open question")
+        unknown = "no open question" if question is None else f"no open question {question[:100]!r}"
+        raise UsageError(f"cannot answer: the job {details.job.id} has {unknown}")
     if question is None and len(matching) > 1:
-        raise UsageError(f"question: required, because the job has {len(matching)} open questions")
+        hint = "Pass the text of a question as `question`."
+        raise UsageError(f"cannot answer: the job has {len(matching)} open questions", hint=hint)
     return matching[0]
 
 

@@ -1,7 +1,7 @@
-"""Job queries: list jobs, return status and result, and repair directories that lag behind their runs.
+"""Job queries: lists jobs, returns status and result, and repairs directories that lag behind their runs.
 
-The index keeps all jobs in memory, ordered by time, and rereads a job only if its files changed. Repairs happen at the
-start, and when the status of a running job without a live run is read.
+The index keeps all jobs in memory, ordered by time, and rereads a job only if its files have changed. Repairs happen at
+the start, and when a job is read whose status is running although this process does not execute its run.
 
 Does not dispatch, cancel or delete jobs: `jobs.service` does.
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
 
-_MAX_PAGE = 1_000_000
+_MAX_PAGE_JOBS = 1_000_000
 _AFTER_ALL = "\U0010ffff"
 _MAX_SUGGESTIONS = 200  # recent jobs whose ids are compared with an unknown id
 _log = logging.getLogger("guildhall.jobs")
 
 
 class Index:
-    """All jobs of a folder in memory, ordered by time."""
+    """The jobs of a folder in memory, ordered by time."""
 
     def __init__(self, folder: Path, *, clean_up: bool) -> None:
         """Read all jobs. `clean_up`: remove incomplete directories, and directories of interrupted removals."""
@@ -68,7 +68,7 @@ class Index:
         self._positions = sorted(job.position for job, _ in self._jobs.values())
 
     def _is_incomplete(self, name: str) -> bool:
-        """Return True for a directory without a meta.json: `dispatch` has not returned its id."""
+        """Return True for a directory without a meta.json, whose id `dispatch` has not returned."""
         path = self._folder / name
         return not path.is_symlink() and path.is_dir() and not os.path.lexists(path / META)
 
@@ -89,7 +89,7 @@ class Index:
         return job
 
     def get(self, id: str) -> Job | None:
-        """Return a job as its files are now, or None if it is unknown."""
+        """Return the current state of a job, or None if it is unknown."""
         if not is_id(id, JOB):
             return None
         known = self._jobs.get(id)
@@ -133,12 +133,13 @@ class Index:
         cursor: str | None = None,
         worker: str | None = None,
     ) -> Page:
-        """Return jobs, newest first, starting after the cursor. `filter`: a glob for the whole description."""
+        """Return the jobs after the cursor, newest first. `filter`: a glob for the whole description."""
         if filter is not None and (not is_text(filter) or len(filter) > MAX_DESCRIPTION_CHARS):
-            text = f"at most {MAX_DESCRIPTION_CHARS:,} characters"
-            raise UsageError(f"filter: expected a pattern such as '*report*' of {text}")
-        if limit is not None and not 0 < limit <= _MAX_PAGE:
-            raise UsageError(f"limit: {limit} is not between 1 and {_MAX_PAGE:,}")
+            raise UsageError(
+                f"invalid filter: longer than {MAX_DESCRIPTION_CHARS:,} characters", hint="Use '*report*'."
+            )
+        if limit is not None and not 0 < limit <= _MAX_PAGE_JOBS:
+            raise UsageError(f"invalid limit {limit}: expected 1 to {_MAX_PAGE_JOBS:,}")
         found: list[Job] = []
         for job in self._older_than(_parse_cursor(cursor)):
             if worker is not None and job.worker != worker:
@@ -166,7 +167,7 @@ def _parse_cursor(cursor: str | None) -> tuple[str, str]:
         return _AFTER_ALL, ""
     at, _, id = cursor.partition("~")
     if not is_id(id, JOB) or not at.isascii() or len(at) > 40:
-        raise UsageError("cursor: not returned by an earlier listing", hint="Omit it to start with the newest job.")
+        raise UsageError("invalid cursor: not returned by a listing", hint="Omit it to start with the newest job.")
     return at, id
 
 
@@ -193,16 +194,16 @@ class JobQueries:
     def get(self, id: str) -> Job:
         if (job := self._index.get(id)) is not None:
             return job
-        hint = did_you_mean(id[:40], self._index.ids[-_MAX_SUGGESTIONS:]) or "`guild ls jobs` lists the jobs."
+        hint = did_you_mean(id[:40], self._index.ids[-_MAX_SUGGESTIONS:]) or "List the jobs: guild ls jobs"
         if is_id(id, JOB) and self._index.folder(id).path.exists():
             hint = f"{self._index.folder(id).path} exists, but has no valid meta.json."
         raise UnknownJob(f"unknown job {id[:100]!r}", hint=hint)
 
     def status(self, id: str) -> JobDetails:
-        """Return everything about a job except its result."""
+        """Return a job with its questions, decisions, artifacts and cost."""
         job, folder = self._current(id), self._index.folder(id)
         run = self._find_run(job)
-        asks = self._asks.of_run(run.id) if run else []
+        asks = self._asks.list_of_run(run.id) if run else []
         questions = _merge_questions(folder.questions(), asks)
         others = [ask for ask in asks if ask.status == "open" and ask.kind != "question"]
         waiting = [ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"]
@@ -227,16 +228,15 @@ class JobQueries:
         job, folder = self._current(id), self._index.folder(id)
         if job.status != "completed":
             reasons = {"running": "is still running", "failed": f"failed: {job.error}", "cancelled": "was cancelled"}
-            reason = reasons[job.status]
-            hint = f"Details: guild show {id}"
-            raise NotFinished(f"no result: the job {id} {reason}", job=id, status=job.status, hint=hint)
+            message = f"no result: the job {id} {reasons[job.status]}"
+            raise NotFinished(message, job=id, status=job.status, hint=f"Details: guild show {id}")
         output = folder.result()
         if output is None:
-            raise InvalidFile("the result of the job was removed", where=str(folder.path / RESULT))
+            raise InvalidFile("the result file of the job is missing", where=str(folder.path / RESULT))
         return JobResult(id=id, output=output, artifacts=folder.artifacts())
 
     def _current(self, id: str) -> Job:
-        """Return a job. Repair it first if its end could not be written, for example because the disk was full."""
+        """Return a job. Repair it first if its end was not written, for example because the disk was full."""
         job = self.get(id)
         if job.status != "running" or self._readonly or (job.run is not None and self._alive(job.run)):
             return job
@@ -254,10 +254,10 @@ class JobQueries:
         return self._store.read(lambda connection: records.find_run(connection, run)) if run else None
 
     def _with_run_status(self, job: Job, run: Run | None, *, missing: JobStatus) -> Job:
-        """Return a job with the status of its run. `missing`: the status if the database does not have the run."""
+        """Return a job with the status of its run. `missing`: the status if the run is not in the database."""
         now = stamp(self._clock.now())
         if run is None:
-            error = "its run is missing: the database of the hall was lost" if missing == "failed" else None
+            error = "the run of the job is missing in the database" if missing == "failed" else None
             return replace(job, status=missing, completed_at=now, error=error)
         if run.status not in ENDED:
             return job
@@ -298,7 +298,7 @@ class JobQueries:
 
 
 def _hint(run: Run) -> str | None:
-    """Return the hint of a failed run, with the id of the job in place of the run's."""
+    """Return the hint of a failed run, with the id of the job in place of that of the run."""
     hint, purpose = run.error.get("hint", "") if run.error else "", run.purpose_as(JobPurpose)
     return hint.replace(run.id, purpose.id) if hint and purpose is not None else None
 

@@ -3,7 +3,7 @@
 A job is a run whose owner is the job. When the run ends, the contract decides whether the job is completed or failed.
 An accepted result counts even if the run fails or is cancelled afterwards.
 
-Does not list or show jobs (`jobs.queries`), define the tools of a job (`jobs.worker_tools`), or execute the run
+Does not list jobs (`jobs.queries`), define the tools of a job (`jobs.worker_tools`), or execute the run
 (`runs.execution`).
 
 Invariant: the end of the run is recorded first, then meta.json. If the process dies in between, the next start repairs
@@ -30,6 +30,7 @@ from guildhall.jobs.model import Dispatch, Job
 from guildhall.jobs.queries import JobQueries
 from guildhall.jobs.worker_tools import (
     SERVER,
+    WITHHELD,
     JobTools,
     check_read_only,
     first_message,
@@ -37,8 +38,8 @@ from guildhall.jobs.worker_tools import (
     job_profile,
     job_tools,
 )
-from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED, Ask, Run, RunRequest, SegmentEnd
+from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import Contract, JobPurpose
 from guildhall.runs.record import records
 from guildhall.tools.definition import invoke
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.request_frame import Frame
     from guildhall.runs.asks import Asks
-    from guildhall.runs.execution.grants import Grant
+    from guildhall.runs.execution.limit_grants import Grant
     from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.queries import History
@@ -63,7 +64,7 @@ _log = logging.getLogger("guildhall.jobs")
 
 
 class Jobs(JobQueries):
-    """The jobs of one folder, with the operations that start, end and resume their runs."""
+    """The jobs of one folder, with the operations that start, end and resume runs."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Jobs(JobQueries):
         output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]],
         readonly: bool = False,
     ) -> None:
-        """`find` returns a worker that accepts jobs. `readonly`: repair and change nothing."""
+        """`find` returns a worker by name. `readonly`: do not repair directories."""
         super().__init__(folder=folder, store=store, clock=clock, asks=asks, alive=alive, readonly=readonly)
         self._history = history
         self._runs = runs
@@ -94,7 +95,7 @@ class Jobs(JobQueries):
         found = self._find(worker, frame)
         check_read_only(found)
         contract = job_contract(found, dispatch, await self._output_schema(found, frame))
-        # If the caller disconnects meanwhile, there is a complete job or no job.
+        # The shield prevents an incomplete job if the caller disconnects.
         return await asyncio.shield(self._start(worker, found, dispatch, contract, frame))
 
     async def _start(self, name: str, worker: Worker, dispatch: Dispatch, contract: Contract, frame: Frame) -> Job:
@@ -107,7 +108,7 @@ class Jobs(JobQueries):
         )
         folder = self._index.folder(job.id)
         purpose = JobPurpose(
-            id=job.id, description=job.description, remembers=worker.definition.base, contract=contract
+            id=job.id, description=job.description, has_memory=bool(worker.definition.base), contract=contract
         )
         request = RunRequest(
             worker=name,
@@ -146,12 +147,13 @@ class Jobs(JobQueries):
     def _hooks(self, purpose: JobPurpose) -> RunHooks:
         id, contract = purpose.id, purpose.contract
         return RunHooks(
-            tools=job_tools(contract, has_memory=purpose.remembers),
+            tools=job_tools(contract, has_memory=purpose.has_memory),
             executor=lambda run: self._execute(id, run, contract),
             server=SERVER,
             adapt_worker=job_profile,
             judge=lambda run, end: asyncio.to_thread(self._judge, id, contract, run, end),
             on_stopped=partial(self._on_segment_end, id),
+            withheld_capabilities=WITHHELD,
         )
 
     def _execute(self, id: str, run: str, contract: Contract) -> Execute:
@@ -166,8 +168,10 @@ class Jobs(JobQueries):
         )
 
         async def remember(key: str, content: str) -> ToolResult:
-            tools = self._runs().prepared_run(run).assembled.tools
-            write = next(tool for tool in tools if tool.name == "memory_write")
+            runs, prepared = self._runs(), self._runs().prepared_run(run)
+            worker, model = prepared.assembled.worker, prepared.assembled.model
+            base = runs.assembler.base_tools(worker, prepared.frame, SERVER, run=run, model=model, has_memory=True)
+            write = next(tool for tool in base if tool.name == "memory_write")
             return await invoke(write, {"scope": "worker", "key": key, "content": content})
 
         async def execute(tool: Tool, call: ToolCall) -> ToolResult:
@@ -184,13 +188,13 @@ class Jobs(JobQueries):
             _log.warning("%s: %s", id, error)
 
     async def cancel(self, id: str) -> Job:
-        """Cancel a job. A job that has ended is unchanged, and a job with an accepted result is completed."""
+        """Cancel a job. An ended job does not change, and a job with an accepted result is completed."""
         async with self._locks[id]:
             job = self.get(id)
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().pause(job.run, "shutdown")  # if the hall dies now, the job resumes
+                await self._runs().pause(job.run, "shutdown")  # if the hall dies now, the next hall resumes the job
             run = self._find_run(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
@@ -201,7 +205,7 @@ class Jobs(JobQueries):
             return job
 
     async def stop(self, run: str) -> list[str]:
-        """Cancel the job of a run. Return the runs that were cancelled."""
+        """Cancel the job of a run. Return the ids of the cancelled runs."""
         id = self._history.purpose(run, JobPurpose).id
         job = self.get(id)
         if job.status != "running":
@@ -225,11 +229,11 @@ class Jobs(JobQueries):
         async with self._locks[id]:
             job = self.get(id)
             if job.status == "running":
-                hint = f"Cancel it first: guild stop {id}"
+                hint = f"Cancel the job first: guild stop {id}"
                 raise NotDeletable(f"cannot delete the job {id}: it is running", hint=hint)
             if job.status == "failed" and not force:
-                hint = f"Resume it: guild resume {id}. Delete it anyway: guild rm {id} --force"
-                raise NotDeletable(f"cannot delete the job {id}: it failed, and its files show why", hint=hint)
+                hint = f"Resume the job: guild resume {id}. Delete it with its files: guild rm {id} --force"
+                raise NotDeletable(f"cannot delete the job {id}: it failed", hint=hint)
             await asyncio.to_thread(self._index.folder(id).remove)
             self._index.drop(id)
             if (run := job.run) is not None:
@@ -250,8 +254,8 @@ class Jobs(JobQueries):
             if end.status == "failed":
                 return end
             text = folder.check_result(contract, end.output)
-            if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
-                raise NotFulfilled(f"the run ended without an accepted result: {why}")
+            if contract.schema is None and (reason := rejection_reason(self._history.entries(run))) is not None:
+                raise NotFulfilled(f"the run ended without an accepted result: {reason}")
             folder.write_result(text)
             return replace(end, output=text)
         except NotFulfilled as error:
@@ -263,7 +267,7 @@ class Jobs(JobQueries):
             return SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
 
     async def _on_segment_end(self, id: str, run: str, end: SegmentEnd) -> None:
-        """Write the end of a run to the directory, or wait until the run can be resumed."""
+        """Write the end of a run to the directory, or start the timer that resumes a waiting run."""
         if end.status == "waiting" and self._timers is not None:
             self._timers.start(run)
         if end.status in ENDED:
@@ -273,13 +277,13 @@ class Jobs(JobQueries):
                 _log.warning("%s: %s", id, error)
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """Prepare the run of a stopped job to be resumed. The status of the job is `running` then."""
+        """Prepare the run of a stopped job to be resumed, and set the status of the job to `running`."""
         purpose = self._history.purpose(run, JobPurpose)
         if (job := self._index.get(purpose.id)) is None:
             message = f"cannot resume {run}: its job {purpose.id} was deleted"
             raise Conflict(message, hint="Dispatch the job again.")
         if (status := self._history.get(run).status) in ("completed", "cancelled"):
-            raise Conflict(f"the job {job.id} is {status}: there is nothing to resume", hint=f"guild show {job.id}")
+            raise Conflict(f"cannot resume the job {job.id}: it is {status}", hint=f"Details: guild show {job.id}")
         async with self._locks[job.id]:  # of two concurrent calls, the second raises an error
             prepared = await self._runs().prepare_resume(run, frame, grant=grant, hooks=self._hooks(purpose))
             if job.status != "running":
@@ -287,7 +291,7 @@ class Jobs(JobQueries):
             return prepared
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting jobs with `resume` from now on, as soon as no ask blocks them."""
+        """From now on, resume waiting jobs with `resume` when no open ask blocks them."""
         self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=resume)
         for job in self._index.running():
             run = self._find_run(job)
@@ -304,9 +308,9 @@ class Jobs(JobQueries):
             self._timers.close()
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
-        """Record that a run cannot be resumed: its job has failed. A run that never became a job is cancelled."""
+        """Record that a run cannot be resumed. Its job fails, or the run is cancelled if it has no job."""
         if (status := self._history.get(run.id).status) == "running" or status in ENDED:
-            return  # it was resumed or ended meanwhile
+            return  # the run was resumed or ended meanwhile
         now = stamp(self._clock.now())
         is_job = self._index.get(self._history.purpose(run.id, JobPurpose).id) is not None
 
@@ -340,4 +344,9 @@ def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks for a replay of the run of a job, or None for other runs."""
     if (purpose := run.purpose_as(JobPurpose)) is None:
         return None
-    return replay_hooks(job_tools(purpose.contract, has_memory=purpose.remembers), job_profile, server=SERVER)
+    return replay_hooks(
+        job_tools(purpose.contract, has_memory=purpose.has_memory),
+        job_profile,
+        server=SERVER,
+        withheld_capabilities=WITHHELD,
+    )

@@ -1,10 +1,8 @@
-"""Job tools: define the tools, the instructions, the first message and the contract of a job.
-
-Answers that the user gave meanwhile are appended to the result of the next call.
+"""Job tools: defines the tools, the instructions, the first message and the contract of a job.
 
 Does not decide how a job ends: `jobs.service` does.
 
-Invariant: a repeated call with an equal key has no second effect, which is the promise of `repeatable`.
+Invariant: the tools are idempotent. A repeated call with an equal key has no second effect.
 """
 
 from __future__ import annotations
@@ -42,29 +40,30 @@ TOOLS = {
     "write_artifact": frozenset[str](),
     SUBMIT: frozenset[str](),
 }
+WITHHELD = frozenset({"memory.write"})  # a job has store_memory instead of memory_write
 _MAX_SUMMARY_CHARS = 20_000
 _MAX_TEXT_CHARS = 10_000
 _MAX_FILE_CHARS = 10_000_000
 
 
 def job_tools(contract: Contract, *, has_memory: bool) -> tuple[Tool, ...]:
-    """Return the tools as the model sees them. A worker without memory has no store_memory."""
+    """Return the tool definitions of a job. A worker without memory has no store_memory."""
     capabilities = {name: needs for name, needs in TOOLS.items() if has_memory or name != _STORE_MEMORY}
-    # All questions of an answer are asked at once.
+    # All questions of a model response are asked at once.
     tools = (replace(tool, parallel=tool.name == "log_question") for tool in bind_tools(JobTools, capabilities))
     return tuple(with_output_schema(tool, contract.schema) if tool.name == SUBMIT else tool for tool in tools)
 
 
 @dataclass(frozen=True, eq=False)
 class JobTools:
-    """The tools of one call in a job. The model reads the docstrings."""
+    """The tools of a job, for one call. The model reads the docstrings."""
 
     folder: JobFolder
     contract: Contract
-    lock: asyncio.Lock  # of the job's directory: concurrent calls write one after another
+    lock: asyncio.Lock  # concurrent calls write to the directory one after another
     questions: QuestionChannel
     remember: Remember
-    key: str
+    key: str  # of the call
 
     async def update_summary(self, summary: str) -> str:
         """Report your progress: the finished, the current and the next steps. Replaces your last summary.
@@ -148,7 +147,7 @@ class JobTools:
         return "Result accepted. The task is complete; finish with one short sentence."
 
     async def _write(self, write: Callable[[JobFolder], object]) -> None:
-        """Change the directory. Errors leave out its path, because a model reads them."""
+        """Change the directory of the job. Errors do not contain its path, because a model reads them."""
         try:
             async with self.lock:
                 await asyncio.to_thread(write, self.folder)
@@ -169,7 +168,7 @@ _RESULT = """\
 
 
 def check_read_only(worker: Worker) -> None:
-    """Raise Refused if a worker declares tools or sandboxes that write: a job writes through its own tools."""
+    """Raise Refused if a worker declares tools or sandboxes that write. A job writes only with its own tools."""
     definition = worker.definition
     writing = [f"the tool {name}" for name in WRITE_TOOLS if name in definition.tools]
     writing += [f"a writable sandbox ({name})" for name, box in definition.sandboxes.items() if box.mode == "rw"]
@@ -180,7 +179,7 @@ def check_read_only(worker: Worker) -> None:
 
 
 def job_profile(worker: Worker) -> Worker:
-    """Return the worker with the instructions of a job. It can read files, and write only with the tools of the job."""
+    """Return the worker with the instructions of a job, read-only sandboxes and the tools that read files."""
     definition = worker.definition
     others = [name for name in definition.tools if name not in (*READ_TOOLS, *WRITE_TOOLS)]
     sandboxes = {name: sandbox.model_copy(update={"mode": "ro"}) for name, sandbox in definition.sandboxes.items()}
@@ -192,7 +191,7 @@ def job_profile(worker: Worker) -> Worker:
 
 
 def first_message(dispatch: Dispatch) -> str:
-    """Return the first message: the task, and the configuration for the worker as data."""
+    """Return the first message: the task, and the configuration for the worker as JSON."""
     if not dispatch.worker_config:
         return dispatch.task
     config = json.dumps(dispatch.worker_config, indent=2, ensure_ascii=False)

@@ -1,19 +1,20 @@
 """Members: plug-ins that run as separate processes and offer tools, workers or both over HTTP.
 
-A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts the member on first use,
-and stops it on exit.
+A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts a member on first use and
+stops all members on exit.
 
-Above: hall, which offers the operations and gives workers the members that they declare; cli.
+Above: hall, which gives workers the members that they declare, and cli.
 Below: jobs and activities (the types of jobs), runs (the tools of a worker), workers (trust), tools (MCP), rpc, core.
-Does not know the inside of a member: a member is a process with an address and a secret, and it stores its own jobs.
-Does not trust a member: its answers are limited in size and time and checked before use.
+Does not store the jobs of members: each member stores its own.
+
+Invariant: responses of members are limited in size and time, and checked before use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.members.jobs import MemberJobs as MemberJobs

@@ -1,10 +1,10 @@
 """Member client: sends JSON-RPC calls to a member over HTTP.
 
-A call raises MemberTimedOut if there is no answer in time, MemberUnreachable if there is no answer over HTTP, and
-MemberRefused for an error or an invalid answer.
+A call raises MemberTimedOut without a response in time, MemberUnreachable if the connection fails or the HTTP status is
+an error, and MemberRefused for an RPC error or an invalid response.
 Does not start the process (`members.process`) and does not interpret results (`members.jobs`).
 
-Invariant: answers are limited in size and time.
+Invariant: responses are limited in size and time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
 from guildhall.core.sse import EventReader
-from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, to_short_line
+from guildhall.tools.mcp.model import (
+    HANDSHAKE_PROTOCOL_VERSION,
+    MAX_MESSAGE_BYTES,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    to_single_line,
+)
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
@@ -47,12 +53,12 @@ class MemberClient:
             await self._http.aclose()
 
     async def initialize(self, timeout_s: float | None = None) -> None:
-        """Perform the MCP handshake. Accept a member that does not implement it."""
-        params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLIENT_INFO}
+        """Perform the MCP handshake. Accept a member without `initialize`."""
+        params = {"protocolVersion": HANDSHAKE_PROTOCOL_VERSION, "capabilities": {}, "clientInfo": _CLIENT_INFO}
         try:
             await self.call("initialize", params, timeout_s)
         except MemberRefused as error:
-            if error.rpc_code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
+            if error.rpc_code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
                 raise
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None = None) -> Any:
@@ -66,17 +72,17 @@ class MemberClient:
         name = self.endpoint.name
         try:
             async with asyncio.timeout(timeout_s):
-                status, answer = await self._post(body)
+                status, response = await self._post(body)
         except TimeoutError:
-            raise MemberTimedOut(f"the member {name} did not answer {method} within {timeout_s:g} s") from None
+            raise MemberTimedOut(f"the member {name} did not respond to {method} within {timeout_s:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise MemberUnreachable(f"cannot reach the member {name}: {to_short_line(str(error))}") from None
+            raise MemberUnreachable(f"cannot reach the member {name}: {to_single_line(str(error))}") from None
         except (httpx2.HTTPError, httpx2.StreamError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not self._closed:  # not an effect of `close` during the call
                 raise
-            reason = to_short_line(str(error)) or type(error).__name__
-            raise MemberUnreachable(f"the member {name} did not answer {method}: {reason}", sent=True) from None
-        return self._result(method, number, status, answer)
+            reason = to_single_line(str(error)) or type(error).__name__
+            raise MemberUnreachable(f"the member {name} did not respond to {method}: {reason}", sent=True) from None
+        return self._result(method, number, status, response)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         import httpx2
@@ -94,45 +100,44 @@ class MemberClient:
             async for chunk in response.aiter_bytes():
                 data += chunk
                 if len(data) > MAX_MESSAGE_BYTES:
-                    size = f"{MAX_MESSAGE_BYTES:,} bytes"
-                    raise MemberRefused(f"the member {self.endpoint.name} answered with more than {size}")
-            whole = bytes(data)
+                    message = f"the response of the member {self.endpoint.name} exceeds {MAX_MESSAGE_BYTES:,} bytes"
+                    raise MemberRefused(message)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
-                whole = _last_event(whole)
-            return response.status_code, whole
+                return response.status_code, _last_event(bytes(data))
+            return response.status_code, bytes(data)
 
-    def _result(self, method: str, number: int, status: int, answer: bytes) -> Any:
-        prefix = f"the member {self.endpoint.name} answered {method} with"
+    def _result(self, method: str, number: int, status: int, body: bytes) -> Any:
+        prefix = f"invalid response of the member {self.endpoint.name} to {method}:"
         try:
-            message: Any = json.loads(answer)
+            message: Any = json.loads(body)
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or not ("result" in message or "error" in message):
             if status != 200:
                 raise MemberUnreachable(f"{prefix} HTTP status {status}", status=status, sent=True)
-            raise MemberRefused(f"{prefix} an invalid response")
+            raise MemberRefused(f"{prefix} not a JSON-RPC response")
         response = cast("dict[str, Any]", message)
         if response.get("error") is not None:
             raise _refusal(self.endpoint.name, method, response["error"])
         if response.get("id") != number:
-            raise MemberRefused(f"{prefix} the response to another call")
+            raise MemberRefused(f"{prefix} the id of another request")
         if not is_shallow(response):
-            raise MemberRefused(f"{prefix} a response that is nested too deeply")
+            raise MemberRefused(f"{prefix} nested too deeply")
         return response["result"]
 
 
 def _refusal(name: str, method: str, error: Any) -> MemberRefused:
     fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     code, message, data = fields.get("code"), fields.get("message"), fields.get("data")
-    reason = to_short_line(message) if isinstance(message, str) and message else "no reason given"
+    reason = to_single_line(message) if isinstance(message, str) and message else "no reason given"
     return MemberRefused(
-        f"the member {name} refused {method}: {reason}",
+        f"the member {name} rejected {method}: {reason}",
         rpc_code=code if isinstance(code, int) else None,
         data=cast("dict[str, Any]", data) if isinstance(data, dict) else None,
     )
 
 
 def _last_event(data: bytes) -> bytes:
-    """Return the data of the last event in a stream, which is the response."""
+    """Return the data of the last event of a stream, which is the response."""
     events = EventReader(MAX_MESSAGE_BYTES).feed(data + b"\n\n")
     return next((event.data for event in reversed(list(events)) if event.data), b"")

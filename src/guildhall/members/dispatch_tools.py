@@ -1,7 +1,6 @@
-"""Dispatch tools: define six tools for the jobs of a member, and the prompt section about members.
+"""Dispatch tools: defines the tools for the jobs of a member, and the prompt section about members.
 
-Does not offer the tools of a member itself, which come over MCP (`members.service`). Does not send the calls
-(`members.jobs`).
+Does not define the tools that a member offers over MCP (`members.service`). Does not send the calls (`members.jobs`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.core.errors import MemberTimedOut, MemberUnreachable
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import MemberTimedOut, MemberUnreachable, UsageError
 from guildhall.jobs.model import Dispatch, WorkerJobs, check_no_model
 from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.runs.execution.tokens import DISPATCH
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 TOOLS = {
     "dispatch": MEMBER_CAPABILITIES | {"worker.call"},  # it starts another worker, and can send data to the network
-    **dict.fromkeys(("list", "status", "result", "cancel", "delete"), frozenset[str]()),
+    **dict.fromkeys(("wait", "list", "status", "result", "cancel", "delete"), frozenset[str]()),
 }
 _MAX_DESCRIPTION_CHARS = 300  # in the prompt
+_MAX_WAIT_S = 3600.0
+_MAX_WAITED_JOBS = 20
+_POLL_S = 1.0
 
 
 def dispatch_server(member: Member) -> str:
@@ -49,7 +52,7 @@ def dispatch_tools(member: Member, jobs: Callable[[], WorkerJobs]) -> tuple[Tool
 
 
 class DispatchTools:
-    """The tools for the jobs of a member. The model reads the docstrings."""
+    """Tools for the jobs of a member. The model reads the docstrings."""
 
     def __init__(self, jobs: Callable[[], WorkerJobs]) -> None:
         self._jobs = jobs
@@ -70,6 +73,23 @@ class DispatchTools:
                 raise
             return ToolResult.error(f"{error.message}. The job may have started: check the list of jobs first.")
         return {"jobId": job.id}
+
+    async def wait(self, jobIds: list[str], seconds: float = 600.0) -> Any:  # noqa: N803 - as the protocol writes it
+        """Wait until one of the jobs has ended or has an open question. Returns the status of each job.
+
+        Args:
+            jobIds: The ids that dispatch returned, at most 20.
+            seconds: The maximum time to wait, at most 3600. The jobs continue after it.
+        """
+        if not 0 < len(jobIds) <= _MAX_WAITED_JOBS:
+            raise UsageError(f"jobIds: expected 1 to {_MAX_WAITED_JOBS} ids")
+        clock, jobs = SystemClock(), self._jobs()
+        deadline = clock.monotonic() + min(seconds, _MAX_WAIT_S)
+        while True:
+            found = [await jobs.status(id) for id in jobIds]
+            if any(one.job.status != "running" or one.questions for one in found) or clock.monotonic() >= deadline:
+                return {"jobs": [one.as_wire() for one in found]}
+            await clock.sleep(_POLL_S)
 
     async def list(
         self,
@@ -128,8 +148,8 @@ How to work with members:
 
 - `dispatch` starts a job: pass a short description and a task that is complete on its own. It returns the id of the job
   immediately, and the job runs while you continue.
+- `wait` returns when one of several jobs has ended or has a question. Use it instead of repeated calls of `status`.
 - `status` shows one job, `list` all jobs. A job is running, completed, failed or cancelled; `summary` is its progress.
-  Do other work between two checks.
 - `questions` are for the user. Show them to the user literally, with the id of the job. Do not answer them yourself.
 - When a job is completed, call `result` and present the findings with their sources, the decisions of the job and the
   open points. `artifacts` are paths in the directory of the job.
@@ -138,7 +158,7 @@ How to work with members:
 
 
 def dispatch_guide(members: Sequence[Member]) -> str:
-    """Return the prompt section about the members that a worker can dispatch to, or "" without members."""
+    """Return the prompt section about the members to which a worker can dispatch jobs, or "" without members."""
     if not members:
         return ""
     lines = [

@@ -1,9 +1,10 @@
 """Member jobs: dispatches, reads, cancels and deletes jobs of a member, and watches the running jobs.
 
 `members-at-work.json` in the home lists the busy members, so that the next hall can restart them.
+`member-questions.json` lists the ended jobs with open questions, so that the questions stay visible until answered.
 Does not store jobs, because each member stores its own. Does not start members: `members.service` does.
 
-Invariant: answers of members are not trusted. The type of each field is checked before use.
+Invariant: the type of each field in a response of a member is checked before use.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from guildhall.activities.contract import Decision
+from guildhall.activities.contract import AskedQuestion, Decision
 from guildhall.core.atomic_file import replace_file
-from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UsageError
+from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UnknownJob
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, JobStatus, Page
-from guildhall.members.model import WORKER_CAPABILITY, ActiveJob, Member
-from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
-from guildhall.rpc.mcp_app import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
-from guildhall.tools.mcp.model import to_short_line
+from guildhall.members.model import QUESTIONS_FILE, WORKER_CAPABILITY, ActiveJob, Member
+from guildhall.rpc.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from guildhall.rpc.member_endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, RESUME, STATUS
+from guildhall.tools.mcp.model import to_single_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -33,33 +36,41 @@ if TYPE_CHECKING:
     from guildhall.members.client import MemberClient
 
     Reach = Callable[[], Awaitable[MemberClient]]
+    OnStatus = Callable[[str, JobDetails | None], None]  # the id of a job, and its status or None if it is unknown
 
 _POLL_S = 3.0  # between two polls of a member's jobs
-_MAX_FAILURES = 20  # consecutive polls without an answer
+_MAX_FAILURES = 20  # consecutive polls without a response
 _MAX_ENTRIES = 1_000  # of the file
-_RETRY_AFTER_S = 0.1  # by then, the exit of a process was noticed
+_RETRY_AFTER_S = 0.1  # time to notice the exit of a process
+_JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")  # safe as a file name
 _log = logging.getLogger("guildhall.members")
 
 
 class MemberJobs:
-    """The jobs of a member, which is started on first use."""
+    """The jobs of a member. The first call starts the member."""
 
-    def __init__(self, member: Member, reach: Reach, on_dispatch: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        member: Member,
+        reach: Reach,
+        on_dispatch: Callable[[str], None] = lambda id: None,
+        on_status: OnStatus = lambda id, details: None,
+    ) -> None:
         """`reach` returns the client of the running member. `on_dispatch` is called with the id of each new job."""
         if not member.accepts_jobs:
             raise not_dispatchable(member)
         self.member = member
         self._reach = reach
         self._on_dispatch = on_dispatch
+        self._on_status = on_status
 
     async def dispatch(self, dispatch: Dispatch) -> Job:
         params: dict[str, Any] = {"description": dispatch.description, "task": dispatch.task}
         if dispatch.config:
             params["config"] = dict(dispatch.config)
         answer = await self._call(DISPATCH, params)
-        job = self._job(answer.text("jobId"), "running", description=dispatch.description)
-        if self._on_dispatch is not None:
-            self._on_dispatch(job.id)
+        job = self._job(answer.job_id(), "running", description=dispatch.description)
+        self._on_dispatch(job.id)
         return job
 
     async def page(
@@ -77,37 +88,47 @@ class MemberJobs:
 
     def _row(self, row: Answer, detail: Detail) -> Job:
         if detail == "simple":
-            return self._job(row.text("jobId"), row.status())
+            return self._job(row.job_id(), row.status())
         description, summary = row.any_text("description"), row.text_or_none("summary")
-        return self._job(row.text("jobId"), row.status(), description=description, summary=summary)
+        return self._job(row.job_id(), row.status(), description=description, summary=summary)
 
     async def status(self, id: str) -> JobDetails:
-        return read_status(await self._call(STATUS, {"jobId": id}), self.member.name)
+        try:
+            details = read_status(await self._call(STATUS, {"jobId": id}), self.member.name)
+        except UnknownJob:
+            self._on_status(id, None)
+            raise
+        self._on_status(id, details)
+        return details
 
     async def result(self, id: str) -> JobResult:
         answer = await self._call(RESULT, {"jobId": id})
-        return JobResult(id=answer.text("jobId"), output=answer.any_text("output"), artifacts=answer.texts("artifacts"))
+        return JobResult(id=answer.job_id(), output=answer.any_text("output"), artifacts=answer.texts("artifacts"))
 
     async def cancel(self, id: str) -> Job:
         return self._job(id, (await self._call(CANCEL, {"jobId": id})).status())
 
     async def delete(self, id: str, *, force: bool = False) -> None:
-        if force:
-            raise UsageError("force can only be used with jobs of the hall, not with jobs of a member")
-        answer = await self._call(DELETE, {"jobId": id})
+        await self.status(id)  # raises UnknownJob
+        answer = await self._call(DELETE, {"jobId": id, **({"force": True} if force else {})})
         if answer.data.get("deleted") is not True:
             raise answer.field_error("deleted", "true")
+        self._on_status(id, None)
+
+    async def resume(self, id: str, *, max_turns: int | None = None, budget: float | None = None) -> Job:
+        limits = {"maxTurns": max_turns, "maxBudgetUsd": budget}
+        await self.status(id)  # raises UnknownJob
+        given = {name: value for name, value in limits.items() if value is not None}
+        job = self._job(id, (await self._call(RESUME, {"jobId": id, **given})).status())
+        self._on_dispatch(id)
+        return job
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        """Answer a question of a job. Raise Refused if the member does not accept answers."""
+        """Answer a question of a job. Raise Refused if the member does not support it."""
         params = {"jobId": id, "answer": text, **({} if question is None else {"question": question})}
-        try:
-            await self._call(ANSWER, params)
-        except MemberRefused as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
-                raise
-            hint = "See the documentation of the member for how to answer."
-            raise Refused(f"the member {self.member.name} does not accept answers", hint=hint) from None
+        await self.status(id)  # raises UnknownJob
+        await self._call(ANSWER, params)
+        await self.status(id)
         return question or ""
 
     def _job(self, id: str, status: JobStatus, *, description: str = "", summary: str | None = None) -> Job:
@@ -116,15 +137,24 @@ class MemberJobs:
         )
 
     async def _call(self, method: str, params: Mapping[str, Any]) -> Answer:
-        """Call a method. Repeat a call that cannot have reached the member, because it was exiting."""
+        """Call a method. Repeat a call that did not reach the member, because its process had just exited."""
         try:
-            answer = await (await self._reach()).call(method, params)
-        except MemberUnreachable as error:
-            if error.sent:
-                raise
-            await asyncio.sleep(_RETRY_AFTER_S)
-            answer = await (await self._reach()).call(method, params)
-        return Answer.parse(answer, f"the member {self.member.name} answered {method}")
+            try:
+                answer = await (await self._reach()).call(method, params)
+            except MemberUnreachable as error:
+                if error.sent:
+                    raise
+                await asyncio.sleep(_RETRY_AFTER_S)
+                answer = await (await self._reach()).call(method, params)
+        except MemberRefused as error:
+            # The only parameter of these methods is the id.
+            if method in (STATUS, RESULT, CANCEL) and error.rpc_code == INVALID_PARAMS:
+                raise UnknownJob(f"unknown job {params['jobId'][:60]!r} of the member {self.member.name}") from None
+            if method in (ANSWER, RESUME) and error.rpc_code == METHOD_NOT_FOUND:
+                hint = "See the documentation of the member."
+                raise Refused(f"the member {self.member.name} does not support {method}", hint=hint) from None
+            raise
+        return Answer.parse(answer, f"invalid response of the member {self.member.name} to {method}")
 
 
 def not_dispatchable(member: Member) -> Refused:
@@ -133,11 +163,12 @@ def not_dispatchable(member: Member) -> Refused:
 
 
 def read_status(answer: Answer, member: str) -> JobDetails:
-    """Return the job in an answer to `worker/status`."""
+    """Return the job in a response to `worker/status`."""
     decisions = [] if answer.data.get("decisions") is None else answer.rows("decisions")
+    answered = [] if answer.data.get("answered") is None else answer.rows("answered")
     return JobDetails(
         job=Job(
-            id=answer.text("jobId"),
+            id=answer.job_id(),
             worker=member,
             status=answer.status(),
             description=answer.any_text("description"),
@@ -152,15 +183,19 @@ def read_status(answer: Answer, member: str) -> JobDetails:
             for row in decisions
         ],
         is_waiting=answer.data.get("waiting") is True,
+        question_log=[
+            AskedQuestion(ask="", at="", question=row.any_text("question"), answer=row.any_text("answer"))
+            for row in answered
+        ],
     )
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a member. The methods return a field, or raise MemberRefused if it has another type."""
+    """A response of a member. The methods return a field, or raise MemberRefused if it has another type."""
 
     data: dict[str, Any]
-    context: str  # for errors
+    context: str  # prefix of errors
 
     @staticmethod
     def parse(data: Any, context: str) -> Answer:
@@ -169,12 +204,12 @@ class Answer:
         return Answer(cast("dict[str, Any]", data), context)
 
     def field_error(self, name: str, expected: str) -> MemberRefused:
-        value = to_short_line(repr(self.data.get(name)))[:80]
+        value = to_single_line(repr(self.data.get(name)))[:80]
         return MemberRefused(f"{self.context}: {name} is not {expected} (got {value})")
 
-    def _get(self, name: str, kind: type | UnionType, expected: str) -> Any:
+    def _get(self, name: str, type_: type | UnionType, expected: str) -> Any:
         value = self.data.get(name)
-        if not isinstance(value, kind):
+        if not isinstance(value, type_):
             raise self.field_error(name, expected)
         return value
 
@@ -182,6 +217,12 @@ class Answer:
         value = self.any_text(name)
         if not value:
             raise self.field_error(name, "text")
+        return value
+
+    def job_id(self) -> str:
+        value = self.any_text("jobId")
+        if not _JOB_ID.fullmatch(value):
+            raise self.field_error("jobId", "an id of letters, digits, '_', '-' and '.'")
         return value
 
     def text_or_none(self, name: str) -> str | None:
@@ -212,7 +253,7 @@ class _BusyMember:
     """A member with running jobs, as of the last poll, and the task that polls them."""
 
     name: str  # the shortest name that finds the member
-    project: str | None  # the only project in which it is found
+    project: str | None  # the project of the member; None if the member is in the home
     jobs: dict[str, JobDetails | None]
     task: asyncio.Task[None]
 
@@ -221,8 +262,9 @@ class JobWatcher:
     """Polls the jobs of members until they have ended."""
 
     def __init__(self, file: Path, clock: Clock) -> None:
-        """`file`: lists the busy members for the next hall."""
+        """`file`: the list of busy members for the next hall."""
         self._file = file
+        self._questions_file = file.with_name(QUESTIONS_FILE)
         self._clock = clock
         self._busy: dict[Path, _BusyMember] = {}  # by the member's folder
 
@@ -231,19 +273,50 @@ class JobWatcher:
         return bool(self._busy)
 
     def active_jobs(self) -> list[ActiveJob]:
-        """Return the running jobs, as of the last poll."""
-        return [
+        """Return the running jobs, and the ended jobs with open questions, as of the last poll."""
+        running = [
             ActiveJob(member=busy.name, details=details, project=busy.project)
             for busy in self._busy.values()
             for details in busy.jobs.values()
             if details is not None
         ]
+        ids = {one.id for one in running}
+        return running + [one for one in self.unanswered_jobs() if one.id not in ids]
+
+    def unanswered_jobs(self) -> list[ActiveJob]:
+        """Return the ended jobs with open questions. Invalid content of the file is ignored."""
+        found: list[ActiveJob] = []
+        for row in _read_object(self._questions_file).values():
+            with suppress(GuildError):
+                entry = Answer.parse(row, QUESTIONS_FILE)
+                member, project = entry.text("member"), entry.text_or_none("project")
+                details = read_status(Answer.parse(entry.data.get("status"), QUESTIONS_FILE), member)
+                found.append(ActiveJob(member=member, details=details, project=project))
+        return found
+
+    def update(self, member: Member, name: str, root: Path, id: str, details: JobDetails | None) -> None:
+        """Record the status of a job. Keep an ended job with open questions. `details`: None if the job is unknown."""
+        is_running = details is not None and details.job.status == "running"
+        if (busy := self._busy.get(member.folder)) is not None and id in busy.jobs:
+            if is_running:
+                busy.jobs[id] = details
+            else:
+                del busy.jobs[id]
+        rows = _read_object(self._questions_file)
+        key = f"{member.folder}/{id}"
+        if details is not None and details.questions and details.job.status in ("completed", "failed"):
+            project = str(root) if member.scope == "project" else None
+            changed = {**rows, key: {"member": name, "project": project, "status": details.as_wire()}}
+        else:
+            changed = {other: row for other, row in rows.items() if other != key}
+        if changed != rows:
+            _write_object(self._questions_file, changed)
 
     def count(self, folder: Path) -> int:
         return len(self._busy[folder].jobs) if folder in self._busy else 0
 
     def busy_members(self) -> list[tuple[Path, Path]]:
-        """Return folder and project of the members that are listed in the file."""
+        """Return the folder and the project of each member in the file."""
         return [(Path(folder), Path(root)) for folder, root in self._read().items()]
 
     def watch(self, member: Member, name: str, root: Path, reach: Reach, job: str | None = None) -> None:
@@ -251,13 +324,23 @@ class JobWatcher:
         project = str(root) if member.scope == "project" else None
         if (busy := self._busy.get(member.folder)) is None:
             jobs: dict[str, JobDetails | None] = {}
-            task = asyncio.create_task(self._poll_member(member, reach, jobs, everything=job is None))
+            source = MemberJobs(member, reach, on_status=partial(self.update, member, name, root))
+            task = asyncio.create_task(self._poll_member(source, root, jobs, everything=job is None))
             busy = _BusyMember(name=name, project=project, jobs=jobs, task=task)
             self._busy[member.folder] = busy
         busy.name, busy.project = name, project
         if job is not None:
             busy.jobs.setdefault(job, None)
+            self._list_for_next_hall(member, root)
+
+    def _list_for_next_hall(self, member: Member, root: Path) -> None:
         self._write({**self._read(), str(member.folder): str(root)})
+
+    async def forget(self, folder: Path) -> None:
+        """Stop polling a member. The file still lists it if its jobs have not ended."""
+        if (busy := self._busy.get(folder)) is not None:
+            busy.task.cancel()
+            await asyncio.gather(busy.task, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop polling. The file still lists the busy members, because their jobs have not ended."""
@@ -267,10 +350,9 @@ class JobWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _poll_member(
-        self, member: Member, reach: Reach, jobs: dict[str, JobDetails | None], *, everything: bool
+        self, source: MemberJobs, root: Path, jobs: dict[str, JobDetails | None], *, everything: bool
     ) -> None:
-        source = MemberJobs(member, reach)
-        failures = 0
+        member, failures = source.member, 0
         try:
             while everything or jobs:
                 try:
@@ -278,7 +360,11 @@ class JobWatcher:
                         page = await source.page(detail="simple")
                         jobs |= {job.id: None for job in page.jobs if job.status == "running"}
                         everything = False
-                    await _poll(jobs, source)
+                        if jobs:
+                            self._list_for_next_hall(member, root)
+                    for job in tuple(jobs):
+                        with suppress(UnknownJob):
+                            await source.status(job)
                     failures = 0
                 except MemberFailed:  # the member exited, and is restarted
                     failures += 1
@@ -296,35 +382,27 @@ class JobWatcher:
 
     def _read(self) -> dict[str, str]:
         """Return the project of each busy member by its folder. Invalid content is ignored."""
-        try:
-            busy: Any = json.loads(self._file.read_text())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        if not isinstance(busy, dict):
-            return {}
-        pairs = list(cast("dict[str, Any]", busy).items())[:_MAX_ENTRIES]
-        return {folder: root for folder, root in pairs if isinstance(root, str) and folder and root}
+        busy = _read_object(self._file)
+        return {folder: root for folder, root in busy.items() if isinstance(root, str) and folder and root}
 
     def _write(self, busy: dict[str, str]) -> None:
-        if busy == self._read():
-            return
-        with suppress(OSError):  # only the next hall needs the file
-            if not busy:
-                self._file.unlink(missing_ok=True)
-                return
-            replace_file(self._file, json.dumps(busy).encode(), mode=0o666)
+        if busy != self._read():
+            _write_object(self._file, busy)
 
 
-async def _poll(jobs: dict[str, JobDetails | None], source: MemberJobs) -> None:
-    """Update the status of jobs, and remove ended jobs."""
-    for job in tuple(jobs):
-        try:
-            details = await source.status(job)
-        except MemberRefused as error:
-            if error.rpc_code is None:  # an invalid answer
-                raise
-            details = None  # deleted, or unknown to the member
-        if details is not None and details.job.status == "running":
-            jobs[job] = details
+def _read_object(file: Path) -> dict[str, Any]:
+    """Return the entries of a JSON object. Invalid content is ignored."""
+    try:
+        value: Any = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return dict(list(entries.items())[:_MAX_ENTRIES])
+
+
+def _write_object(file: Path, entries: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # the file is only a list for later commands
+        if entries:
+            replace_file(file, json.dumps(entries).encode(), mode=0o600)
         else:
-            del jobs[job]
+            file.unlink(missing_ok=True)

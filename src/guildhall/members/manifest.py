@@ -1,4 +1,4 @@
-"""Member manifest: declares every field of `guild-member.json`, with its constraints.
+"""Member manifest: defines the fields of `guild-member.json` and their constraints.
 
 Does not read files: `members.registry` does.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PORT, PYTHON = "PORT", "PYTHON"
 PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
-_RESERVED = "GUILDHALL_"
+_RESERVED_PREFIX = "GUILDHALL_"
 
 
 def _check_argument(value: str) -> str:
@@ -35,7 +35,7 @@ def _check_variable(value: str) -> str:
         raise ValueError("contains a NUL character")
     for name in PLACEHOLDER.findall(value):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(f"${{{name}}} does not name a variable")
+            raise ValueError(f"invalid placeholder ${{{name}}}: not the name of a variable")
     return value
 
 
@@ -44,7 +44,7 @@ Variable = Annotated[StrictStr, Field(max_length=32_768), AfterValidator(_check_
 
 
 class Mcp(Part):
-    """The program of the member."""
+    """The program of a member."""
 
     command: Annotated[Line, AfterValidator(_check_argument)] = Field(
         description="The program. With a slash, a path in the member's folder. ${PYTHON} is the Python of Guildhall."
@@ -59,19 +59,19 @@ class Mcp(Part):
     def _check_port(self) -> Mcp:
         if not any(f"${{{PORT}}}" in text for text in (*self.args, *self.env.values())):
             raise ValueError(f"the program does not receive its port: add ${{{PORT}}} to `args` or `env`")
-        if reserved := next((name for name in self.env if name.startswith(_RESERVED)), None):
-            raise ValueError(f"env.{reserved}: names that start with {_RESERVED} are reserved")
+        if reserved := next((name for name in self.env if name.startswith(_RESERVED_PREFIX)), None):
+            raise ValueError(f"env.{reserved}: names that start with {_RESERVED_PREFIX} are reserved")
         return self
 
     @property
     def variables(self) -> tuple[str, ...]:
         """Return the names of the caller's variables that the member receives."""
-        named = (name for value in self.env.values() for name in PLACEHOLDER.findall(value))
-        return tuple(dict.fromkeys(name for name in named if name not in (PORT, PYTHON)))
+        names = (name for value in self.env.values() for name in PLACEHOLDER.findall(value))
+        return tuple(dict.fromkeys(name for name in names if name not in (PORT, PYTHON)))
 
 
 class Manifest(Part):
-    """All fields of a manifest."""
+    """The manifest of a member."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
@@ -86,7 +86,7 @@ class Manifest(Part):
 
 
 def fill_placeholders(text: str, values: dict[str, str]) -> str:
-    """Return a text with its placeholders replaced. A placeholder without a value becomes empty."""
+    """Return the text with all placeholders replaced by their values, or by "" without a value."""
     return PLACEHOLDER.sub(lambda match: values.get(match[1], ""), text)
 
 

@@ -1,4 +1,4 @@
-"""Member types: define a member, its state, its endpoint and its running jobs.
+"""Member model: defines a member, its state, its endpoint and its running jobs.
 
 Does no I/O: `members.registry` reads members, and `members.process` changes their state.
 """
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
-BUSY_FILE = "members-at-work.json"  # in the home: the members with running jobs
-WORKER_CAPABILITY = "worker"  # of a member that accepts jobs
+BUSY_FILE = "members-at-work.json"  # in the home; lists the members with running jobs
+QUESTIONS_FILE = "member-questions.json"  # in the home; lists the ended jobs of members with open questions
+WORKER_CAPABILITY = "worker"  # declared by members that accept jobs
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
-_MAX_ID_CHARS = 400  # of MEMBER/JOB
+_MAX_ID_CHARS = 400  # of an id MEMBER/JOB
 
 Scope = Literal["project", "home"]
-# declared -> trusted -> starting -> ready -> exited -> backoff -> starting | broken ; stopped
+# declared -> trusted -> starting -> ready -> exited -> backoff -> starting or broken. `stopped` can follow any state.
 State = Literal["declared", "trusted", "starting", "ready", "exited", "backoff", "broken", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A member. A member with an invalid manifest has an error instead of a manifest."""
+    """A member with a manifest, or with an error if its manifest is invalid."""
 
     name: str
     scope: Scope
@@ -77,11 +78,11 @@ class Member:
 
 
 class MemberStatus(TypedDict):
-    """The state of a member that the hall has started."""
+    """The state of a started member, and the number of its running jobs."""
 
     member: str
     state: State
-    jobs: int  # running jobs
+    jobs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveJob:
-    """A running job of a member."""
+    """A job of a member that is running, or that has ended with open questions."""
 
     member: str  # the shortest name that finds the member
     details: JobDetails
@@ -127,7 +128,7 @@ class ActiveJob:
 
 
 def parse_member_job(text: str) -> tuple[str, str] | None:
-    """Return the member and the job of an id MEMBER/JOB, or None if it is the id of a job of the hall."""
+    """Return the member and the job of an id MEMBER/JOB, or None for the id of a job of the hall."""
     member, slash, job = text.rpartition("/")
     if not slash:
         return None

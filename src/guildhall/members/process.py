@@ -1,11 +1,10 @@
-"""Member process: starts a member, waits for its handshake, restarts it when it exits, and stops it.
+"""Member process: starts a member, waits for its handshake, restarts it after an exit, and stops it.
 
-The states are starting, ready, exited, backoff, broken and stopped. After an exit, the state is backoff and then
-starting again, or broken after too many failures. The member runs in its own folder, below `supervisor.py`, and
-writes to a log file.
+After an exit, the state is backoff and then starting again, or broken after too many failures. The member runs in its
+own folder as a child of `supervisor.py`, and writes to a log file.
 Does not check trust (`members.service`) and does not make calls (`members.client`).
 
-Invariant: a member never receives the hall's environment. It receives the allowed variables of the caller, and the
+Invariant: a member never receives the environment of the hall. It receives the allowed variables of the caller and the
 variables that its manifest names.
 """
 
@@ -16,7 +15,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +28,7 @@ from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.members.client import MemberClient
 from guildhall.members.manifest import PORT, PYTHON, fill_placeholders
 from guildhall.members.model import SECRET_VARIABLE, Endpoint, Member, State
+from guildhall.sandbox.jail import describe_exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _MAX_LOG_BYTES = 2_000_000  # a larger log is rotated at the next start
-_MAX_OUTPUT_CHARS = 400  # of the last line in an error
+_MAX_OUTPUT_CHARS = 400  # of the last output line in an error
 _POLL_S = 0.02  # between two attempts to connect
 _LOG_START = "--- started"
 
@@ -48,18 +47,18 @@ _LOG_START = "--- started"
 class Timings:
     """Time limits and retries."""
 
-    listen_s: float = 20.0  # until the member listens on its port; long, because the machine can be busy
-    handshake_s: float = 5.0  # from then until it has answered the handshake
+    listen_s: float = 20.0  # until the member listens; long, because the machine can be busy
+    handshake_s: float = 5.0  # for the handshake after that
     first_pause_s: float = 0.2  # before the first restart; doubled each time
     max_pause_s: float = 30.0
     max_failures: int = 5  # consecutive failures until the member is broken
-    report_after: int = 2  # failures until waiting callers get the error
-    stable_after_s: float = 30.0  # in state ready, after which earlier failures do not count
+    report_after: int = 2  # failures until waiting callers receive the error
+    stable_after_s: float = 30.0  # earlier failures do not count after this time in the state ready
     grace_s: float = 5.0  # between SIGTERM and SIGKILL
 
 
 class _StartFailed(Exception):
-    """The member did not start. `is_permanent`: a retry would fail too."""
+    """A failed start of a member. `is_permanent`: a retry would fail too."""
 
     def __init__(self, reason: str, *, is_permanent: bool = False) -> None:
         super().__init__(reason)
@@ -69,21 +68,33 @@ class _StartFailed(Exception):
 class MemberProcess:
     """Keeps one member running until the hall stops it."""
 
-    def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, timings: Timings, stamp: str) -> None:
-        """`frame`: of the first caller. `stamp`: identifies the content of the member's files."""
+    def __init__(
+        self,
+        member: Member,
+        frame: Frame,
+        home: Home,
+        clock: Clock,
+        timings: Timings,
+        stamp: str,
+        previous: MemberProcess | None = None,
+    ) -> None:
+        """`frame`: that of the first caller. `stamp`: identifies the content of the member's files.
+
+        `previous`: the stopped process of the member, whose port and secret stay valid for connected runs.
+        """
         self.member = member
         self.stamp = stamp
         self.created_at = clock.monotonic()
         self.state: State = "starting"
         self.note: str | None = None  # the reason of the last exit
         self.pid: int | None = None
-        self.port: int | None = None
+        self.port = previous.port if previous is not None else None
         self.log = log_path(member, home)
         self._frame = frame
         self._home = home
         self._clock = clock
         self._timings = timings
-        self._secret = secrets.token_urlsafe(32)
+        self.secret = previous.secret if previous is not None else secrets.token_urlsafe(32)
         self._ready: asyncio.Future[MemberClient] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._supervise())
 
@@ -93,8 +104,15 @@ class MemberProcess:
 
     @property
     def is_over(self) -> bool:
-        """Return True if the member is broken or was stopped."""
+        """Return True if the member is broken or stopped."""
         return self._task.done()
+
+    def lacks_variables(self, frame: Frame) -> bool:
+        """Return True if the frame has another value for a variable that the manifest names."""
+        assert self.member.manifest is not None
+        declared = self.member.manifest.mcp.env
+        old, new = (environment(one, declared, {}) for one in (self._frame, frame))
+        return any(new.get(name) not in (None, old.get(name)) for name in declared)
 
     async def stop(self) -> None:
         """Terminate the member, and wait for its exit."""
@@ -135,42 +153,42 @@ class MemberProcess:
         """Raise an error in all waiting callers. Later callers wait for the next attempt, unless this was the last."""
         if not self._ready.done():
             self._ready.set_exception(error)
-            self._ready.exception()  # marks it as retrieved: there may be no caller
+            self._ready.exception()  # marks the exception as retrieved, because there may be no caller
         if not last:
             self._ready = asyncio.get_running_loop().create_future()
 
     def _error(self) -> ToolUnavailable:
         message = f"the member {self.member.name} does not run: it {self.note}"
-        return ToolUnavailable(message, where=str(self.member.path), hint=f"Its output is in {self.log}.")
+        return ToolUnavailable(message, where=str(self.member.path), hint=f"Read the log of the member: {self.log}")
 
     async def _run(self) -> str:
         """Run the member from its start to its exit. Return the reason of the exit."""
-        self.port = self.port if self.port is not None and _is_free(self.port) else _free_port()
+        self.port = _free_port(self.port)
         process = self._spawn(self.port)
         exit_code = asyncio.create_task(_wait_for_exit(process))
         try:
             self.pid = process.pid
-            endpoint = Endpoint(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
+            endpoint = Endpoint(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self.secret)
             client = MemberClient(endpoint)
             try:
                 await self._wait_until_ready(client, exit_code)
                 self.state = "ready"
                 if not self._ready.done():
                     self._ready.set_result(client)
-                return _describe_exit(await asyncio.shield(exit_code))
+                return describe_exit(await asyncio.shield(exit_code))
             finally:
                 await client.close()
         finally:
             await asyncio.shield(self._terminate(process, exit_code))
 
     async def _wait_until_ready(self, client: MemberClient, exit_code: asyncio.Task[int]) -> None:
-        """Wait until the member has answered the handshake. Raise _StartFailed if it exits before."""
+        """Wait until the handshake is complete. Raise _StartFailed if the member exits before."""
         assert self.port is not None
         handshake = asyncio.create_task(self._handshake(client, self.port))
         try:
             await asyncio.wait({handshake, exit_code}, return_when=asyncio.FIRST_COMPLETED)
             if exit_code.done():
-                raise _StartFailed(f"{_describe_exit(exit_code.result())} before it was ready")
+                raise _StartFailed(f"{describe_exit(exit_code.result())} before it was ready")
             await handshake
         finally:
             handshake.cancel()
@@ -181,12 +199,12 @@ class MemberProcess:
         deadline = self._clock.monotonic() + self._timings.listen_s
         while not await _is_listening(port):
             if self._clock.monotonic() > deadline:
-                raise _StartFailed(f"did not listen at its port within {self._timings.listen_s:g} s")
+                raise _StartFailed(f"did not listen on its port within {self._timings.listen_s:g} s")
             await asyncio.sleep(_POLL_S)
         try:
             await client.initialize(self._timings.handshake_s)
         except GuildError as error:
-            raise _StartFailed(f"did not answer the handshake: {error.message}") from None
+            raise _StartFailed(f"did not complete the handshake: {error.message}") from None
 
     async def _terminate(self, process: subprocess.Popen[bytes], exit_code: asyncio.Task[int]) -> None:
         if process.poll() is None:
@@ -217,7 +235,7 @@ class MemberProcess:
         assert self.member.manifest is not None
         mcp, values = self.member.manifest.mcp, {PORT: str(port), PYTHON: sys.executable}
         word = fill_placeholders(mcp.command, values)
-        # With a slash, a path in the member's folder, else a name on the caller's PATH.
+        # A word with a slash is a path in the member's folder. Another word is a program on the caller's PATH.
         path = str(self.member.folder / word) if "/" in word else word
         program = shutil.which(path, path=self._frame.env.get("PATH"))
         if program is None:
@@ -228,7 +246,7 @@ class MemberProcess:
         assert self.member.manifest is not None
         variables = environment(self._frame, self.member.manifest.mcp.env, {PORT: str(port), PYTHON: sys.executable})
         # A member with its own hall reads the user's settings from this home.
-        return {**variables, SECRET_VARIABLE: self._secret, HOME_VARIABLE: str(self._home.path)}
+        return {**variables, SECRET_VARIABLE: self.secret, HOME_VARIABLE: str(self._home.path)}
 
     def _last_output(self) -> str:
         """Return the last line of the log as the end of an error message, or "" if the member printed nothing."""
@@ -249,7 +267,7 @@ class MemberProcess:
 def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
     """Return the frame's allowed variables and the variables of the manifest, with placeholders replaced.
 
-    The key of a provider is included only if the manifest names it. The hall's own environment is never included.
+    The key of a provider is included only if the manifest names it.
     """
     known = {**frame.user_env, **frame.keys, **frame.env, **values}
     filled = {name: fill_placeholders(value, known) for name, value in declared.items()}
@@ -272,30 +290,21 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 async def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the exit of a process without polling. Return its exit code."""
+    """Wait for the exit of a process without polling. Return its exit code, or 128 plus the number of the signal."""
     try:
         pidfd = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        return await asyncio.to_thread(process.wait)
-    loop, exited = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(pidfd, exited.set)
-    try:
-        await exited.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-    return process.wait()
-
-
-def _describe_exit(code: int) -> str:
-    """Return the reason of an exit. The exit code of the supervisor is 128 plus the signal that ended the member."""
-    if 0 <= code <= 128:
-        return f"exited with code {code}"
-    number = -code if code < 0 else code - 128
-    try:
-        return f"was killed by {signal.Signals(number).name}"
-    except ValueError:
-        return f"was killed by signal {number}"
+        code = await asyncio.to_thread(process.wait)
+    else:
+        loop, exited = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(pidfd, exited.set)
+        try:
+            await exited.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
 async def _is_listening(port: int) -> bool:
@@ -309,18 +318,12 @@ async def _is_listening(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def _is_free(port: int) -> bool:
-    """Return True if the member can use its earlier port again, so that its URL stays valid."""
+def _free_port(earlier: int | None) -> int:
+    """Return the earlier port of the member if it is free, so that its URL stays valid. Return another port if not."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind(("127.0.0.1", port))
+            sock.bind(("127.0.0.1", earlier or 0))
         except OSError:
-            return False
-    return True
+            sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]

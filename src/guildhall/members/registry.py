@@ -1,6 +1,6 @@
-"""Member folders: finds the members of a project and of the home, reads their code, and creates new members.
+"""Member registry: finds the members of a project and of the home, reads their code, and creates new members.
 
-Members are in `guild-members` of the project and of the home. Does not run a member: `members.process` does.
+Does not run a member: `members.process` does.
 
 Invariant: an existing folder is never changed.
 """
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent / "shipped"
 _MAX_FOLDERS = 1_000
-_NOT_FOUND_HINT = "Members of a project are found only in its folder. Create one: guild member new NAME"
-# State that a member writes and that is not executed.
+_NOT_FOUND_HINT = "Change to the folder of the member's project, or create a member: guild member new NAME"
+# Folders of state, which is not executed.
 _STATE_FOLDERS = ("jobs", "memory", "logs")
-# The home of a member's own hall. Only these entries affect what is executed.
+# The home of a member's own hall. Of its entries, only those below affect what is executed.
 _HALL_HOME = ".guild"
 _CODE_IN_HALL_HOME = frozenset({"config.yaml", "workers", "prompts", "toolboxes", "packages", FOLDER})
 _SERVER = '''"""{name}: a member with one tool. Add more functions for more tools."""
@@ -67,15 +67,15 @@ class MemberRegistry:
 
     def __init__(self, root: Path, home: Home) -> None:
         self._folders: dict[Scope, Path] = {"project": root / FOLDER, "home": home.path / FOLDER}
-        if root.resolve() == home.path.resolve():  # these members are the user's own
+        if root.resolve() == home.path.resolve():  # members of the home need no trust
             del self._folders["project"]
 
     def members(self) -> list[Member]:
-        """Return all members in the order of look-up. Invalid members have an error."""
+        """Return all members: first those of the project, then those of the home."""
         return [member for scope, top in self._folders.items() for member in _members(scope, top)]
 
     def find(self, name: str) -> Member:
-        """Return a member by name, `project/name` or `home/name`. Raise InvalidFile if it is not valid."""
+        """Return a member by NAME, project/NAME or home/NAME. Raise InvalidFile if its manifest is invalid."""
         scope, _, rest = name.rpartition("/")
         members = [member for member in self.members() if not scope or member.scope == scope]
         found = [member for member in members if member.name == rest]
@@ -112,7 +112,7 @@ def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
     except (OSError, RuntimeError) as error:
         return Member(name=shown, scope=scope, folder=folder, error=f"cannot read the folder: {error}")
     if scope == "project" and not real.is_relative_to(top.parent.resolve()):
-        error = f"{folder}: a link out of the project, to {real}"
+        error = f"{folder} is a link out of the project, to {real}"
         return Member(name=shown, scope=scope, folder=folder, error=error)
     try:
         manifest = read_manifest(real)
@@ -135,7 +135,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def member_code(member: Member) -> Code:
-    """Return the code of a member. The files of a member in the home are not read, because it is trusted."""
+    """Return the code of a member. A member in the home is trusted, so its files are not read."""
     root = member.folder.parent.parent
     if member.scope == "home":
         return Code(kind="member", name=member.name, root=root, files=(), is_own=True)
@@ -145,8 +145,8 @@ def member_code(member: Member) -> Code:
         files.append(code_file(path, root))
         size += len(files[-1].content)
         if len(files) > MAX_FILES or size > MAX_BYTES:
-            message = f"the member {member.name} has more than {MAX_FILES} files, or {MAX_BYTES:,} bytes"
-            hint = "Remove files, or move the member to ~/.guild-hall/members."
+            message = f"the member {member.name} has more than {MAX_FILES} files or more than {MAX_BYTES:,} bytes"
+            hint = f"Remove files, or move the member to ~/.guild-hall/{FOLDER}, which needs no trust."
             raise ToolUnavailable(message, where=str(member.folder), hint=hint)
     return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
 
@@ -165,7 +165,8 @@ def _files(member: Member) -> Iterator[Path]:
         folder = Path(parent)
         names = [name for name in sorted((*folders, *files)) if _is_code(folder, name, member)]
         if link := next((folder / name for name in names if name in folders and (folder / name).is_symlink()), None):
-            raise ToolUnavailable("a link to a folder cannot be trusted", where=str(link), hint="Replace it by a copy.")
+            hint = "Replace the link by a copy of the folder."
+            raise ToolUnavailable("cannot trust a link to a folder", where=str(link), hint=hint)
         folders[:] = [name for name in names if name in folders]
         yield from (folder / name for name in names if name in files)
 
@@ -182,14 +183,14 @@ def templates() -> list[str]:
 
 
 def new_member(root: Path, name: str, template: str | None = None) -> Path:
-    """Create a member in the project's `guild-members`, from a skeleton or from a member that comes with Guildhall."""
+    """Create a member in `guild-members` of a project. `template`: a member that comes with Guildhall."""
     if not is_name(name):
         raise UsageError(f"invalid member name {name!r}", hint="Use up to 64 letters, digits, '_', '-' and '.'.")
     if template is not None and template not in templates():
         raise NotFound(f"unknown template {template!r}", hint=did_you_mean(template, templates()))
     folder = root / FOLDER / name
     if folder.exists() or folder.is_symlink():
-        raise Conflict(f"{folder} already exists", hint="Use another name, or remove it first.")
+        raise Conflict(f"{folder} already exists", hint="Use another name, or remove the folder.")
     if template is None:
         folder.mkdir(parents=True)
         (folder / "server.py").write_text(_SERVER.format(name=name))

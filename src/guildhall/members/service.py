@@ -1,7 +1,7 @@
 """Member service: finds the members of a hall, starts them on first use, and connects them to workers.
 
 Workers use the tools of a member as a toolbox, and its jobs through dispatch tools. If the files of a member have
-changed and the user trusts them, the next use restarts it.
+changed and the user trusts them, the next use restarts the member.
 Does not run the process (`members.process`) and does not define the dispatch tools (`members.dispatch_tools`).
 
 Invariant: a member of a project does not start before the user trusts its files. Members in the home need no trust.
@@ -47,7 +47,7 @@ class Members:
     """The members of one hall."""
 
     def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], timings: Timings | None = None) -> None:
-        """`trust` returns the files that the user trusts now."""
+        """`trust` returns the current trust of the user."""
         self._home = home
         self._clock = clock
         self._trust = trust
@@ -98,19 +98,29 @@ class Members:
             raise ToolUnavailable(f"cannot start the member {member.name}: the hall is stopping")
         if (process := self._processes.get(member.folder)) is not None:
             may_restart = process.is_over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
-            if process.stamp == stamp and not may_restart:
+            is_changed = not self._watcher.count(member.folder) and process.lacks_variables(frame)
+            if process.stamp == stamp and not may_restart and not is_changed:
                 return process
             await process.stop()
-        process = MemberProcess(member, frame, self._home, self._clock, self._timings, stamp)
+        process = MemberProcess(member, frame, self._home, self._clock, self._timings, stamp, process)
         self._processes[member.folder] = process
         if member.accepts_jobs:  # jobs of an earlier process may still be running
             self._watcher.watch(member, self._shortest_name(member, frame), frame.root, process.client)
         return process
 
+    async def stop(self, member: Member) -> None:
+        """Stop a member. Its running jobs continue when it is started again."""
+        async with self._starting:
+            if (process := self._processes.pop(member.folder, None)) is not None:
+                await self._watcher.forget(member.folder)
+                await process.stop()
+
     def jobs(self, member: Member, frame: Frame) -> MemberJobs:
         """Return the jobs of a member. Raise Refused if it does not accept jobs."""
-        reach, name = partial(self.client, member, frame), self._shortest_name(member, frame)
-        return MemberJobs(member, reach, partial(self._watcher.watch, member, name, frame.root, reach))
+        reach, place = partial(self.client, member, frame), (member, self._shortest_name(member, frame), frame.root)
+        return MemberJobs(
+            member, reach, partial(self._watcher.watch, *place, reach), partial(self._watcher.update, *place)
+        )
 
     def _shortest_name(self, member: Member, frame: Frame) -> str:
         """Return the shortest name that finds a member."""
@@ -122,7 +132,7 @@ class Members:
         return self._watcher.is_busy
 
     def active_jobs(self) -> list[ActiveJob]:
-        """Return the running jobs of members, as of the last poll."""
+        """Return the running jobs of all members, and the ended jobs with open questions, as of the last poll."""
         return self._watcher.active_jobs()
 
     def statuses(self) -> list[MemberStatus]:
@@ -159,7 +169,7 @@ class Members:
         finally:
             await server.close()
 
-    async def spec(self, member: Member, frame: Frame, where: str | None = None) -> ServerSpec:
+    async def spec(self, member: Member, frame: Frame, worker_file: str | None = None) -> ServerSpec:
         """Start a member, and return the specification of its MCP server."""
         endpoint = (await self.client(member, frame)).endpoint
         return ServerSpec(
@@ -167,7 +177,7 @@ class Members:
             url=endpoint.url,
             token=endpoint.secret,
             capabilities=MEMBER_CAPABILITIES,
-            where=where,
+            worker_file=worker_file,
             field="toolboxes",
         )
 
@@ -177,7 +187,7 @@ class Members:
         return [await self.spec(member, frame, worker.place) for member in self._toolboxes(worker, frame)]
 
     def member_tools(self, worker: Worker, frame: Frame) -> MemberTools:
-        """Return the tools, code and problems that a worker has through members. Does not start a member."""
+        """Return the tools, code and problems of a worker's members. Does not start a member."""
         frame = worker.project_frame(frame)
         toolboxes = list(self._toolboxes(worker, frame))
         if not worker.definition.members and not toolboxes:
@@ -202,8 +212,8 @@ class Members:
         )
 
     def _toolboxes(self, worker: Worker, frame: Frame) -> Iterator[Member]:
-        """Yield the members that a worker names as toolboxes. A toolbox that has a file is not a member."""
-        names = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, frame, self._home)]
+        """Yield the members that a worker names as toolboxes. A toolbox with a file is not a member."""
+        names = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, self._home)]
         known = {member.name for member in self.registry(frame).members()} if names else set[str]()
         for name in names:
             if name in known:
@@ -217,7 +227,7 @@ class Members:
         for name in worker.definition.members:
             if name == EVERY_WORKER:
                 members = self.registry(frame).members()
-                found |= {one.folder: one for one in members if one.accepts_jobs and self._is_trusted(one)}
+                found |= {m.folder: m for m in members if m.accepts_jobs and self._is_trusted(m)}
                 continue
             try:
                 member = self.find(name, frame)
@@ -235,6 +245,6 @@ class Members:
 
 def _plan_line(member: Member, toolboxes: list[Member], targets: list[Member]) -> str:
     assert member.manifest is not None
-    roles = ["can dispatch jobs to it"] if member in targets else []
+    roles = ["dispatches jobs to it"] if member in targets else []
     roles += ["uses its tools"] if member in toolboxes else []
     return f"{member.qualified_name}: {', '.join(roles)}; runs {'; '.join(describe_command(member.manifest))}"

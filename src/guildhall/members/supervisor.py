@@ -1,7 +1,7 @@
 """Supervisor program: starts a member, waits for its exit, and terminates it when the hall ends.
 
 Usage: `python -I -S supervisor.py PARENT GRACE COMMAND...`
-When the hall stops the member, or dies, the supervisor sends SIGTERM to the member and waits for the grace period. Then
+When the hall stops the member or dies, the supervisor sends SIGTERM to the member and waits for the grace period. Then
 it kills the member and all processes that the member has started.
 Does not restart a member: `members.process` does. Does not import Guildhall, so that it starts fast.
 """
@@ -24,7 +24,7 @@ _KILL_TIMEOUT_S = 5.0
 
 
 class _StopRequested(Exception):
-    """The hall stops the member, or has died."""
+    """Raised by SIGTERM, when the hall stops the member or has died."""
 
 
 def main() -> NoReturn:

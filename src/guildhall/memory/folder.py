@@ -242,8 +242,8 @@ def memory_folders(home: Home, worker: Worker | None, frame: Frame) -> Mapping[S
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_folder_name(project.name, str(project))}"}
     if worker is not None:
         # The file of a workflow has several workers, and the file of a package always has the same name.
-        is_named_by_file = worker.path is not None and worker.scope not in ("workflow", "package")
-        label = worker.path.stem if worker.path and is_named_by_file else worker.name
+        is_named_by_file = worker.scope not in ("workflow", "package")
+        label = worker.path.stem if is_named_by_file else worker.name
         names["worker"] = f"workers/{_folder_name(label, worker.identity)}"
     return {scope: MemoryFolder(scope=scope, path=home.memory / name, name=name) for scope, name in names.items()}
 

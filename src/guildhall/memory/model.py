@@ -20,7 +20,7 @@ from guildhall.core.ids import digest, is_name
 if TYPE_CHECKING:
     from pathlib import Path
 
-Scope = Literal["global", "project", "worker"]
+Scope = Literal["worker", "project", "global"]  # narrowest first, because models often choose the first value
 AuthorKind = Literal["worker", "person", "compaction", "hand"]  # hand: the file was changed without Guildhall
 Action = Literal["write", "edit", "remove", "compact", "revert"]  # edit: by hand, logged before it is overwritten
 
@@ -192,7 +192,7 @@ class EntryHistory:
             for content in contents.values():
                 if content != current:
                     return content
-            raise NotFound(f"the log has no earlier content of {name}", hint="`guild memory log` lists its changes.")
+            raise NotFound(f"the log has no earlier content of {name}")
         if change_id not in contents:
             known = ", ".join(map(str, list(contents)[:_MAX_LISTED_IDS]))
             hint = f"Changes with a content: {known}." if known else "The log has no content of this entry."

@@ -17,13 +17,13 @@ from guildhall.core.errors import Refused
 from guildhall.memory.model import Author, Scope  # noqa: TC001 - the input schemas of the tools are made from it
 from guildhall.memory.prompt_block import fits_in_block
 from guildhall.tools.definition import bind_tools
-from guildhall.tools.model import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.service import Memory
+    from guildhall.tools.model import Tool
 
 TOOLS = {"memory_read": {"memory.read"}, "memory_write": {"memory.write"}, "memory_list": {"memory.read"}}
 _MAX_LISTED = 200
@@ -39,8 +39,8 @@ class MemoryTools:
     limit_tokens: int
     on_growth: Callable[[MemoryFolder], None]
 
-    def toolbox(self) -> Toolbox:
-        return Toolbox("memory", *bind_tools(self, TOOLS, runs_in="hall"))
+    def tools(self) -> tuple[Tool, ...]:
+        return bind_tools(self, TOOLS, runs_in="hall")
 
     async def memory_read(self, scope: Scope, key: str) -> str:
         """Read a memory entry in full. Use this for entries that the memory block of your prompt only names.
@@ -54,15 +54,12 @@ class MemoryTools:
 
     async def memory_write(self, scope: Scope, key: str, content: str) -> str:
         """Save a note for later runs: a fact, a decision with its reason, a preference of the user.
-
-        Write one subject per entry, briefly, and so that it makes sense without this conversation. Writing an existing
-        key replaces its whole content: to add to an entry, read it first. Later runs see the newest entries in their
-        prompt.
+        Write one subject per entry, so that it makes sense without this conversation. Replaces an existing entry.
 
         Args:
             scope: worker (your own notes), project (shared within this project) or global (shared everywhere).
             key: Short name such as build-commands. Letters, digits, "_", "-" and "."; no slash, no file suffix.
-            content: The whole note, at most 100,000 bytes. Never save passwords or API keys.
+            content: The whole note, at most 100,000 bytes. No passwords or API keys.
         """
         folder = self._folder(scope)
         await asyncio.to_thread(self.memory.write, folder, key, content, self.author)

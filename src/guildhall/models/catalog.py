@@ -1,19 +1,19 @@
-"""Model catalog: returns the source of a model name, resolves `auto` by the keys that are set, knows prices.
+"""Model catalog: returns the source of a model name, and resolves `auto` by the keys that are set.
 
     auto                the default model of the first provider with a key
     script:FILE         a scripted model
-    replay:RUN          the answers of a recorded run, without cost
+    replay:RUN          the responses of a recorded run, without cost
     cursor:MODEL        a model that only the Cursor program calls
     provider:MODEL      a provider that pydantic-ai supports
 
-Does not call providers: `provider_source` does. Never returns the value of a key, only its variable.
+Does not call providers: `provider_source` does. Returns the variables of keys, never their values.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFound
 from guildhall.models.credentials import KEY_VARIABLES, Login, find_key_variable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
+    from guildhall.core.config import ModelTimeouts
     from guildhall.models.model import OnText, Query, Source
 
 
@@ -32,7 +33,7 @@ SCRIPT = "script:"
 REPLAY = "replay:"
 CURSOR = "cursor:"  # only the program of the runtime calls these models
 
-# The models of `auto`. The first provider with a key counts.
+# The models of `auto`. The first provider with a key is used.
 AUTO_MODELS: Mapping[str, str] = {
     "anthropic": "anthropic:claude-sonnet-5-5",
     "openai": "openai:gpt-6.1-terra",
@@ -50,6 +51,7 @@ def create_source(
     environ: Mapping[str, str],
     recording: Callable[[str], Source] | None = None,
     login: Login | None = None,
+    timeouts: ModelTimeouts | None = None,
 ) -> Source:
     """Return the source of a model name.
 
@@ -75,7 +77,7 @@ def create_source(
         return _ProgramSource(model)
     from guildhall.models.provider_source import create_provider_source
 
-    return create_provider_source(model, environ, login)
+    return create_provider_source(model, environ, login, timeouts)
 
 
 def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:
@@ -126,7 +128,7 @@ class _ProgramSource:
 
     name: str
 
-    def cost(self, usage: RequestUsage) -> None:
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> None:
         return None
 
     def accepts(self, media_type: str) -> bool:
@@ -135,16 +137,19 @@ class _ProgramSource:
     def upstream(self, api: str) -> None:
         return None
 
+    async def unsupported_settings(self, settings: Mapping[str, Any]) -> list[str]:
+        return []
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        raise ModelFailed(f"{self.name} can only be used with `runtime: cursor`")
+        raise ModelFailed(f"cannot call {self.name}: it needs `runtime: cursor`")
 
 
 @dataclass(frozen=True)
 class RecordingSource:
-    """The answers of a recorded run, in order. They cost nothing.
+    """Source of the responses of a recorded run, in order and without cost.
 
-    If the recording has child runs, each run of the new tree gets the answers of the recorded run with its worker and
-    ordinal. Otherwise every caller gets the answers of the only run, whatever its worker.
+    If the recording has child runs, each run of the new tree gets the responses of the recorded run with its worker and
+    ordinal. Otherwise every caller gets the responses of the only run, whatever its worker.
     """
 
     run: str
@@ -154,7 +159,7 @@ class RecordingSource:
     def name(self) -> str:
         return f"replay:{self.run}"
 
-    def cost(self, usage: RequestUsage) -> float | None:
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
         return 0.0
 
     def accepts(self, media_type: str) -> bool:
@@ -163,13 +168,16 @@ class RecordingSource:
     def upstream(self, api: str) -> None:
         return None
 
+    async def unsupported_settings(self, settings: Mapping[str, Any]) -> list[str]:
+        return []
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         runs = self.answers_by_run
         answers = next(iter(runs.values())) if len(runs) == 1 else runs.get((query.worker, query.ordinal))
         if answers is None:
-            raise self._mismatch(f"has no run {query.ordinal + 1} of the worker {query.worker}")
+            raise self._mismatch(f"has no run {query.ordinal + 1} of the worker {query.worker!r}")
         if query.step >= len(answers):
-            raise self._mismatch(f"has only {len(answers)} answers")
+            raise self._mismatch(f"has only {len(answers)} responses")
         answer = answers[query.step]
         if answer.text:
             on_text(answer.text)

@@ -54,7 +54,7 @@ KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "azure-responses": ("AZURE_OPENAI_API_KEY",),
     "cursor": ("CURSOR_API_KEY",),
 }
-# The variables of provider URLs. A server of the user needs a URL and possibly no key.
+# The variables of provider URLs. A server with its own URL may need no key.
 URL_VARIABLES: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "openai": "OPENAI_BASE_URL",
@@ -66,7 +66,7 @@ URL_VARIABLES: Mapping[str, str] = {
 
 LOGIN_VARIABLE = "CLAUDE_CODE_OAUTH_TOKEN"  # the token of a Claude login, which replaces the Anthropic key
 _SECRET_VARIABLES = frozenset({LOGIN_VARIABLE, *(name for names in KEY_VARIABLES.values() for name in names)})
-SEARCH_VARIABLES = ("TAVILY_API_KEY", "BRAVE_API_KEY")  # of `guildhall.tools.builtin.web_search`
+SEARCH_VARIABLES = ("TAVILY_API_KEY", "BRAVE_API_KEY")  # used by `guildhall.tools.builtin.web_search`
 # The paths of the programs in `guildhall.runtimes.catalog`.
 PROGRAM_VARIABLES = ("GUILDHALL_CLAUDE", "GUILDHALL_CODEX", "GUILDHALL_OPENCODE", "GUILDHALL_CURSOR")
 
@@ -102,7 +102,7 @@ def find_key_variable(provider: str, environ: Mapping[str, str]) -> str | None:
 LOGIN_RUNTIME = "claude"  # the only runtime that can use a login
 LOGIN_BETA = "oauth-2025-04-20"  # the required value of `anthropic-beta` with a login
 _LOGIN_FILE = ".credentials.json"
-_LOGIN_HINT = "Log in again: `claude setup-token` gives a token for CLAUDE_CODE_OAUTH_TOKEN, `claude` renews the login."
+_LOGIN_HINT = "Run `claude` to log in again, or set CLAUDE_CODE_OAUTH_TOKEN to the token of `claude setup-token`."
 _MAX_LOGIN_FILE_BYTES = 1_000_000
 
 
@@ -133,7 +133,7 @@ class Login:
 def find_login(environ: Mapping[str, str]) -> Login | None:
     """Return the login in the variable, or else the login of Claude Code, or None.
 
-    The token of the file is only for Anthropic's own address. If another address is set, only the variable counts.
+    The token of the file is only for Anthropic's own address. If another address is set, only the variable is used.
     """
     if value := environ.get(LOGIN_VARIABLE, "").strip():
         return Login(value=value)

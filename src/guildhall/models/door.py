@@ -1,11 +1,11 @@
 """Model door: checks, reserves, records and sends each model call of a run, and estimates its tokens.
 
-A transient failure is retried, unless a part of the answer was passed on to a program already.
-The runtime gets complete answers only. Text is published while it arrives, for display.
-Does not keep state: the recorded answers and the budget are in the `ModelLedger` that runs pass in.
+A transient failure is retried, unless a part of the response was already forwarded to a program.
+The runtime gets complete responses only. Text is published while it arrives, for display.
+Does not keep state: the recorded responses and the budget are in the `ModelLedger` that runs pass in.
 
 Invariant: every model call of every run passes this door, except for calls of runtimes with their own network
-(`runtimes.catalog`). A call with a recorded answer never reaches the source again.
+(`runtimes.catalog`). A call with a recorded response never reaches the source again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelResponse, TextContent
-from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
-from guildhall.models.model import Query, Source, Upstream
+from guildhall.models.model import Query, Source, Upstream, system_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic_ai.models import ModelRequestParameters
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.request import PassthroughRequest
 
 
-MAX_OUTPUT_TOKENS = 16_384  # of an answer under a budget
-MIN_OUTPUT_TOKENS = 64  # a smaller answer is useless
+MAX_OUTPUT_TOKENS = 16_384  # of a response under a budget
+MIN_OUTPUT_TOKENS = 64  # a smaller response is useless
 MAX_ATTEMPTS = 4
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
@@ -59,6 +59,7 @@ class ModelCall:
     attempt: int
     reserved_usd: float | None  # the maximum cost, or None if the model has no price
     max_tokens: int | None
+    prefix_break: str | None = None  # where the conversation does not continue the previous call, so no cache helps
 
 
 class ModelLedger(Protocol):
@@ -71,18 +72,18 @@ class ModelLedger(Protocol):
     def count_failures(self, key: str) -> int: ...
 
     async def reserve(
-        self, key: str, input_tokens: int, price: Callable[[int], float | None]
+        self, key: str, input_tokens: int, price: Callable[[int], float | None], max_output_tokens: int
     ) -> tuple[float | None, int | None]:
-        """Reserve the cost of a call. Return the dollars and the maximum number of answer tokens. Raise LimitReached.
+        """Reserve the cost of a call. Return the dollars, and the maximum number of output tokens under a limit.
 
-        `price(n)` is the maximum cost of the call with an answer of n tokens.
+        `price(n)` is the maximum cost of the call with n output tokens. Raise LimitReached.
         """
         ...
 
     async def record_call(self, call: ModelCall) -> None: ...
 
     async def record_failure(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        """Record a failure. `cost` is None if the provider charged nothing, because no answer had begun."""
+        """Record a failure. `cost` is None if the provider charged nothing, because no response had begun."""
         ...
 
     def report_retry(self, error: ModelFailed, attempt: int, pause: float) -> None:
@@ -97,12 +98,24 @@ class ModelLedger(Protocol):
 class ModelDoor:
     """Passes the model calls of one run to one source."""
 
-    def __init__(self, source: Source, ledger: ModelLedger, clock: Clock, *, worker: str, ordinal: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        ledger: ModelLedger,
+        clock: Clock,
+        *,
+        worker: str,
+        ordinal: int,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`settings`: of each model call, under the names of pydantic-ai."""
         self._source = source
         self._ledger = ledger
         self._clock = clock
         self._worker = worker
         self._ordinal = ordinal
+        self._settings = settings or {}
+        self._last_call: tuple[Sequence[ModelMessage], ModelRequestParameters] | None = None
 
     async def call(
         self,
@@ -111,10 +124,10 @@ class ModelDoor:
         parameters: ModelRequestParameters,
         passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
-        """Return the answer to a conversation. A call with a recorded answer is not repeated.
+        """Return the response to a conversation. A call with a recorded response is not repeated.
 
         `passthrough` is the request of a program in the provider's format. It is sent unchanged to a provider that
-        supports the format, and not retried after a part of the answer was forwarded.
+        supports the format, and not retried after a part of the response was forwarded.
         """
         if (recorded := self._ledger.find_answer(key, messages, parameters)) is not None:
             return recorded
@@ -139,14 +152,20 @@ class ModelDoor:
         passthrough: PassthroughRequest | None,
     ) -> ModelResponse:
         input_tokens = estimate_input_tokens(messages, parameters)
+        tier = self._settings.get("service_tier")
 
         @cache  # the ledger calls it a few times, and the lookup is slower than everything else here
         def price(output_tokens: int) -> float | None:
             if passthrough is not None:
                 return self._source.cost(passthrough.max_usage(input_tokens, output_tokens))
-            return self._source.cost(RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens))
+            usage = RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens)
+            written = replace(usage, cache_write_tokens=input_tokens if self._settings.get("cache") else 0)
+            costs = (self._source.cost(usage, tier), self._source.cost(written, tier))
+            return max((cost for cost in costs if cost is not None), default=None)
 
-        reserved, max_tokens = await self._ledger.reserve(key, input_tokens, price)
+        max_output = self._settings.get("max_tokens")
+        reserved, max_tokens = await self._ledger.reserve(key, input_tokens, price, max_output or MAX_OUTPUT_TOKENS)
+        max_tokens = max_output if max_tokens is None else max_tokens
         call = ModelCall(
             key=key,
             messages=messages,
@@ -154,14 +173,16 @@ class ModelDoor:
             attempt=self._ledger.count_failures(key),
             reserved_usd=reserved,
             max_tokens=max_tokens,
+            prefix_break=find_prefix_break(*self._last_call, messages, parameters) if self._last_call else None,
         )
+        self._last_call = (tuple(messages), parameters)
         await self._ledger.record_call(call)
         query = Query(
             worker=self._worker,
             ordinal=self._ordinal,
             attempt=call.attempt,
             messages=messages,
-            settings=ModelSettings() if max_tokens is None else ModelSettings(max_tokens=max_tokens),
+            settings=cast("Any", {**self._settings, **({} if max_tokens is None else {"max_tokens": max_tokens})}),
             parameters=parameters,
         )
         try:
@@ -174,8 +195,8 @@ class ModelDoor:
             raise
         cost = self._cost(response.usage, reserved)
         ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
-        if len(ids) != len(set(ids)):  # they would be ambiguous later, so the call is paid and repeated
-            unusable = ModelFailed("two tool calls of the answer have the same id", transient=True)
+        if len(ids) != len(set(ids)):  # ambiguous ids: the call is charged and repeated
+            unusable = ModelFailed("two tool calls of the response have the same id", transient=True)
             await self._ledger.record_failure(call, unusable, cost)
             raise unusable
         await self._ledger.record_answer(call, response, cost)
@@ -185,13 +206,43 @@ class ModelDoor:
         return self._source.upstream(api)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
-        """Return the dollars of an answer, or the reservation if its tokens are missing or inconsistent."""
-        cost = self._source.cost(usage) if usage.input_tokens or usage.output_tokens else None
+        """Return the cost of a response, or the reservation if its token counts are missing or inconsistent."""
+        tier = self._settings.get("service_tier")
+        cost = self._source.cost(usage, tier) if usage.input_tokens or usage.output_tokens else None
         return reserved if cost is None else round(cost, 9)  # removes rounding errors
 
 
+def find_prefix_break(
+    before: Sequence[ModelMessage],
+    tools_before: ModelRequestParameters,
+    messages: Sequence[ModelMessage],
+    parameters: ModelRequestParameters,
+) -> str | None:
+    """Return the first place where a conversation does not continue the previous one, or None.
+
+    A provider caches a prefix: the tools, the instructions, then the messages. It reads nothing from its cache after
+    the first difference.
+    """
+    if tools_before.function_tools != parameters.function_tools:
+        return "the tools"
+    if system_text(before) != system_text(messages):
+        return "the instructions"
+    for number, (old, new) in enumerate(zip_longest(before, messages[: len(before)]), 1):
+        if old is new:
+            continue
+        parts = (map(_part_content, message.parts if message else ()) for message in (old, new))
+        for part, (old_content, new_content) in enumerate(zip_longest(*parts), 1):
+            if old_content != new_content:
+                return f"message {number}, part {part}"
+    return None
+
+
+def _part_content(part: Any) -> list[Any]:
+    return [getattr(part, name, None) for name in ("part_kind", "tool_name", "tool_call_id", "args", "content")]
+
+
 def estimate_input_tokens(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
-    """Return an upper bound of the tokens of a request. Counts from the last answer with a known usage."""
+    """Return an upper bound of the tokens of a request. The last response with a known usage is the starting point."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.kind == "response" and message.usage.input_tokens:

@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from guildhall.core.config import ModelTimeouts
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -56,8 +59,13 @@ class Upstream:
     headers: Mapping[str, str] = field(repr=False)  # with the key or the login
     has_login: bool = False  # a Claude login and not a key
     ssl: SSLContext | None = field(repr=False)
+    timeouts: ModelTimeouts = field(default_factory=ModelTimeouts)
     make_error: Callable[[int | None, Any, float | None], ModelFailed] = field(repr=False)  # status, body, retry-after
     redact: Callable[[str], str] = field(repr=False)  # removes the key from a text
+
+    @property
+    def address(self) -> str:
+        return display_url(self.url)
 
 
 class Source(Protocol):
@@ -66,7 +74,9 @@ class Source(Protocol):
     @property
     def name(self) -> str: ...
 
-    def cost(self, usage: RequestUsage) -> float | None: ...
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
+        """Return the cost in dollars, or None if the model has no price."""
+        ...
 
     def accepts(self, media_type: str) -> bool:
         """Return True if the model accepts a file of this type (an image or a PDF)."""
@@ -76,9 +86,19 @@ class Source(Protocol):
         """Return the upstream for requests in the format of this API, or None if only `answer` can be used."""
         ...
 
+    async def unsupported_settings(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return the names of the settings that the model would ignore. Sends nothing."""
+        ...
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         """Return the complete answer. Raise ModelFailed."""
         ...
+
+
+def display_url(url: str) -> str:
+    """Return a URL without user name, password and query, for errors."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def is_transient(status: int) -> bool:

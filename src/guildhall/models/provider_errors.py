@@ -58,8 +58,8 @@ _MESSAGES: Mapping[type[ModelFailed], str] = {
 def error_class(status: int | None, message: str) -> type[ModelFailed]:
     """Return the class of a failure.
 
-    `message` is the provider's whole message. An answer that fails after it has begun has no status, so that only the
-    message counts.
+    `message` is the provider's whole message. A response that fails after it has begun has no status, so only
+    the message is used.
     """
     if status == 402 or _NO_CREDIT.search(message):
         return NoCredit

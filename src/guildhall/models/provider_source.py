@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.clock import SystemClock
+from guildhall.core.config import ModelTimeouts
 from guildhall.core.errors import (
     ContextTooLong,
     KeyRefused,
@@ -23,11 +26,12 @@ from guildhall.core.errors import (
     RateLimited,
     UnknownModel,
 )
+from guildhall.core.ids import fingerprint
 from guildhall.core.redaction import redact
 from guildhall.core.text import did_you_mean, nearest
 from guildhall.models import credentials
 from guildhall.models.credentials import KEY_VARIABLES, URL_VARIABLES, Login, find_key_variable
-from guildhall.models.model import OnText, Query, Upstream, is_transient
+from guildhall.models.model import OnText, Query, Upstream, display_url, is_transient, system_text
 from guildhall.models.provider_errors import TRANSIENT_ERRORS, build_error, clean_line, error_class, provider_message
 
 if TYPE_CHECKING:
@@ -89,21 +93,34 @@ def _known_names() -> list[str]:
 
 def nearest_model(name: str) -> str | None:
     """Return a hint with the known model of the provider that is most similar to an unknown model, or None."""
-    known = [other for other in _known_names() if other.partition(":")[0] == name.partition(":")[0]]
-    guess = None if name in known else nearest(name, known)
-    return f"Did you mean {guess!r}?" if guess else None
+    provider, _, model = name.partition(":")
+    known = [other.partition(":")[2] for other in _known_names() if other.partition(":")[0] == provider]
+    known += _priced_models(provider)
+    guess = None if model in known else nearest(model, known)
+    return f"Did you mean '{provider}:{guess}'?" if guess else None
 
 
-def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
-    """Return the cost in dollars, with cached tokens at their own price, or None if the model has no price.
+def _priced_models(provider: str) -> list[str]:
+    """Return the models of a provider in the price list."""
+    from genai_prices import data_snapshot
 
-    The price list has no gateways and no API suffixes.
-    """
+    providers = data_snapshot.get_snapshot().providers
+    listed = _price_list_id(provider)
+    return [model.id for one in providers if one.id == listed for model in one.models]
+
+
+def _price_list_id(provider: str) -> str:
+    """Return the name of a provider in the price list, which has no gateways and no API suffixes."""
+    return provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
+
+
+def cost(provider: str, model: str, usage: AbstractUsage, service_tier: str | None = None) -> float | None:
+    """Return the cost in dollars, with cached tokens at their own price, or None if the model has no price."""
     from genai_prices import calc_price
 
     try:
-        listed = provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
-        price = calc_price(usage, model, provider_id=listed)
+        context = {"service_tier": service_tier} if service_tier else None
+        price = calc_price(usage, model, provider_id=_price_list_id(provider), price_context=context)
     except (LookupError, ValueError):  # an unlisted model, or inconsistent counts
         return None
     return float(price.total_price)
@@ -123,8 +140,7 @@ _TEXT_ONLY_MODELS = re.compile(
     r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
 )
 _EXTRAS = {"google-cloud": "google", "bedrock-mantle": "bedrock"}  # of pydantic-ai, if not named as the provider
-_READ_TIMEOUT_S = 600.0
-_CONNECT_TIMEOUT_S = 10.0
+_CLIENT_OPTIONS = {"openai_client", "anthropic_client"}  # of providers that accept our HTTP client
 # The APIs whose requests can be forwarded unchanged, by provider.
 _OPENAI = ("openai-responses", "openai-chat")
 _APIS = {
@@ -139,12 +155,14 @@ _APIS = {
 _REPORT_FINISH_REASON = frozenset({"anthropic", "openai"})
 
 
-def create_provider_source(name: str, environ: Mapping[str, str], login: Login | None = None) -> ProviderSource:
+def create_provider_source(
+    name: str, environ: Mapping[str, str], login: Login | None = None, timeouts: ModelTimeouts | None = None
+) -> ProviderSource:
     """Return the source of `provider:model` or `provider/model`. Raise ModelUnusable if it cannot work.
 
     `login` replaces a missing Anthropic key for requests that are forwarded unchanged.
     """
-    source = ProviderSource(*split_name(name), environ, login)
+    source = ProviderSource(*split_name(name), environ, login, timeouts)
     source.check()
     return source
 
@@ -152,11 +170,19 @@ def create_provider_source(name: str, environ: Mapping[str, str], login: Login |
 class ProviderSource:
     """A model of a provider."""
 
-    def __init__(self, provider: str, model: str, environ: Mapping[str, str], login: Login | None = None) -> None:
+    def __init__(
+        self,
+        provider: str,
+        model: str,
+        environ: Mapping[str, str],
+        login: Login | None = None,
+        timeouts: ModelTimeouts | None = None,
+    ) -> None:
         self._provider = provider
         self._model = model
         self._environ = environ
         self._login = login if provider == "anthropic" and find_key_variable(provider, environ) is None else None
+        self._timeouts = timeouts or ModelTimeouts()
         self._ssl: SSLContext | None = None
         self._profile: ModelProfile = {}
 
@@ -164,8 +190,8 @@ class ProviderSource:
     def name(self) -> str:
         return f"{self._provider}:{self._model}"
 
-    def cost(self, usage: RequestUsage) -> float | None:
-        return cost(self._provider, self._model, usage)
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
+        return cost(self._provider, self._model, usage, service_tier)
 
     def check(self) -> None:
         """Raise ModelUnusable if a package, a key or an address is missing."""
@@ -205,9 +231,46 @@ class ProviderSource:
             headers={"authorization": f"Bearer {key}"} if is_bearer else {"x-api-key": key},
             has_login=self._login is not None,
             ssl=self._ssl,
+            timeouts=self._timeouts,
             make_error=self._provider_error,
             redact=lambda text: redact(text, secrets),
         )
+
+    async def unsupported_settings(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return the names of the settings that do not change the request to the provider. Sends nothing.
+
+        The client library drops such settings silently. Without our own HTTP client, only its list of them is known.
+        """
+        names = [name for name in settings if name != "cache"]
+        if self._provider.startswith("gateway/") or not self._accepted_options().keys() & _CLIENT_OPTIONS:
+            ignored: frozenset[str] = self._create_model(self._create_client()).unsupported_settings
+            return [name for name in names if name in ignored]
+        whole = await self._build_request(settings)
+        others = [{key: value for key, value in settings.items() if key != name} for name in names]
+        return [name for name, other in zip(names, others, strict=True) if await self._build_request(other) == whole]
+
+    async def _build_request(self, settings: Mapping[str, Any]) -> bytes:
+        """Return the body of a request with these settings, which is not sent."""
+        import httpx2
+        from pydantic_ai.direct import model_request_stream
+        from pydantic_ai.exceptions import ModelAPIError, UserError
+        from pydantic_ai.messages import ModelRequest
+
+        bodies: list[bytes] = []
+
+        def reject(request: httpx2.Request) -> httpx2.Response:
+            bodies.append(request.content)
+            raise httpx2.ConnectError("not sent")
+
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(reject)) as client:
+            model, messages = self._create_model(client), [ModelRequest.user_text_prompt("Hello.")]
+            with warnings.catch_warnings(action="ignore"), suppress(ModelAPIError):
+                try:
+                    async with model_request_stream(model, messages, model_settings=cast("Any", settings)):
+                        pass
+                except UserError as error:
+                    raise ModelUnusable(f"model_settings: {self.name}: {self._clean(error.message)}") from None
+        return bodies[0]
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
@@ -227,9 +290,9 @@ class ProviderSource:
             model = self._create_model(client)
             try:
                 async with model:
-                    return await _call_model(model, query, on_text, on_accepted)
+                    return await _call_model(model, query, self._call_settings(model, query), on_text, on_accepted)
             except ModelAPIError as error:
-                failure = self._convert_error(error)
+                failure = self._convert_error(error, has_response=is_charged)
                 failure.charged = is_charged
                 raise failure from None
             except (UnexpectedModelBehavior, UserError) as error:
@@ -238,8 +301,14 @@ class ProviderSource:
     def _create_client(self) -> httpx2.AsyncClient:
         import httpx2
 
-        timeout = httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-        return httpx2.AsyncClient(verify=self._ssl or httpx2.create_ssl_context(), timeout=timeout)
+        async def on_head(response: httpx2.Response) -> None:
+            """Replace the timeout of the first byte by the timeout between bytes."""
+            response.request.extensions["timeout"]["read"] = self._timeouts.between_bytes
+
+        timeout = httpx2.Timeout(self._timeouts.first_byte, connect=self._timeouts.connect)
+        hooks = {"response": [on_head]}
+        verify = self._ssl or httpx2.create_ssl_context()
+        return httpx2.AsyncClient(verify=verify, timeout=timeout, event_hooks=hooks)
 
     def _create_model(self, client: httpx2.AsyncClient) -> Model[Any]:
         from pydantic_ai.exceptions import UserError
@@ -264,15 +333,19 @@ class ProviderSource:
 
         if self._provider.startswith("gateway/"):
             return infer_provider(self._provider)
-        maker = infer_provider_class(self._provider)
-        accepted = inspect.signature(maker).parameters
+        accepted = self._accepted_options()
         options = {name: value for name, value in self._credentials().items() if name in accepted}
-        if accepted.keys() & {"openai_client", "anthropic_client"}:
+        if accepted.keys() & _CLIENT_OPTIONS:
             options["http_client"] = client
-        provider = maker(**options)
+        provider = infer_provider_class(self._provider)(**options)
         if hasattr(provider.client, "max_retries"):
             provider.client.max_retries = 0
         return provider
+
+    def _accepted_options(self) -> Mapping[str, inspect.Parameter]:
+        from pydantic_ai.providers import infer_provider_class
+
+        return inspect.signature(infer_provider_class(self._provider)).parameters
 
     def _credentials(self) -> dict[str, Any]:
         """Return the key and the URL from the environment that was passed in, not from this process."""
@@ -297,10 +370,27 @@ class ProviderSource:
             hint=f"Set {variable}, or choose another model. `guild demo` needs no key.",
         )
 
-    def _convert_error(self, error: ModelAPIError) -> ModelFailed:
+    def _timeout_reason(self, error: BaseException, *, has_response: bool) -> str | None:
+        """Return the timeout that caused an error, or None if another problem did."""
+        import httpx2
+
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, httpx2.TimeoutException):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            return None
+        if isinstance(cause, httpx2.ConnectTimeout):
+            return f"no connection within {self._timeouts.connect:g} s"
+        if has_response:
+            return f"no data for {self._timeouts.between_bytes:g} s"
+        return f"no response within {self._timeouts.first_byte:g} s"
+
+    def _convert_error(self, error: ModelAPIError, *, has_response: bool) -> ModelFailed:
         """Convert an error of pydantic-ai. Its class decides if status and message are not conclusive."""
         from pydantic_ai.exceptions import ModelServerError
 
+        if (timeout := self._timeout_reason(error, has_response=has_response)) is not None:
+            return self._build_error(NotReachable, timeout)
         status = getattr(error, "status_code", None)
         failed = self._provider_error(status, error.body, error.retry_after)
         known = _mapped_class(error)
@@ -326,7 +416,11 @@ class ProviderSource:
             message = f"{self.name} needs a key, and no key is set"
             hint = f"Set {KEY_VARIABLES[self._provider][0]}: the server of {address} requires a key."
             return build_error(kind, self.name, reason, message=message, hint=hint, **more)
-        return build_error(kind, self.name, reason, hint=self._hint(kind), **more)
+        message = None
+        if kind is NotReachable and address:
+            url = self._environ.get(address) or _DEFAULT_URLS.get(address, "")
+            message = f"{self.name} cannot be reached at {display_url(url)}"
+        return build_error(kind, self.name, reason, message=message, hint=self._hint(kind), **more)
 
     def _hint(self, kind: type[ModelFailed]) -> str | None:
         if kind is KeyRefused and self._login is not None:
@@ -337,14 +431,38 @@ class ProviderSource:
             return f"Check the value of {variable} and its access to this model."
         if kind is not UnknownModel:
             return None
+        if self._provider in ("openai", "openai-responses") and self._environ.get("OPENAI_BASE_URL"):
+            chat = f"openai-chat:{self._model}"
+            return f"Check the name of the model. If the server has no Responses API (/responses), write {chat!r}."
         return nearest_model(self.name) or "Check that your account has access to this model."
+
+    def _call_settings(self, model: Model[Any], query: Query) -> ModelSettings:
+        """Return the settings of a query, without retries of the client and with a cache key for OpenAI.
+
+        Equal keys lead to the same cache. The key is not sent to a server that only imitates Chat Completions.
+        """
+        settings: dict[str, Any] = {**query.settings}
+        is_set = model.provider is not None and hasattr(model.provider.client, "max_retries")
+        if not is_set and "max_retries" not in model.unsupported_settings:
+            settings["max_retries"] = 0
+        is_openai = self._provider in ("openai", "openai-responses") or (
+            self._provider == "openai-chat" and not self._environ.get("OPENAI_BASE_URL")
+        )
+        if settings.get("cache") and is_openai:
+            tools = [tool.name for tool in query.parameters.function_tools]
+            settings["openai_prompt_cache_key"] = fingerprint([query.worker, system_text(query.messages), tools])
+        return cast("ModelSettings", settings)
 
     def _clean(self, text: str) -> str:
         return clean_line(text, credentials.secret_values(self._environ))
 
 
 async def _call_model(
-    model: Model[Any], query: Query, on_text: OnText, on_accepted: Callable[[], None]
+    model: Model[Any],
+    query: Query,
+    settings: ModelSettings,
+    on_text: OnText,
+    on_accepted: Callable[[], None],
 ) -> ModelResponse:
     """Return the answer. Its text is published while it is streamed, or at once if the model cannot stream.
 
@@ -353,7 +471,7 @@ async def _call_model(
     from pydantic_ai.direct import model_request, model_request_stream
 
     messages = query.messages  # unprepared: the preparation of pydantic-ai would add text to the prompt
-    settings, shown = _call_settings(model, query), query.parameters
+    shown = query.parameters
     try:
         async with model_request_stream(
             model, messages, model_settings=settings, model_request_parameters=shown
@@ -372,15 +490,6 @@ async def _call_model(
         text = f"{model.model_id}: the answer ended before it was complete"
         raise ModelFailed(text, transient=True, charged=True)
     return response
-
-
-def _call_settings(model: Model[Any], query: Query) -> ModelSettings:
-    """Return the settings of a query, without retries of the client."""
-    settings = query.settings.copy()
-    is_set = model.provider is not None and hasattr(model.provider.client, "max_retries")
-    if not is_set and "max_retries" not in model.unsupported_settings:
-        settings["max_retries"] = 0
-    return settings
 
 
 def _event_text(event: Any) -> str | None:

@@ -1,15 +1,15 @@
-"""Policy: decides by capabilities and rules if a tool call is allowed, refused or needs approval.
+"""Policy: decides by capabilities and rules whether a tool call is allowed, refused or needs approval.
 
 Above: cli, hall, runs, workers and tools, whose gate asks for every call.
 Below: nothing.
-Pure functions on plain values. Policy never opens a file, asks a user or stores state.
+The functions are pure: they do not open files, ask the user or store state.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.policy.rules import CAPABILITIES as CAPABILITIES

@@ -1,12 +1,12 @@
-"""Rules: the capabilities of tools, the verdict of a worker's rules on a tool call, and the risk of exfiltration.
+"""Rules: the capabilities of tools, the verdict of rules on a tool call, and the risk of exfiltration.
 
-A verdict is allow, refuse or ask. Every rule that names the tool or a capability of the call counts, and a refusal
-wins. Does not ask for approval (see `tools.gate`).
+A verdict is allow, refuse or ask. All rules that name the tool or one of its capabilities apply. A refusal takes
+precedence. Approval is requested in `tools.gate`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CAPABILITIES: Mapping[str, str] = {
     "room.write": "send messages to the team and change its documents",
 }
 
-# Names of earlier systems.
+# Names that other systems use for a capability.
 ALIASES: Mapping[str, str] = {
     "sandbox.read": "fs.read",
     "sandbox.write": "fs.write",
@@ -43,21 +43,21 @@ ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule of a worker file about a capability or a tool."""
+    """A rule of a worker file for a capability or a tool."""
 
-    name: str  # a capability or a tool, without aliases
+    name: str  # a capability or a tool; aliases are resolved
     allowed: bool = True
     approval_required: bool = False
-    timeout: float | None = None  # seconds that an approval may take
+    timeout: float | None = None  # seconds to wait for an approval
+    description: str | None = None  # reason for the rule, shown to the user
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """A tool call as policy sees it."""
+    """A tool call that rules apply to."""
 
     tool: str
     capabilities: frozenset[str]
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 Decision = Literal["allow", "refuse", "ask"]
@@ -72,10 +72,11 @@ class Verdict:
     reason: str
     rule: str | None = None
     timeout: float | None = None
+    notes: tuple[str, ...] = ()  # names and descriptions of the rules that require approval
 
 
 def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
-    """Return the verdict on a call. All rules that name the tool or one of its capabilities count."""
+    """Return the verdict on a call. All rules that name the tool or one of its capabilities apply."""
     matching = [rule for rule in rules if rule.name == action.tool or rule.name in action.capabilities]
     for rule in matching:
         if not rule.allowed:
@@ -91,23 +92,24 @@ def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
         return Verdict(decision="refuse", reason=reason, rule=rule.name)
     timeouts = [rule.timeout for rule in required if rule.timeout is not None]
     reason, timeout = f"the rule {rule.name!r} requires approval", min(timeouts, default=None)
-    return Verdict(decision="ask", reason=reason, rule=rule.name, timeout=timeout)
+    notes = tuple(f"{rule.name}: {rule.description}" for rule in required if rule.description)
+    return Verdict(decision="ask", reason=reason, rule=rule.name, timeout=timeout, notes=notes)
 
 
 # Exfiltration risk. A worker that reads private files and untrusted text and reaches the network could be made to send
 # the files out. Its network tools then need approval, unless the worker file accepts the risk. Workers that call each
 # other count together, because a worker can pass on what it has read.
 _PRIVATE = "fs.read"  # memory does not count, because workers share it on purpose
-_OUTSIDE = "net"  # network access both reads untrusted text and can send files
+_OUTSIDE = "net"  # a network call can read untrusted text and can send files
 
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
     """The exfiltration risk of a set of tools."""
 
-    reads_private: bool  # by this worker or another one
+    reads_private: bool  # True if this worker or another one reads private files
     outward: tuple[str, ...]  # tools with network access
-    guarded: tuple[str, ...]  # of these, the tools that need approval
+    guarded: tuple[str, ...]  # tools with network access that need approval
 
     @property
     def is_present(self) -> bool:

@@ -5,14 +5,16 @@ merges `claude/main` into the user's own branch.
 
 Above: hall and cli, which offer the operations and commands. Below: activities (questions, contracts), runs (the run of
 a commission or meeting), models, workers, tools, sandbox, store, core.
-Does not execute workers (`runs`). Git never executes anything of a repository or changes the user's branches.
+Does not execute workers (`runs`).
+
+Invariant: the hall executes no code of a repository, and does not change the user's branches.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.projects.artifacts import Artifacts as Artifacts
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from guildhall.projects.model import ProjectSettings as ProjectSettings
     from guildhall.projects.registry import Projects as Projects
     from guildhall.projects.repository_identity import Identities as Identities
-    from guildhall.projects.workspace import UsableModels as UsableModels
+    from guildhall.projects.workspace import WorkerChecks as WorkerChecks
     from guildhall.projects.workspace import Workspace as Workspace
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

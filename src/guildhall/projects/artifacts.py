@@ -1,9 +1,9 @@
-"""Artifacts: reads, writes and lists the markdown files below `.lore/`, and offers them as worker tools.
+"""Artifacts: reads, writes and lists the Markdown files below `.lore/`, and the artifact tools of workers.
 
-An artifact is stored in a checkout, or on the integration branch, which is first updated from the user's branch.
+An artifact is stored in a checkout, or on the integration branch.
 Does not write the artifacts of commissions and meetings (`commissions/artifact.py`, `meetings/artifact.py`).
 
-Invariant: the tools do not write the folders that belong to the hall: commissions, meetings and reviews.
+Invariant: the tools do not write to the folders of the hall.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ _MAX_PATH_BYTES, _MAX_NAME_BYTES, _MAX_DEPTH = 240, 100, 10
 
 
 class ArtifactStore(Protocol):
-    """The files of artifacts. Paths start with `.lore/`."""
+    """The storage of artifacts. Paths start with `.lore/`."""
 
     def read(self, path: str) -> bytes | None: ...
-    def files(self, folder: str) -> Mapping[str, bytes]: ...
+    def read_files(self, folder: str) -> Mapping[str, bytes]: ...
     def write(self, path: str, data: bytes) -> None: ...
 
 
 class CheckoutStore:
-    """The artifacts of a checkout. As for the file tools of a run, no link leads out of it."""
+    """The artifacts of a checkout. Links that lead out of the checkout are not followed."""
 
     def __init__(self, worktree: Path) -> None:
         folder = worktree.resolve()
-        self._rooted = SandboxFiles(View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
+        self._files = SandboxFiles(View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
 
     def read(self, path: str) -> bytes | None:
         try:
-            return self._rooted.read(self._rooted.locate(path)).data
+            return self._files.read(self._files.locate(path)).data
         except NotFound:
             return None
 
-    def files(self, folder: str) -> dict[str, bytes]:
+    def read_files(self, folder: str) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         with suppress(NotFound):
-            for name, _ in self._rooted.list_files(self._rooted.locate(folder)):
-                with suppress(GuildError):  # a link that leads out, or a file that was removed meanwhile
+            for name, _ in self._files.list_files(self._files.locate(folder)):
+                with suppress(GuildError):  # a link that leads out of the checkout, or a removed file
                     found[f"{folder}/{name}"] = self.read(f"{folder}/{name}") or b""
         return found
 
     def write(self, path: str, data: bytes) -> None:
-        self._rooted.write(self._rooted.locate(path), data)
+        self._files.write(self._files.locate(path), data)
 
 
 class BranchStore:
-    """The artifacts of the integration branch, which is updated before each access if possible."""
+    """The artifacts of the integration branch, which is updated from the user's branch before each access."""
 
     def __init__(self, branches: Branches, author: str) -> None:
         self._branches = branches
@@ -75,7 +75,7 @@ class BranchStore:
     def read(self, path: str) -> bytes | None:
         return self._branches.read(path, ref=self._update())
 
-    def files(self, folder: str) -> dict[str, bytes]:
+    def read_files(self, folder: str) -> dict[str, bytes]:
         return self._branches.read_files(folder, ref=self._update())
 
     def write(self, path: str, data: bytes) -> None:
@@ -85,7 +85,7 @@ class BranchStore:
     def _update(self) -> str:
         try:
             return self._branches.update()
-        except GuildError:  # a merge conflict with the user's branch does not concern this artifact
+        except GuildError:  # a merge conflict with the user's branch does not affect this artifact
             return self._branches.tip()
 
 
@@ -99,10 +99,10 @@ class Artifacts:
         path = artifact_path(path)
         data = self._store.read(path)
         if data is None:
-            hint = suggest_or(path, self._store.files(LORE), "artifact_list lists the artifacts.")
+            hint = suggest_or(path, self._store.read_files(LORE), "artifact_list lists the artifacts.")
             raise NotFound(f"artifact not found: {path}", hint=hint)
         if len(data) > MAX_ARTIFACT_BYTES:
-            raise Refused(f"cannot read {path}: larger than {MAX_ARTIFACT_BYTES:,} bytes", hint="Split the file.")
+            raise Refused(f"cannot read {path}: larger than {MAX_ARTIFACT_BYTES:,} bytes", hint="Split the artifact.")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -118,9 +118,9 @@ class Artifacts:
         status: str | None = None,
         tags: Sequence[str] | None = None,
     ) -> Artifact:
-        """Create an artifact or replace its text. Fields of the front matter that are not given keep their values.
+        """Create an artifact or replace its text. Omitted fields of the front matter keep their values.
 
-        `date`: of a new artifact.
+        `date`: for a new artifact.
         """
         path = artifact_path(path)
         if not path.endswith(".md"):
@@ -129,19 +129,19 @@ class Artifacts:
         if is_hall_path(path):
             hint = "Write to another folder of `.lore/`, and refer to this file by its path."
             raise Refused(f"cannot write {path}: only the hall may write there", hint=hint)
-        given = Artifact.parse(content, path)
+        parsed = Artifact.parse(content, path)
         try:
-            before = Artifact.parse(self.read(path), path)
+            current = Artifact.parse(self.read(path), path)
         except (NotFound, InvalidFile):  # invalid front matter is replaced
-            before = Artifact()
-        title = title if title is not None else given.title or before.title
+            current = Artifact()
+        title = title if title is not None else parsed.title or current.title
         new = Artifact(
             title=title or path.rpartition("/")[2].removesuffix(".md"),
-            date=given.date or before.date or date,
-            status=status if status is not None else given.status or before.status,
-            tags=tuple(tags) if tags is not None else given.tags or before.tags,
-            extra={**before.extra, **given.extra},
-            body=given.body,
+            date=parsed.date or current.date or date,
+            status=status if status is not None else parsed.status or current.status,
+            tags=tuple(tags) if tags is not None else parsed.tags or current.tags,
+            extra={**current.extra, **parsed.extra},
+            body=parsed.body,
         )
         try:
             data = new.render().encode()
@@ -149,15 +149,15 @@ class Artifacts:
             raise UsageError("invalid content: contains a lone surrogate", hint="Write plain text.") from None
         if len(data) > MAX_ARTIFACT_BYTES:
             size = f"{len(data):,} bytes (maximum: {MAX_ARTIFACT_BYTES:,})"
-            raise Refused(f"cannot write {path}: {size}", hint="Split it into several artifacts.")
+            raise Refused(f"cannot write {path}: {size}", hint="Split the artifact.")
         self._store.write(path, data)
         return new
 
     def list(self, folder: str | None = None) -> dict[str, Artifact]:
-        """Return the artifacts below a folder by their paths. An unreadable artifact has empty fields."""
+        """Return the artifacts below a folder by path. An unreadable artifact has empty fields."""
         found: dict[str, Artifact] = {}
         name = (folder or "").removesuffix("/")
-        for path, data in self._store.files(LORE if name in ("", ".", LORE) else artifact_path(name)).items():
+        for path, data in self._store.read_files(LORE if name in ("", ".", LORE) else artifact_path(name)).items():
             if path.endswith(".md"):
                 try:
                     found[path] = Artifact.parse(data[:MAX_ARTIFACT_BYTES].decode("utf-8-sig"), path)
@@ -167,7 +167,7 @@ class Artifacts:
 
 
 def artifact_path(path: str) -> str:
-    """Return the path of an artifact in the project. The given path may leave out `.lore/`."""
+    """Return the path of an artifact in the project. `path` may omit the prefix `.lore/`."""
     parts = path.removeprefix(f"{LORE}/").split("/")
     hint = "Give the path below `.lore/`, such as plans/launch.md."
     if not path.isprintable() or len(path.encode("utf-8", "replace")) > _MAX_PATH_BYTES or len(parts) > _MAX_DEPTH:
@@ -188,7 +188,7 @@ def artifact_toolbox(artifacts: Artifacts, today: Callable[[], str]) -> Toolbox:
 
 
 class ArtifactTools:
-    """The artifact tools of one run. The model reads the docstrings."""
+    """The artifact tools of one run. The model reads the docstrings of the methods."""
 
     def __init__(self, artifacts: Artifacts, today: Callable[[], str]) -> None:
         self._artifacts = artifacts

@@ -1,6 +1,6 @@
 """Projects as data: the project, its settings, timeline entries and artifacts, and the names of the hall's refs.
 
-Does not have I/O: `registry.py` reads projects, `shared_records.py` and `artifacts.py` store the rest.
+Does not have I/O (`registry.py`, `activity_records.py`, `artifacts.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from guildhall.core.yaml_writer import dump
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-INTEGRATION = "claude/main"  # finished work is merged into this branch
-BRANCH_PREFIX = "claude/"  # of the hall's branches; all other branches are the user's
-ARCHIVE_REFS = "refs/guildhall/kept/"  # branches are archived here, never deleted
+INTEGRATION = "claude/main"  # the integration branch
+BRANCH_PREFIX = "claude/"  # of the hall's branches
+ARCHIVE_REFS = "refs/guildhall/kept/"  # of archived branches
 LORE = ".lore"  # the folder of a project's artifacts
-HALL_FOLDERS = ("commissions", "meetings", "reviews")  # in `.lore`; only the hall writes there
+HALL_FOLDERS = ("commissions", "meetings", "reviews")  # in `.lore`; only the hall may write there
 
-Scope = Literal["sparse", "full"]  # the content of a worktree: only the artifacts, or all files
+Scope = Literal["sparse", "full"]  # a worktree contains only the artifacts, or all files
 
 
 def is_hall_path(path: str) -> bool:
-    """Return True if only the hall writes to this path."""
+    """Return True if only the hall may write to this path."""
     return any(f"{path}/".startswith(f"{LORE}/{name}/") for name in HALL_FOLDERS)
 
 
@@ -42,9 +42,9 @@ class ProjectSettings:
 
     max_commissions: int = 3
     max_meetings: int = 5
-    checks: tuple[str, ...] = ()  # commands that the work of every commission has to pass
-    remote: str = "origin"  # of pull requests
-    memory_tokens: int | None = None  # limit of the memory block; None: the limit of the settings
+    checks: tuple[str, ...] = ()  # commands that must succeed for every commission
+    remote: str = "origin"  # for pull requests
+    memory_tokens: int | None = None  # limit of the memory block, or None for the limit of the settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class Project:
     """A registered git repository of the user."""
 
     name: str
-    path: Path  # the user's checkout, which the hall does not change
-    branch: str  # the user's branch, which is merged into the integration branch
+    path: Path  # of the user's checkout
+    branch: str  # the user's branch
     settings: ProjectSettings = field(default_factory=ProjectSettings)
 
     @property
@@ -67,16 +67,16 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A defect of a project. `blocks`: the project cannot be used until it is fixed."""
+    """A defect of a project."""
 
     message: str
     hint: str | None = None
-    blocks: bool = True
+    blocks: bool = True  # True if the project cannot be used
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectEntry:
-    """An entry of the registry: the project, or the error if the entry is invalid."""
+    """An entry of the registry: a project, or the error of an invalid entry."""
 
     name: str
     project: Project | None = None
@@ -106,6 +106,8 @@ class Activity(Protocol):
     @property
     def checkout(self) -> str: ...
     @property
+    def path(self) -> str: ...
+    @property
     def created_at(self) -> str: ...
 
 
@@ -114,7 +116,7 @@ StatusT = TypeVar("StatusT", bound=str)
 
 @dataclass(frozen=True)
 class Transition(Generic[StatusT]):
-    """The states in which an event is allowed, and the state it leads to."""
+    """The states in which an event is allowed, and the resulting state."""
 
     sources: tuple[StatusT, ...]
     target: StatusT
@@ -137,7 +139,7 @@ class TimelineEntry:
 
 
 _FENCE = "---"
-_MAX_FRONT_MATTER_CHARS = 100_000
+_MAX_FRONT_MATTER_CHARS = 20_000  # YAML takes a second for 10,000 values
 _TEXT_FIELDS = ("title", "date", "status")
 
 
@@ -177,15 +179,12 @@ class Artifact:
 
     @property
     def revision(self) -> int:
-        """Return the number of transitions that the artifact of a commission or meeting contains.
-
-        An artifact with fewer transitions than the row is outdated. Any other difference is an edit by hand.
-        """
+        """Return the number of transitions that the artifact of a commission or meeting contains."""
         revision = self.extra.get("revision")
         return revision if isinstance(revision, int) else 0
 
     def redact(self, redact: Callable[[str], str]) -> Artifact:
-        """Return the artifact without known secrets, also in its front matter."""
+        """Return the artifact without known secrets, including those in its front matter."""
         texts = {name: redact(getattr(self, name)) for name in (*_TEXT_FIELDS, "body")}
         return Artifact(**texts, tags=tuple(map(redact, self.tags)), extra=_redact_value(self.extra, redact))
 

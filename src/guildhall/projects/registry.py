@@ -1,9 +1,8 @@
 """The project registry: reads, adds, moves, removes and checks the projects in config.yaml.
 
-Users and programs may edit config.yaml. Errors name the line.
-Does not change a repository: removing a project keeps its branches and checkouts.
+Does not change a repository: branches and checkouts of a removed project remain.
 
-Invariant: a change of a project leaves the rest of config.yaml as it is. The new text is parsed and compared before it
+Invariant: a change of a project does not change the rest of config.yaml. The new text is parsed and compared before it
 is written.
 """
 
@@ -20,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from guildhall.core import yaml, yaml_edit
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.core.ids import MAX_NAME_CHARS, is_name
+from guildhall.core.ids import MAX_NAME_CHARS, NAME_RULE, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.projects.git import repository
@@ -37,7 +36,7 @@ _HINT = "Edit config.yaml by hand: under `projects:`, add or remove `NAME:` with
 
 
 def _add_to_text(text: str, name: str, fields: Mapping[str, str]) -> str:
-    """Return the text of config.yaml with one more project."""
+    """Return the text of config.yaml with a new project."""
     data = _parse(text)
     others: dict[str, Any] = data.get("projects") or {}
     expected = {**data, "projects": {**others, name: dict(fields)}}
@@ -45,7 +44,7 @@ def _add_to_text(text: str, name: str, fields: Mapping[str, str]) -> str:
 
 
 def _update_text(text: str, name: str, fields: Mapping[str, str]) -> str:
-    """Return the text of config.yaml with some fields of a project changed."""
+    """Return the text of config.yaml with changed fields of a project."""
     data = _parse(text)
     others: dict[str, Any] = data["projects"]
     expected = {**data, "projects": {**others, name: {**others[name], **fields}}}
@@ -67,7 +66,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _choose(texts: Iterator[str], expected: dict[str, Any]) -> str:
-    """Return the first text with the expected data. Raise Conflict if no text has it."""
+    """Return the first text that contains the expected data. Raise Conflict if there is none."""
 
     def normalise(data: dict[str, Any] | None) -> dict[str, Any]:
         return {"projects": {}, **{name: value for name, value in (data or {}).items() if name != "projects" or value}}
@@ -123,12 +122,12 @@ def _texts_with_fields(text: str, name: str, fields: Mapping[str, str]) -> Itera
 
 
 def _end_of(text: str, node: Any) -> int:
-    """Return the index after the last value of a mapping. Comments and empty lines that follow are not part of it."""
+    """Return the index of the end of a mapping, without the comments and empty lines that follow."""
     last: Any = node.value[-1][1]
     while getattr(last, "value", None) and not isinstance(last.value, str) and not last.flow_style:
         last = last.value[-1][1] if isinstance(last.value[-1], tuple) else last.value[-1]
     end = last.end_mark.index
-    if end and text[end - 1] == "\n":  # a block of text ends where the next line begins
+    if end and text[end - 1] == "\n":  # a block scalar ends at the start of the next line
         return end
     line = text.find("\n", end)
     return len(text) if line < 0 else line + 1
@@ -178,7 +177,7 @@ class Projects:
         return [self._entry(name) for name in sorted(self._names())]
 
     def list_valid(self) -> list[Project]:
-        """Return the projects with a valid entry. Invalid entries are reported by `all` and `check`."""
+        """Return the projects with a valid entry, sorted by name."""
         entries = map(self._entry, sorted(self._names()))
         return [entry.project for entry in entries if entry.project is not None]
 
@@ -187,7 +186,7 @@ class Projects:
         return self._project(name)
 
     def get_entry(self, name: str) -> ProjectEntry:
-        """Return the entry of a project, also if it is invalid. Raise NotFound for an unknown name."""
+        """Return the entry of a project, even if it is invalid. Raise NotFound for an unknown name."""
         self._check_known(name)
         return self._entry(name)
 
@@ -195,7 +194,7 @@ class Projects:
         self._check_names()
         names = self._names()
         if name not in names:
-            hint = did_you_mean(name[:60], names) or "`guild project add PATH` registers a project."
+            hint = did_you_mean(name[:60], names) or "Register a project: guild project add PATH"
             raise NotFound(f"unknown project {name[:60]!r}", hint=hint)
 
     def _entry(self, name: str) -> ProjectEntry:
@@ -217,8 +216,7 @@ class Projects:
         name = folder.name if name is None else name
         if not is_name(name):
             shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > MAX_NAME_CHARS else "")
-            hint = f"Choose one with `--name NAME`: up to {MAX_NAME_CHARS} letters, digits, dots, dashes, underscores."
-            raise UsageError(f"invalid project name: {shown}", hint=hint)
+            raise UsageError(f"invalid project name: {shown}", hint=f"Set another name with --name NAME: {NAME_RULE}.")
         self._check_unregistered(name, folder)
         project = Project(name=name, path=folder, branch=branch or _current_branch(folder))
         self._check_usable(project)
@@ -226,7 +224,7 @@ class Projects:
         return self.get(name)
 
     def move(self, project: Project, path: Path, branch: str | None = None) -> Project:
-        """Change the folder, and optionally the branch, of a project. Keep its other settings."""
+        """Change the folder, and optionally the branch, of a project."""
         moved = replace(project, path=Path(os.path.realpath(path)), branch=branch or project.branch)
         self._check_usable(moved)
         fields = {"path": str(moved.path), **({"branch": branch} if branch else {})}
@@ -234,7 +232,7 @@ class Projects:
         return self.get(project.name)
 
     def remove(self, name: str) -> ProjectEntry:
-        """Remove a project, also if its entry is invalid, and return the entry. Keep its repository and worktrees."""
+        """Remove a project, even if its entry is invalid, and return the entry."""
         entry = self.get_entry(name)
         self._write(_remove_from_text(self._text(), name))
         return entry
@@ -296,7 +294,11 @@ class Projects:
         for other in others:
             if other.name == name:
                 raise Conflict(f"project {name!r} already exists: {other.path}", hint="Choose another: `--name NAME`.")
-            if repository.common_directory(folder) == _common_or_none(other.path):
+            try:
+                is_same = repository.common_directory(folder) == repository.common_directory(other.path)
+            except GuildError:  # the folder of the other project is missing
+                continue
+            if is_same:
                 raise Conflict(f"this repository is already registered as {other.name!r}", where=str(folder))
         if name in self._names():
             raise Conflict(f"project {name!r} already exists", hint="Choose another: `--name NAME`.")
@@ -308,7 +310,7 @@ class Projects:
         replace_user_file(self._home.settings, text)
 
     def _read(self) -> tuple[yaml.Source | None, Any]:
-        """Return the source of config.yaml, or None if the file is missing, and its value of `projects`."""
+        """Return the source of config.yaml, or None if the file is missing, and the value of `projects`."""
         source = yaml.read(self._home.settings) if self._home.settings.exists() else None
         data: Any = source.data if source else None
         return source, cast("dict[str, Any]", data).get("projects") if isinstance(data, dict) else None
@@ -326,7 +328,7 @@ class Projects:
         source, _ = self._read()
         assert source is not None
         if not is_name(name):
-            raise source.error("invalid project name", ("projects", name))
+            raise source.error(f"invalid project name: {NAME_RULE}", ("projects", name))
         entry = yaml.validate(_Entry, source, ("projects", name))
         path = Path(entry.path).expanduser()
         if not path.is_absolute():
@@ -338,16 +340,16 @@ class Projects:
 
 
 def _check_repository(folder: Path) -> None:
-    """Raise if a folder is not the top of a checkout."""
+    """Raise if a folder is not the root of a checkout."""
     if not folder.is_dir():
         raise NotFound("folder not found", where=str(folder))
     common = repository.common_directory(folder)
     if repository.run_git(folder, "rev-parse", "--is-bare-repository").text == "true":
         raise Conflict("cannot register a bare repository", where=str(folder), hint="Register a clone of it.")
     output = repository.run_git(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).text
-    top = Path(os.path.realpath(output or common))
-    if top != folder:
-        raise Conflict("not the root folder of the repository", where=str(folder), hint=f"Register {top}.")
+    root = Path(os.path.realpath(output or common))
+    if root != folder:
+        raise Conflict("not the root folder of the repository", where=str(folder), hint=f"Register {root}.")
 
 
 def _current_branch(folder: Path) -> str:
@@ -367,7 +369,7 @@ def _has_branch(project: Project) -> bool:
 
 
 def _storage_problems(folder: Path, common: Path) -> list[Problem]:
-    """Return the problems of a repository that the hall cannot use, or only in part."""
+    """Return the problems with the format and the permissions of a repository."""
     found: list[Problem] = []
     storage = repository.run_git(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).text
     if storage not in ("", "files"):
@@ -382,10 +384,3 @@ def _storage_problems(folder: Path, common: Path) -> list[Problem]:
         message = f"the git directory is not writable: {common}"
         found.append(Problem(message=message, hint="Give yourself write permission."))
     return found
-
-
-def _common_or_none(folder: Path) -> Path | None:
-    try:
-        return repository.common_directory(folder)
-    except GuildError:
-        return None

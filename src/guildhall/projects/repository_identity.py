@@ -1,10 +1,10 @@
 """Repository identity: maps project names to repositories, and archives the records of reassigned names.
 
-An id in the git directory (`guildhall-id`) identifies a repository: it moves with the repository, and a clone has none.
-A copy of a repository gets a new id while the original exists.
+The file `guildhall-id` in the git directory identifies a repository. It moves with the repository, and a clone has
+none. A copy of a repository gets a new id while the original exists.
 Does not read config.yaml (`registry.py`).
 
-Invariant: records and checkouts, stored by project name, return when their repository is registered again.
+Invariant: records and checkouts of a repository are restored when the repository is registered again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
+from guildhall.projects.activity_records import archive_key, archive_project, restore_project
 from guildhall.projects.git import repository
-from guildhall.projects.shared_records import archive, archive_key, restore
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.projects.model import Project
     from guildhall.store.engine import Store
 
-_ID_FILE = "guildhall-id"  # in the git directory: it moves with the repository, and a clone has none
+_ID_FILE = "guildhall-id"  # in the git directory
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -39,7 +39,7 @@ class _Binding:
 
     id: str
     path: str
-    commit: str  # of the user's branch; empty if it had none
+    commit: str  # of the user's branch, or empty if the branch had no commit
 
 
 class Identities:
@@ -57,7 +57,7 @@ class Identities:
             binding = self._read_binding(project.name)
             id = self._identify(project, common, binding)
             if binding is not None and binding.id == id:
-                if binding.path != str(project.path):  # it was moved
+                if binding.path != str(project.path):  # the repository was moved
                     self._write_binding(project, id)
                 return
             if binding is not None:
@@ -67,7 +67,7 @@ class Identities:
 
     def release(self, name: str, project: Project | None) -> None:
         """Unbind a name, and archive its records. `project` is None if its entry is invalid."""
-        with suppress(GuildError, OSError):  # its folder may be missing
+        with suppress(GuildError, OSError):  # the folder of the project may be missing
             if project is not None:
                 self.claim(project)
         with self._lock:
@@ -80,7 +80,7 @@ class Identities:
         return binding is not None and binding.id == _read_id(repository.common_directory(path))
 
     def _identify(self, project: Project, common: Path, binding: _Binding | None) -> str:
-        """Return the id of a repository. Write a new id to a repository without one, and to a copy."""
+        """Return the id of a repository. Write a new id if the repository has no id or is a copy."""
         id = _read_id(common)
         if not id or self._is_copy(id, project.path, common):
             is_clone = not id and binding is not None and _is_new_clone(project, binding)
@@ -101,14 +101,17 @@ class Identities:
         return common not in originals and id in map(_read_id, originals)
 
     def _archive(self, name: str, id: str) -> None:
-        self._store.submit(lambda connection: archive(connection, name, id)).result()
+        self._store.submit(lambda connection: archive_project(connection, name, id)).result()
         shutil.rmtree(self._home.git_dirs / name, ignore_errors=True)
-        for folder in (self._home.worktrees, self._records):  # the binding last: a crash repeats the archiving
+        for folder in (
+            self._home.worktrees,
+            self._records,
+        ):  # the binding last, for a repeat after a crash
             if (folder / name).is_dir():
                 _rename(folder / name, folder / archive_key(name, id))
 
     def _restore(self, name: str, id: str) -> None:
-        self._store.submit(lambda connection: restore(connection, name, id)).result()
+        self._store.submit(lambda connection: restore_project(connection, name, id)).result()
         for folder in (self._home.worktrees, self._records):
             for archived in sorted(folder.glob(archive_key("*", id))):
                 if not (folder / name).exists():
@@ -135,7 +138,7 @@ class Identities:
 
 
 def _read_id(common: Path) -> str:
-    """Return the id in a git directory, or an empty text."""
+    """Return the id in a git directory, or an empty string."""
     file = common / _ID_FILE
     text = file.read_text(errors="replace").strip() if file.is_file() else ""
     return text if _ID.fullmatch(text) else ""

@@ -1,18 +1,18 @@
-"""Rooms: the state that the agents of a team share: channel, inboxes, documents, proposals and resources.
+"""Rooms: the channel, inboxes, documents, proposals and resources that the agents of a team share.
 
 A room belongs to a workflow and a tag. Every change is an operation with a name, a transaction and a log entry.
 
 Above: workflow, which starts the runs of agents when they have mail; hall and cli, for the commands of the user.
 Below: workers (the names of the room tools), tools, sandbox (the files of documents), store, core.
-Does not know runs or workflows: a run is only an id here. Does not start agents; it only announces new mail. Never
-imports its siblings memory, models and runtimes.
+Does not know runs or workflows: a run is only an id here. Does not start agents: it announces new mail. Does not import
+memory, models or runtimes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.room.model import Actor as Actor

@@ -1,9 +1,9 @@
-"""Votes of a room: creates proposals, counts votes, decides results and carries them out.
+"""Proposals of a room: creates proposals, counts votes, decides results and applies them.
 
 A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
-also ends at its timeout, or when the team is idle. The room carries out the result of a binding proposal: a role, a
-task, opened tools and documents, or a decision that cannot be proposed again.
-Does not ask agents for votes (`workflow/owner_election.py`) and does not watch timeouts (`workflow/scheduler.py`).
+also ends at its timeout, or when the team is idle. The result of a binding proposal is a role, a task, opened tools and
+documents, or a decision that cannot be proposed again.
+Does not ask agents for votes (`workflow/document_owner_election.py`) or watch timeouts (`workflow/team.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 Ending = Literal["vote", "timeout", "idle"]  # idle: no agent can move
-DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
+DOCUMENT_OWNER = "document owner"  # title of the election of the document owner
 _OWNER_TITLES = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
 _MAX_OPTIONS = 20
 _MAX_GUARDS = 20
@@ -190,23 +190,23 @@ def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
 
 
 @operation(changes_access=True)
-def elect(turn: Turn, within: float | None) -> dict[str, Any]:
-    """Open the election of the document owner, with `within` seconds to vote. The hall asks the agents for votes."""
-    return {"id": proposal_create(turn, "election", DOCUMENT_OWNER, timeout=within)["id"]}
+def open_owner_election(turn: Turn, timeout_s: float | None) -> dict[str, Any]:
+    """Open the election of the document owner. The hall asks the agents for votes."""
+    return {"id": proposal_create(turn, "election", DOCUMENT_OWNER, timeout=timeout_s)["id"]}
 
 
 @operation(changes_access=True)
-def settle(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
-    """End an open proposal, or all of them, with the votes that there are."""
+def end_proposals(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
+    """End an open proposal, or all open proposals, with the existing votes."""
     if proposal is None:
-        ending = records.open_proposals(turn.connection, turn.room.id)
+        proposals = records.open_proposals(turn.connection, turn.room.id)
     else:
-        ending = [one for one in [get_proposal(turn.connection, turn.room.id, proposal)] if one.status == "open"]
-    return _end_all(turn, ending, "idle")
+        proposals = [one for one in [get_proposal(turn.connection, turn.room.id, proposal)] if one.status == "open"]
+    return _end_all(turn, proposals, "idle")
 
 
 @operation(changes_access=True)
-def expire(turn: Turn) -> dict[str, Any]:
+def expire_proposals(turn: Turn) -> dict[str, Any]:
     """End every proposal whose time is up."""
     due = [one for one in records.open_proposals(turn.connection, turn.room.id) if _is_due(one, turn.at)]
     return _end_all(turn, due, "timeout")
@@ -230,15 +230,15 @@ def _is_due(proposal: Proposal, at: str) -> bool:
     return proposal.expires_at is not None and proposal.expires_at <= at
 
 
-def _end_all(turn: Turn, ending: Sequence[Proposal], how: Ending) -> dict[str, Any]:
-    for proposal in ending:
-        _end(turn, proposal, how)
-    return {"ended": [proposal.id for proposal in ending]}
+def _end_all(turn: Turn, proposals: Sequence[Proposal], ending: Ending) -> dict[str, Any]:
+    for proposal in proposals:
+        _end(turn, proposal, ending)
+    return {"ended": [proposal.id for proposal in proposals]}
 
 
-def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
+def _end(turn: Turn, proposal: Proposal, ending: Ending) -> Outcome | None:
     votes = {vote.agent: vote.choice for vote in records.list_votes(turn.connection, turn.room.id, proposal.number)}
-    outcome = decide(proposal, votes, how, turn.at)
+    outcome = decide(proposal, votes, ending, turn.at)
     if outcome is None:
         return None
     values = {**vars(outcome), "ended_at": turn.at}
@@ -249,15 +249,15 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
     notify_creator = proposal.creator in proposal.eligible and proposal.creator != turn.actor.name
     _post_result(turn, proposal, kind, text, to=[proposal.creator] if notify_creator else [])
     if proposal.binding and outcome.result is not None:
-        _carry_out(turn, proposal, outcome.result)
+        _apply_result(turn, proposal, outcome.result)
     return outcome
 
 
-def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
+def _apply_result(turn: Turn, proposal: Proposal, result: str) -> None:
     if proposal.type == "election":
-        # Not `turn.room`: the same turn may have decided another election.
-        now = records.find_room(turn.connection, turn.room.id) or turn.room
-        roles = {**now.roles, _normalise_title(proposal.title): result}
+        # Another election in this turn may have changed `turn.room`.
+        current = records.find_room(turn.connection, turn.room.id) or turn.room
+        roles = {**current.roles, _normalise_title(proposal.title): result}
         records.change_room(turn.connection, turn.room.id, roles=roles)
         if _normalise_title(proposal.title) in _OWNER_TITLES:
             records.change_room(turn.connection, turn.room.id, owner=result)
@@ -319,15 +319,15 @@ def _winner(proposal: Proposal, counts: Counter[str], everyone: int, votes: Mapp
     if len(leading) == 1 or proposal.tie_break == "first":
         return leading[0]
     if proposal.tie_break == "creator":
-        wish = votes.get(proposal.creator)
-        return wish if wish in leading else leading[0]
-    # Random, but equal in a replay.
+        choice = votes.get(proposal.creator)
+        return choice if choice in leading else leading[0]
+    # The seed makes a replay choose the same option.
     return random.Random(fingerprint([proposal.title, sorted(votes.items()), at])).choice(leading)
 
 
-def _can_still_win(proposal: Proposal, counts: Counter[str], left: int, everyone: int) -> bool:
+def _can_still_win(proposal: Proposal, counts: Counter[str], missing: int, everyone: int) -> bool:
     """Return True if the missing votes can still make an option win."""
-    best = max(counts.values()) + left
+    best = max(counts.values()) + missing
     return 2 * best > everyone if proposal.resolution == "majority" else best == everyone
 
 
@@ -337,7 +337,7 @@ def _can_still_win(proposal: Proposal, counts: Counter[str], left: int, everyone
 def find_guard(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
     """Return the proposal that keeps a tool or a document closed, or None.
 
-    A binding approval closes its guards until it passes. A rejected one keeps them closed.
+    A binding approval closes its guards until it passes. A rejected approval keeps its guards closed.
     """
     closed: dict[str, Proposal] = {}
     for proposal in records.list_proposals(connection, room):
@@ -388,9 +388,9 @@ def _get_open(turn: Turn, id: str) -> Proposal:
     return proposal
 
 
-def _check_choices(**given: tuple[str, Any]) -> None:
-    """Raise UsageError for a value that is not one of its Literal type."""
-    for name, (value, choices) in given.items():
+def _check_choices(**arguments: tuple[str, Any]) -> None:
+    """Raise UsageError for a value that is not in its Literal type."""
+    for name, (value, choices) in arguments.items():
         if value not in get_args(choices):
             hint = f"Use one of: {', '.join(get_args(choices))}."
             raise UsageError(f"unknown {name} {str(value)[:80]!a}", hint=hint)
@@ -400,7 +400,7 @@ def _check_not_decided(turn: Turn, type: ProposalType, title: str, *, binding: b
     """Raise if too many proposals are open, or if the question has a binding answer already."""
     everything = records.list_proposals(turn.connection, turn.room.id)
     if sum(one.status == "open" for one in everything) >= _MAX_OPEN:
-        hint = "Vote on them, or cancel some with proposal_cancel."
+        hint = "Vote on the open proposals, or cancel some with proposal_cancel."
         raise Conflict(f"too many open proposals (limit: {_MAX_OPEN})", hint=hint)
     if type == "decision":
         for one in everything:

@@ -1,8 +1,7 @@
-"""The channel: posts messages, delivers them to the mentioned agents, and keeps agents' status and resources.
+"""The channel of a room: posts and delivers messages, and stores resources and the status of agents.
 
-A message longer than 4,000 characters becomes a resource, and its beginning stays in the channel. A message that
-exceeds `max_hops` or `max_repeats` is held.
-Does not parse mentions (`mentions.py`), acknowledge mail (`inbox.py`) or start agents (`workflow/scheduler.py`).
+A message that exceeds `max_hops` or `max_repeats` is held.
+Does not parse mentions (`mentions.py`), acknowledge mail (`inbox.py`) or start agents (`workflow/team.py`).
 
 Invariant: the text of a message never changes.
 """
@@ -19,13 +18,15 @@ from guildhall.room.model import (
     ALL,
     HIGH,
     LOW,
-    MAX_INLINE_CHARS,
+    MAX_OWN_CHARS,
+    MAX_QUOTE_CHARS,
     NORMAL,
     PERSON,
     SYSTEM,
     MessageKind,
     MessageText,
     PostResult,
+    TextPart,
     check_line,
     check_text,
     content_hash,
@@ -37,17 +38,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 PLAIN_TEXT = "text/plain"
+MAX_PAGE_CHARS = 20_000  # in one result of resource_read
 
 
 def store_resource(turn: Turn, content: str, type: str = PLAIN_TEXT) -> str:
-    """Store a text and return its id. Equal texts are one resource."""
+    """Store a text and return its id. Equal texts share one resource."""
     check_text(content, "the content")
     if not content:
         raise UsageError("invalid content: empty", hint="Pass the text to store.")
-    kind = check_line(type, "the type")
+    mime_type = check_line(type, "the type")
     id = content_hash(content)
     if shared_records.find_resource(turn.connection, turn.room.id, id) is None:
-        shared_records.add_resource(turn.connection, turn.room.id, id, content, kind, turn.actor, turn.at)
+        shared_records.add_resource(turn.connection, turn.room.id, id, content, mime_type, turn.actor, turn.at)
     return id
 
 
@@ -64,29 +66,42 @@ def resource_create(turn: Turn, content: str, type: str = PLAIN_TEXT) -> dict[st
 
 
 @operation(READS)
-def resource_read(turn: Turn, id: str) -> dict[str, Any]:
-    """Read a resource in full.
+def resource_read(turn: Turn, id: str, offset: int = 0, limit: int = MAX_PAGE_CHARS) -> dict[str, Any]:
+    """Read a page of a resource.
 
     Args:
         id: The id of the resource, from a message or from resource_create.
+        offset: The number of characters to skip.
+        limit: The length of the page in characters, at most 20000.
     """
     id = check_line(id, "the id")
     found = shared_records.find_resource(turn.connection, turn.room.id, id)
     if found is None:
         known = shared_records.resource_ids(turn.connection, turn.room.id)
         raise NotFound(f"unknown resource {id[:80]!a}", hint=did_you_mean(id[:80], known))
-    return {"text": found[0]}
+    content = found[0]
+    if not 0 <= offset < len(content):
+        raise UsageError(f"invalid offset: {offset} (the resource has {len(content)} characters)")
+    if not 1 <= limit <= MAX_PAGE_CHARS:
+        raise UsageError(f"invalid limit: {limit}", hint=f"Use 1 to {MAX_PAGE_CHARS}.")
+    page, end = content[offset : offset + limit], offset + limit
+    more = f"\n[Characters {offset} to {end} of {len(content)}. Next page: {_page_call(id, end)}]"
+    return {"text": page + more if end < len(content) else page}
 
 
-_MAX_READ = 200  # messages in one call
+def _page_call(id: str, offset: int) -> str:
+    return f'resource_read(id="{id}", offset={offset})'
+
+
+_MAX_READ_MESSAGES = 200  # in one call
 _REPEAT_WINDOW = 100  # messages that are searched for repetitions
 _WORDS = re.compile(r"\w+")
-_EXCERPT_CHARS = 1_000  # characters of a long message that stay in the channel
+_EXCERPT_CHARS = 1_000  # start of a long text that stays in the message
 
 
 def post(
     turn: Turn,
-    said: MessageText,
+    message: MessageText,
     *,
     kind: MessageKind = "message",
     to: Sequence[str] = (),
@@ -95,14 +110,14 @@ def post(
 ) -> PostResult:
     """Post a message, and deliver it to the mentioned agents and to the agents in `to`.
 
-    Messages of the room itself pass `sender` and the `hops` of the message that caused them.
+    The room passes `sender` and `hops` for its own messages.
     """
-    text = said.text
+    text = message.text
     check_text(text, "the message")
     if not text.strip():
-        raise UsageError("the message is empty", hint="Write a text, or call no_action if no action is needed.")
+        raise UsageError("invalid message: empty", hint="Write a text.")
     agents = records.agent_names(turn.connection, turn.room.id)
-    found = mentions.find(said, agents)
+    found = mentions.find(message, agents)
     sender = sender or turn.actor.name
     addressed = _resolve_recipients(to, agents, lenient=sender == SYSTEM)
     if found.missed and not found.reached and not addressed:
@@ -112,14 +127,12 @@ def post(
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
     hops = next_hops(turn) if hops is None else hops
     to_agents = [name for name in reached if name != PERSON]
-    resource, content = None, text
-    if len(text) > MAX_INLINE_CHARS:
-        resource = store_resource(turn, text)
-        content = f"{text[:_EXCERPT_CHARS]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
+    content = "".join(_shorten(turn, part) for part in message.parts)
+    resource = None if content == text else store_resource(turn, text)
     held = bool(to_agents) and _is_held(turn, hops, kind, sender, content, reached)
-    message = {"kind": kind, "sender": sender, "content": content, "mentions": list(reached), "resource": resource}
+    columns = {"kind": kind, "sender": sender, "content": content, "mentions": list(reached), "resource": resource}
     origin = {"hops": hops, "run": turn.actor.run, "key": turn.actor.key, "at": turn.at}
-    number = records.add_message(turn.connection, turn.room.id, **message, **origin)
+    number = records.add_message(turn.connection, turn.room.id, **columns, **origin)
     priority = LOW if found.has_all and not addressed else NORMAL
     if sender == PERSON or kind == "assignment":
         priority = HIGH
@@ -133,16 +146,29 @@ def post(
     return posted
 
 
+def _shorten(turn: Turn, part: TextPart) -> str:
+    """Return a part of a message. The middle of a long part is replaced by the id of a resource.
+
+    The end of a text by the sender stays, because it often has the instruction.
+    """
+    text = part.text
+    if len(text) <= (MAX_QUOTE_CHARS if part.is_quoted else MAX_OWN_CHARS):
+        return text
+    call = _page_call(store_resource(turn, text), _EXCERPT_CHARS)
+    note = f"[... This text has {len(text):,} characters. Read the rest in pages: {call}]"
+    return f"{text[:_EXCERPT_CHARS]}\n{note}\n{'' if part.is_quoted else text[-_EXCERPT_CHARS:]}"
+
+
 def _is_held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
-    """Return True if a message is held: it exceeds `max_hops` or `max_repeats`, or agents have only talked too long."""
-    if hops > turn.room.max_hops or (turn.room.is_holding and hops > 0 and kind == "message"):
+    """Return True if a message exceeds `max_hops` or `max_repeats`, or if the room holds messages between agents."""
+    if hops > turn.room.max_hops or (turn.room.is_holding and hops > 0 and kind in ("message", "answer")):
         return True
     if turn.actor.run is None or sender in (PERSON, SYSTEM):
         return False
-    before = records.talk_since_input(turn.connection, turn.room.id, _REPEAT_WINDOW, sender)
-    wording = _normalise(content)
-    same = [one for one in before if set(one.mentions) == set(reached) and _normalise(one.content) == wording]
-    return len(same) >= turn.room.max_repeats
+    earlier = records.talk_since_input(turn.connection, turn.room.id, _REPEAT_WINDOW, sender)
+    words = _normalise(content)
+    repeats = [one for one in earlier if set(one.mentions) == set(reached) and _normalise(one.content) == words]
+    return len(repeats) >= turn.room.max_repeats
 
 
 def _normalise(text: str) -> str:
@@ -151,14 +177,14 @@ def _normalise(text: str) -> str:
 
 
 @operation()
-def send(turn: Turn, said: list[list[Any]], to: Sequence[str]) -> dict[str, Any]:
-    """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
-    return post(turn, MessageText.from_list(said), to=to).as_dict()
+def send(turn: Turn, parts: list[list[Any]], to: Sequence[str]) -> dict[str, Any]:
+    """Post a user message, the kickoff or a scheduled message. `to` addresses agents without a mention."""
+    return post(turn, MessageText.from_list(parts), to=to).as_dict()
 
 
 @operation()
-def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
-    """Post a message of the room itself. Names in it are quoted, not mentioned."""
+def post_notice(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
+    """Post a message of the room itself. Names in the text do not count as mentions."""
     return post(turn, MessageText.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
@@ -166,45 +192,69 @@ def _resolve_recipients(to: Sequence[str], agents: Collection[str], *, lenient: 
     """Return the agents in `to`. Raise NotFound for an unknown agent, unless `lenient` skips it."""
     if ALL in to:
         return list(agents)
-    if lenient:  # the recipient of a message of the room may have been removed
+    if lenient:  # the recipient may have been removed from the team
         return [name for name in to if name in agents or name == PERSON]
     for name in to:
         if name not in agents and name != PERSON:
-            raise NotFound(f"unknown agent {name[:80]!r}", hint=did_you_mean(name, agents))
+            raise NotFound(f"unknown agent {name[:80]!r}", hint=did_you_mean(name, (*agents, PERSON, ALL)))
     return list(to)
 
 
 def next_hops(turn: Turn) -> int:
-    """Return the hops of a new message: one more than the messages that the run was shown, or 0 for outside senders."""
+    """Return the hops of a new message: one more than the messages that the run has read, or 0 for outside senders."""
     if turn.actor.run is None or turn.actor.name in (PERSON, SYSTEM):
         return 0
-    before = records.shown_inbox(turn.connection, turn.room.id, turn.actor.run).hops
-    return 0 if before is None else before + 1
+    hops = records.shown_inbox(turn.connection, turn.room.id, turn.actor.run).hops
+    return 0 if hops is None else hops + 1
 
 
 @operation(WRITES)
-def channel_send(turn: Turn, message: str) -> dict[str, Any]:
-    """Post a message to the team channel. Each agent mentioned as @name is notified and starts working; @all notifies
-    every agent, @person the user. A message without a mention notifies no agent. Names in code or quotes do not count.
-    Do not post only to say thanks or to agree: use no_action.
+def channel_send(turn: Turn, message: str, to: str | None = None) -> dict[str, Any]:
+    """Send a message to an agent, which starts working on it, or to the user. Do not send thanks or agreement.
 
     Args:
-        message: The text. More than 4,000 characters become a resource, and the channel shows the beginning.
+        message: The text. Each agent that it mentions as @name is notified, too.
+        to: The recipient: an agent, person (the user) or all (every agent).
     """
-    posted = post(turn, MessageText.own(message))
+    name = (to or "").strip().removeprefix("@")
+    known = {one.lower(): one for one in (*records.agent_names(turn.connection, turn.room.id), PERSON, ALL)}
+    posted = post(turn, MessageText.own(message), to=[known.get(name.lower(), name)] if name else ())
     return {"text": posted_text(posted), **posted.as_dict()}
+
+
+@operation()
+def post_answer(turn: Turn, text: str) -> dict[str, Any] | None:
+    """Post the final answer of a run that has posted no message, to the senders of the messages that the run has read.
+
+    An answer to an answer goes to the user, so that two agents do not answer each other for ever.
+    """
+    run = turn.actor.run or ""
+    if records.has_posted(turn.connection, turn.room.id, run):
+        return {}
+    read = records.messages_read(turn.connection, turn.room.id, run)
+    agents = records.agent_names(turn.connection, turn.room.id)
+    senders = dict.fromkeys(one.sender for one in read if one.kind == "message" and one.sender in agents)
+    from_user = any(one.sender not in agents for one in read) or not senders
+    to = [*senders, *([PERSON] if from_user else [])]
+    return post(turn, MessageText.own(text), kind="answer", to=to).as_dict()
+
+
+@operation(READS)
+def more_tools(turn: Turn) -> dict[str, Any]:
+    """Get more tools: shared documents, votes, your inbox and status, resources."""
+    return {"text": "You have more tools now."}
 
 
 @operation(READS)
 def channel_read(turn: Turn, since: int | None = None, limit: int = 50) -> dict[str, Any]:
-    """Read the messages of the team channel. Without `since`, read the newest messages.
+    """Read earlier messages of the team.
 
     Args:
-        since: The number of a message. Only later messages are returned, oldest first.
+        since: The number of a message. Only later messages are returned. Default: the newest messages.
         limit: The maximum number of messages, at most 200.
     """
-    if not 1 <= limit <= _MAX_READ:
-        raise UsageError(f"invalid limit: {limit}", hint=f"Use 1 to {_MAX_READ}.")
+    if not 1 <= limit <= _MAX_READ_MESSAGES:
+        raise UsageError(f"invalid limit: {limit}", hint=f"Use 1 to {_MAX_READ_MESSAGES}.")
     if since is not None and not 0 <= since < 2**53:
         raise UsageError(f"invalid message number: {since}", hint="Pass the number of the last message that you know.")
     found = records.list_messages(turn.connection, turn.room.id, since=since or 0, limit=limit, newest=since is None)
@@ -217,18 +267,18 @@ def channel_read(turn: Turn, since: int | None = None, limit: int = 50) -> dict[
 
 @operation(WRITES)
 def no_action(turn: Turn, reason: str | None = None) -> dict[str, Any]:
-    """Report that no action is needed. Notifies no one. Use it instead of a "thanks" or "agreed" message.
+    """End your turn without a reply, because no action is needed.
 
     Args:
         reason: The reason, in one line.
     """
     turn.add_event("no_action", reason=None if reason is None else check_line(reason, "the reason"))
-    return {"text": "Recorded. No agent was notified."}
+    return {"text": "Your turn has ended."}
 
 
 @operation(WRITES)
 def status_set(turn: Turn, task: str | None = None, state: str | None = None) -> dict[str, Any]:
-    """Set your status for team_list. Omitted fields keep their value; an empty string clears a field.
+    """Set your status for team_list. An empty text clears a field.
 
     Args:
         task: Your current task.

@@ -1,7 +1,7 @@
-"""Document stores: hold the documents of a room by path, as files in a folder or as rows in the database.
+"""Document stores: read and write the documents of a room, as files in a folder or as rows in the database.
 
 People and other programs can read and edit the files at any time.
-Does not check permissions and does not log changes (`documents.py`).
+Does not check permissions or log changes (`documents.py`).
 
 Invariant: a store reads and replaces only regular text files below its folder, and follows no links. A write is atomic.
 """
@@ -26,12 +26,12 @@ from guildhall.sandbox.view import Folder, View
 if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
-_MAX_NAME_BYTES = 200  # of one part of a path; the name of a temporary file beside it is longer
+_MAX_NAME_BYTES = 200  # for a part of a path; the names of temporary files are longer
 _MAX_PATH_CHARS = 500
 _MAX_DEPTH = 16
 _MAX_LISTED = 10_000  # documents
 _PARTIAL_FILE = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
-_WORKFLOW_FOLDER = ".workflow"  # no part of a path from this folder on may be a link
+_WORKFLOW_FOLDER = ".workflow"  # this folder and the folders below must not be links
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class DocumentStore(Protocol):
         ...
 
     async def write(self, path: str, content: str) -> None:
-        """Write a text atomically: a reader, also after a crash, sees the old or the new text."""
+        """Write a text atomically: a reader sees the old or the new text, even after a crash."""
         ...
 
     async def remove_partial_files(self) -> None:
@@ -58,7 +58,7 @@ class DocumentStore(Protocol):
         ...
 
     async def list(self) -> list[DocumentInfo]:
-        """Return every document, by path."""
+        """Return every document, ordered by path."""
         ...
 
 

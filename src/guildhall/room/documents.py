@@ -1,11 +1,10 @@
 """The documents of a room: checks permissions, and makes each change exactly once.
 
-A change is recorded as intended, then made, then recorded as done in the transaction of its operation. After a crash,
-a repeated call continues: the content of the document shows whether the change was made.
-Does not store the content (`document_stores.py`) or the SQL of the document log (`shared_records.py`).
+A change is logged as intended, then made, then logged as done in the transaction of its operation. After a crash, a
+repeated call compares the document with the intended change, and continues.
+Contents are stored in `document_stores.py`. Queries for the document log are in `shared_records.py`.
 
-Invariant: `Room.perform` performs one document operation at a time, and excludes operations that change permissions.
-So the log has no such operation between the permission check of a change and its entry.
+Invariant: `Room.perform` performs one document operation at a time. Operations that change permissions wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
-from guildhall.core.text import counted, did_you_mean
+from guildhall.core.text import did_you_mean, format_count
 from guildhall.room import ballots, channel
 from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
 DEFAULT_DOCUMENT = "notes.md"
-DECISIONS = "decisions.md"  # the archive of proposals: only the room writes it
-_ARCHIVE = "archive/"  # before the id of a proposal, in the key of the call that archives it
+DECISIONS = "decisions.md"  # the archive of proposals, which only the room writes
+_ARCHIVE = "archive/"  # prefix of the key of a call that archives a proposal
 _MAX_COMPARED_LINES = 1_000
 _MAX_DIFFERENCE_CHARS = 4_000
 
@@ -59,12 +58,12 @@ class Documents:
         return path, content, content_hash(content)
 
     async def digest(self, file: str | None = None) -> str | None:
-        """Return the hash of a document, or None if there is no such document."""
+        """Return the hash of a document, or None if it does not exist."""
         content = await self.contents.read(check_path(file or DEFAULT_DOCUMENT))
         return None if content is None else content_hash(content)
 
     def decision(self, number: int) -> str:
-        """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
+        """Return the entry of a proposal in the archive of decisions. Raise NotFound for an unknown proposal."""
 
         def read(connection: Connection) -> str:
             proposal = ballots.get_proposal(connection, self.room, str(number))
@@ -107,7 +106,7 @@ class DocumentCall(Documents):
         if intent is not None:
             await self.store.write(lambda connection: records.set_entry_status(connection, intent.id, "dropped"))
             if self.op != "document_write":
-                hint = "Read it, and repeat the change if it is missing."
+                hint = "Read the document, and repeat the change if it is missing."
                 raise Conflict(f"the call was interrupted, and {path} was edited by hand since then", hint=hint)
         text = self._new_content(path, current, content, base)
         check_text(text, "the document")
@@ -117,7 +116,11 @@ class DocumentCall(Documents):
 
         def note(connection: Connection) -> int:
             if current is not None and records.find_content(connection, self.room, path, content_hash(current)) is None:
-                edit = {"digest": held, "content": current, "status": "done"}  # by hand, and about to be replaced
+                edit = {
+                    "digest": held,
+                    "content": current,
+                    "status": "done",
+                }  # the replaced edit by hand
                 records.add_entry(connection, self.room, path, records.EDIT, Actor(name="hand"), at, **edit)
             return records.add_entry(connection, self.room, path, action, self.actor, at, **values)
 
@@ -139,11 +142,11 @@ class DocumentCall(Documents):
 
 def _change_text(result: Mapping[str, Any]) -> str:
     verb = "Created" if result["new"] else "Saved"
-    return f"{verb} {result['path']} ({counted(result['size'], 'byte')}), base {result['digest']}."
+    return f"{verb} {result['path']} ({format_count(result['size'], 'byte')}), base {result['digest']}."
 
 
 def _listing_text(result: Mapping[str, Any]) -> str:
-    lines = [f"{one['path']}  {counted(one['size'], 'byte')}" for one in result["documents"]]
+    lines = [f"{one['path']}  {format_count(one['size'], 'byte')}" for one in result["documents"]]
     return "\n".join(lines) or "No documents."
 
 
@@ -258,7 +261,7 @@ def _check_may_change(connection: Connection, room: str, actor: Actor, op: str, 
 def _check_base(
     connection: Connection, room: str, actor: Actor, path: str, current: str | None, base: str | None
 ) -> None:
-    """Raise Conflict if a write would undo a change that the writer has not seen."""
+    """Raise Conflict if a write would overwrite a change that the writer has not read."""
     if current is None:
         if base:
             raise Conflict(f"document {path} no longer exists", hint="Omit the base to create it.")
@@ -270,10 +273,10 @@ def _check_base(
     known = known or records.last_seen_hash(connection, room, path, None)
     now = f"Its current base is {held}."
     if known is None:
-        raise Conflict(f"document {path} exists, and no agent of the room has written it", hint=f"Read it first. {now}")
+        raise Conflict(f"document {path} exists and was not written in this room", hint=f"Read it first. {now}")
     earlier = records.find_content(connection, room, path, known)
     if earlier is None:
-        raise Conflict(f"unknown base {known[:40]!a} of {path}", hint=f"Read it again. {now}")
+        raise Conflict(f"unknown base {known[:40]!a} of {path}", hint=f"Read the document again. {now}")
     hint = f"Merge the change and write again. {now}\n{_difference(earlier, current, path)}"
     raise Conflict(f"{path} has changed since you read it", hint=hint)
 

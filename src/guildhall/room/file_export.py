@@ -1,7 +1,7 @@
-"""The file export of a room: writes channel.md, _state/inbox-state.json and _state/proposals.json.
+"""The file export of a room (`provider: file`): channel.md, _state/inbox-state.json and _state/proposals.json.
 
-Serves `provider: file`. The files are updated after each commit. channel.md is rebuilt when the room is opened, or when
-another program has changed its size.
+The files are updated after each commit. channel.md is rebuilt when the room is opened, or when another program has
+changed its size.
 Does not export documents (`document_stores.py`).
 
 Invariant: the hall never reads the exported files back. The database is the room.
@@ -42,7 +42,7 @@ class FileExport:
         self._folder = folder
         self._store = store
         self._room = room
-        self._until: int | None = None  # the last message in channel.md, if known
+        self._until: int | None = None  # number of the last message in channel.md, if known
         self._size = 0
         self._states: dict[str, str] = {}
 
@@ -99,7 +99,7 @@ class FileExport:
 
 
 def _format_message(message: Message) -> str:
-    """Return a message as Markdown. Lines of its text that look like headings are escaped."""
+    """Return a message as Markdown, with escaped headings."""
     kind = "" if message.kind == "message" else f" ({message.kind})"
     return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(_ESCAPE, message.content)}\n\n"
 

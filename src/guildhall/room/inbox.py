@@ -1,10 +1,9 @@
-"""The inbox of an agent: reads its unread mentions, and marks them as handled, held or dead.
+"""The inbox of an agent: reads its unread messages, and marks them as handled, held or dead.
 
-Reading does not acknowledge a mention. A completed run does, and `inbox_ack` does earlier.
-Does not deliver new messages (`channel.py`) and does not decide the fate of a run's mail (`workflow/agent_steps.py`).
+Reading does not acknowledge a message. The completion of the run does, or an earlier `inbox_ack`.
+Does not deliver new messages (`channel.py`) or decide what becomes of a run's mail (`workflow/agent_steps.py`).
 
-Invariant: operations of the kind `mail` are part of a transaction of the workflow, because the end of a run and the
-status of the mail that it was shown are a single fact.
+Invariant: operations of the kind `mail` share the transaction of the workflow that records the end of a run.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-MAX_BATCH = 100  # messages that are shown at a time
-MAX_BATCH_CHARS = 40_000  # characters that are shown at a time
+MAX_BATCH = 100  # messages in the input of a run
+MAX_BATCH_CHARS = 40_000
 
 
 def unread_batch(connection: Connection, room: str, agent: str) -> list[Mail]:
-    """Return the oldest unread mail of an agent, at most one batch. It never skips an older message."""
+    """Return the oldest unread mail of an agent, at most one batch, without gaps."""
     batch: list[Mail] = []
     size = 0
     for mail in records.unread_mail(connection, room, agent, MAX_BATCH):
@@ -39,7 +38,7 @@ def unread_batch(connection: Connection, room: str, agent: str) -> list[Mail]:
 
 
 def describe_batch(batch: Sequence[Mail]) -> dict[str, Any]:
-    """Return the numbers of the messages in a batch, the last of them, and their largest number of hops."""
+    """Return the message numbers of a batch, the last number, and the largest number of hops."""
     if not batch:
         return {}
     numbers = [mail.message.id for mail in batch]
@@ -59,16 +58,16 @@ def inbox_read(turn: Turn) -> dict[str, Any]:
 
 @operation(WRITES)
 def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
-    """Mark messages as handled now, not only when your run completes. They are not delivered again.
+    """Mark messages as handled now, not only when your run completes.
 
     Args:
         until: The number of the last message that you have handled. Older messages are marked, too.
     """
     run = turn.actor.run
-    shown = records.shown_inbox(turn.connection, turn.room.id, run).until if run else 0
+    shown = records.shown_inbox(turn.connection, turn.room.id, run).last_message_number if run else 0
     if not 1 <= until <= shown:
-        hint = f"Your inbox was shown up to message {shown}." if shown else "Read it first with inbox_read."
-        raise UsageError(f"until: message {until} of your inbox was not shown to you", hint=hint)
+        hint = f"The last message that you have read is {shown}." if shown else "Read your inbox with inbox_read."
+        raise UsageError(f"invalid until: you have not read message {until}", hint=hint)
     numbers = _mark_shown(turn, turn.actor.name, until, "done")
     return {"text": f"Messages marked as handled: {len(numbers)}.", "messages": numbers}
 
@@ -80,19 +79,19 @@ def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
 def inbox_shown(
     turn: Turn, left: int, messages: Sequence[int] = (), until: int | None = None, hops: int | None = None
 ) -> dict[str, Any]:
-    """Record the part of its inbox that a run sees at its start (`describe_batch`). `left` messages are missing."""
+    """Record the mail in the input of a run (`describe_batch`). `left` unread messages are not part of it."""
     return {"until": until, "hops": hops, "messages": list(messages)} if messages else {}
 
 
 @operation(kind="mail")
 def acknowledge(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
-    """Mark the mail up to a message as handled. A run handles only the messages that it was shown."""
+    """Mark the mail up to a message as handled. A run marks only messages that it has read."""
     numbers = _mark_shown(turn, agent, until, "done")
     return {"messages": numbers} if numbers else None
 
 
 @operation(kind="mail")
-def bury(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+def mark_dead(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Turn the mail up to a message into dead letters, because no run could handle it."""
     numbers = _mark_shown(turn, agent, until, "dead")
     return {"messages": numbers} if numbers else None
@@ -109,16 +108,16 @@ def redeliver(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
 
 
 @operation(kind="mail")
-def hold(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
-    """Hold new and unread messages between agents. Agents in `but` keep their unread messages."""
-    moved = records.hold_talk(turn.connection, turn.room_id, but)
+def hold_messages(turn: Turn, exempt: Collection[str]) -> dict[str, Any] | None:
+    """Hold new and unread messages between agents. Agents in `exempt` keep their unread messages."""
+    moved = records.hold_talk(turn.connection, turn.room_id, exempt)
     changed = moved or records.set_holding(turn.connection, turn.room_id, holding=True)
     return {"mail": moved} if changed else None
 
 
 @operation(kind="mail")
 def stop_holding(turn: Turn) -> dict[str, Any] | None:
-    """Deliver the messages of agents again from now on. Held messages stay held."""
+    """Deliver new messages between agents again. Held messages stay held."""
     return {} if records.set_holding(turn.connection, turn.room_id, holding=False) else None
 
 
@@ -131,7 +130,7 @@ def drop_held(turn: Turn) -> dict[str, Any] | None:
 
 
 @operation(kind="mail")
-def release(turn: Turn) -> dict[str, Any] | None:
+def release_messages(turn: Turn) -> dict[str, Any] | None:
     """Deliver the held messages, and count their hops from 0."""
     was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
     moved = records.move_mail(turn.connection, turn.room_id, None, was="held", now="unread")
@@ -142,9 +141,9 @@ def release(turn: Turn) -> dict[str, Any] | None:
 
 
 def _mark_shown(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
-    """Mark unread mail up to a message and return the numbers. A run marks only the messages that it was shown."""
+    """Mark unread mail up to a message, and return the message numbers. A run marks only messages that it has read."""
     check_agent_name(agent)
-    # A message that was released late may be older than the ones that the run was shown, and is not handled yet.
+    # A message that was released late can be older than the messages that the run has read.
     only = records.shown_messages(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None
     moved = records.move_mail(turn.connection, turn.room_id, agent, was="unread", now=status, until=until, only=only)
     return [number for _, number in moved]

@@ -1,6 +1,6 @@
-"""Mention parsing: finds the `@name` mentions in a message, once, when the message is posted.
+"""Mention parser: finds the `@name` mentions in a message when the message is posted.
 
-A mention is an `@name` in the speaker's own words. The parser ignores code fences, inline code, block quotes, addresses
+The parser ignores code fences, inline code, block quotes, addresses
 (`a@b`), decorators, package scopes (`@scope/name`) and quoted text from other sources. Quoted text is blanked out
 before parsing, so it can neither open nor close a fence.
 Does not deliver messages (`channel.py`). Readers use the mentions that are stored with a message.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _QUOTED = "\ufffc"  # replaces quoted text; it is not a space, a letter or part of a name
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-# After a letter it is an address, after a slash a link, after a sign a changed line of a diff.
+# An @ after a letter belongs to an address, after a slash to a link, after a sign to a line of a diff.
 _MENTION = re.compile(rf"(?<![\w.@/\\+$\ufffc-])@({_NAME})((?:/@{_NAME})*)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _QUOTE = re.compile(r" {0,3}>")
 _TICKS = re.compile(r"`+")
-_DECORATOR_PREFIXES = ("", "+", "-")  # the signs are those of a diff
-_TRAILING = "._-"  # allowed in a name, and at the end of a sentence
+_DECORATOR_PREFIXES = ("", "+", "-")  # a diff line starts with a sign
+_TRAILING = "._-"  # part of a name, or punctuation at the end of a sentence
 _DECORATOR_LINE = re.compile(rf"[+-]?\s*@{_NAME}(?:\(.*\))?\s*")
 # Code that can follow a decorator, in several languages. A sentence that begins with such a word does not match.
 _DECORATABLE = re.compile(
@@ -48,12 +48,12 @@ class Mentions:
     has_all: bool = False
 
 
-def find(said: MessageText, names: Iterable[str]) -> Mentions:
+def find(message: MessageText, names: Iterable[str]) -> Mentions:
     """Return the mentions in a text. `names` are the agents of the room; `@person` and `@all` are always known."""
-    here = list(names)
-    known = {name.lower(): name for name in (*here, PERSON, ALL)}
+    agents = list(names)
+    known = {name.lower(): name for name in (*agents, PERSON, ALL)}
     bare = "".join(
-        _QUOTED if piece.is_quoted else piece.text.replace(_QUOTED, " ") for piece in said.parts if piece.text
+        _QUOTED if piece.is_quoted else piece.text.replace(_QUOTED, " ") for piece in message.parts if piece.text
     )
     prose = _strip_code(bare)
     reached: dict[str, None] = {}
@@ -65,7 +65,7 @@ def find(said: MessageText, names: Iterable[str]) -> Mentions:
             missed[written.rstrip(_TRAILING)] = None
         elif name == ALL:
             everyone = True
-            reached.update(dict.fromkeys(here))
+            reached.update(dict.fromkeys(agents))
         else:
             reached[name] = None
     overlooked = {
@@ -105,7 +105,7 @@ def _mentioned_names(prose: str) -> Iterator[str]:
 
 
 def _is_above_code(lines: list[str]) -> list[bool]:
-    """Return for each line if the next line that is not empty or a decorator is code that can be decorated."""
+    """Return for each line whether the next line of code can have a decorator. Skips empty lines and decorators."""
     found: list[bool] = []
     code = False
     for line in reversed(lines):

@@ -1,9 +1,8 @@
-"""Rooms as data: the types of actors, messages, mail, proposals, votes and events, and the checks of texts.
+"""Types of a room: actors, messages, mail, proposals, votes and events, and the checks of texts.
 
-Does not have I/O: the SQL is in `records.py` and `shared_records.py`.
+Does not have I/O. Queries are in `records.py` and `shared_records.py`.
 
-Invariant: an actor is derived from the connection, never from an argument. The run and the key of an actor identify a
-call, and a repeated call has no second effect.
+Invariant: an actor is derived from the connection, never from an argument.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ RESERVED = frozenset({PERSON, SYSTEM, ALL})
 
 MAX_HOPS = 20
 MAX_REPEATS = 3
-HOLDING = "holding"  # among the settings of a room
-MAX_INLINE_CHARS = 4_000  # a longer message becomes a resource
-MAX_TEXT_BYTES = 1_000_000  # of a message, a document, a resource
-MAX_LINE_CHARS = 500  # of a title, an option, a reason, a state
+HOLDING = "holding"  # key in `RoomRecord.settings`
+MAX_QUOTE_CHARS = 4_000  # a longer quoted part of a message becomes a resource
+MAX_OWN_CHARS = 16_000  # a longer text by the sender becomes a resource
+MAX_TEXT_BYTES = 1_000_000  # limit for a message, a document or a resource
+MAX_LINE_CHARS = 500  # limit for a title, an option, a reason or a state
 
-MessageKind = Literal["message", "system", "proposal", "resolved", "expired", "assignment", "suggestion"]
+MessageKind = Literal["message", "system", "proposal", "resolved", "expired", "assignment", "suggestion", "answer"]
 DeliveryStatus = Literal["unread", "held", "done", "dead"]
 LOW, NORMAL, HIGH = 0, 1, 2
 PRIORITIES = ("low", "normal", "high")
@@ -39,7 +39,7 @@ PRIORITIES = ("low", "normal", "high")
 
 @dataclass(frozen=True)
 class TextPart:
-    """A part of a message: the sender's own words, or quoted text. The parser finds no mentions in quoted text."""
+    """A part of a message: text by the sender, or quoted text. Quoted text contains no mentions."""
 
     text: str
     is_quoted: bool = False
@@ -151,7 +151,7 @@ class RoomAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """An entry of the channel. Only `kind` tells its kind, never its text."""
+    """An entry of the channel. Programs read its kind from `kind`, never from its content."""
 
     id: int
     kind: MessageKind
@@ -181,10 +181,10 @@ class Mail:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownInbox:
-    """The part of its inbox that a run was shown: the last message, and the largest number of hops."""
+    """The part of an inbox that a run has read."""
 
-    until: int = 0
-    hops: int | None = None  # None if it was shown nothing
+    last_message_number: int = 0
+    hops: int | None = None  # the largest number of hops; None if the run has read no message
 
 
 _NAMES = ("reached", "missed", "overlooked")
@@ -192,13 +192,13 @@ _NAMES = ("reached", "missed", "overlooked")
 
 @dataclass(frozen=True, kw_only=True)
 class PostResult:
-    """The result of posting a message: the agents that it reaches, its invalid mentions, and whether it is held."""
+    """The result of posting a message: its recipients, its invalid mentions, and its delivery."""
 
     id: int
     reached: tuple[str, ...]
     missed: tuple[str, ...] = ()
-    overlooked: tuple[str, ...] = ()  # agents named only inside code or quotes
-    held: bool = False  # the user decides if it is delivered
+    overlooked: tuple[str, ...] = ()  # agents that are named only inside code or quotes
+    held: bool = False  # True if the user decides about the delivery
     resource: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class Proposal:
 
     @property
     def has_passed(self) -> bool:
-        """Return True if an approval was given. Its first option approves."""
+        """Return True if an approval was granted, which is its first option."""
         return self.status == "resolved" and self.result == self.options[0]
 
     def as_dict(self) -> dict[str, Any]:
@@ -306,19 +306,19 @@ class RoomListener:
 def check_agent_name(name: str) -> None:
     """Raise UsageError if a name is not valid for an agent."""
     if not is_name(name) or name.lower() in RESERVED:
-        taken = is_name(name)
-        hint = f"Reserved names: {', '.join(sorted(RESERVED))}." if taken else "Use letters, digits, '_', '-', '.'."
+        reserved = f"Reserved names: {', '.join(sorted(RESERVED))}."
+        hint = reserved if is_name(name) else "Use letters, digits, '_', '-', '.'."
         raise UsageError(f"invalid agent name: {name[:80]!a}", hint=hint)
 
 
 def check_text(text: str, what: str, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Return the text as bytes. Raise UsageError if it is not text or has more than `max_bytes` bytes."""
-    return text_checks.check_text(what, text, max_bytes=max_bytes, allow_empty=True, long="Shorten it.").encode()
+    return text_checks.check_text(what, text, max_bytes=max_bytes, allow_empty=True, long_hint="Shorten it.").encode()
 
 
 def check_line(text: str, what: str) -> str:
-    """Return a text of one line without surrounding blanks. Raise UsageError if it is not one."""
-    return text_checks.check_line(what, text.strip(), MAX_LINE_CHARS, empty="Write at least one character.")
+    """Return a single line without surrounding blanks. Raise UsageError for an empty, long or multi-line text."""
+    return text_checks.check_line(what, text.strip(), MAX_LINE_CHARS, empty_hint="Write at least one character.")
 
 
 def content_hash(content: str) -> str:

@@ -1,7 +1,7 @@
-"""Operations: define the form of every action in a room, and execute it in a transaction with its log entry.
+"""Operations of a room: registers them by name, and executes each one in a transaction with its log entry.
 
-An operation is a function that is registered by its name. Its first parameter is the turn (or, for documents, the
-call), and the log keeps the others. A tool call, a command of the user, the hall and a replay perform it by name.
+The first parameter of an operation is the turn or, for documents, the call. The log keeps the other parameters. Tool
+calls, commands, the hall and replays perform operations by name.
 Does not define operations (`channel.py`, `inbox.py`, `documents.py`, `ballots.py`) or announce them (`service.py`).
 
 Invariant: the effect of an operation and its log entry are one transaction. A call of a run that was performed before,
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 # turn: one transaction in an open room. A refused call is logged, too.
-# mail: bookkeeping of deliveries, also in a closed room. It is logged only if it changed something.
-# document: async, because files are read or written before the transaction. It returns the effect of its transaction.
+# mail: an update of deliveries, even in a closed room. It is logged only if it changed a delivery.
+# document: async, because it accesses files before the transaction. It returns the effect of the transaction.
 Kind = Literal["turn", "mail", "document"]
 READS = frozenset({"room.read"})
 WRITES = frozenset({"room.write"})
-REGISTERED: dict[str, Operation] = {}  # room/tools.py has all of them
+REGISTERED: dict[str, Operation] = {}  # by name; complete after `service.py` is imported
 _ERRORS = {error.code: error for error in (UsageError, NotFound, Refused, Conflict)}
 
 
@@ -50,13 +50,14 @@ class Turn:
     wakes: set[str] = field(default_factory=set[str])
     events: list[RoomEvent] = field(default_factory=list[RoomEvent])
 
-    @cached_property
-    def room(self) -> RoomRecord:
-        """Return the room as it was at the start of the turn. Raise NotFound if it does not exist."""
+    room: RoomRecord = field(init=False)  # as it was at the start of the turn
+
+    def __post_init__(self) -> None:
+        """Load the room. Raise NotFound if it does not exist."""
         found = records.find_room(self.connection, self.room_id)
         if found is None:
             raise NotFound(f"unknown room {self.room_id!r}")
-        return found
+        self.room = found
 
     def add_event(self, type: RoomEventType, /, **data: Any) -> None:
         self.events.append(RoomEvent(type=type, room=self.room_id, actor=self.actor.name, at=self.at, data=data))
@@ -64,15 +65,15 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """An entry of the table. Agents have the operations with `capabilities` as tools."""
+    """A registered operation. Operations with `capabilities` are tools of agents."""
 
     function: Callable[..., Any]
     kind: Kind
     capabilities: frozenset[str] | None
-    normalise: Callable[[dict[str, Any]], dict[str, Any]] | None  # makes the arguments as the log keeps them
-    show: Callable[[Mapping[str, Any]], str]  # the result as the model reads it
-    unlogged: tuple[str, ...]  # arguments that the log has in the result instead
-    changes_access: bool  # True if it can change who may write which document
+    normalise: Callable[[dict[str, Any]], dict[str, Any]] | None  # returns the arguments for the log
+    show: Callable[[Mapping[str, Any]], str]  # renders the result for the model
+    unlogged: tuple[str, ...]  # arguments that the result repeats
+    changes_access: bool  # True if it can change permissions to write documents
 
     @property
     def name(self) -> str:
@@ -125,7 +126,7 @@ def operation(
 
 @dataclass(frozen=True, kw_only=True)
 class OperationResult:
-    """The result of an operation. `turn` is None if it was performed before: there is nothing to announce."""
+    """The result of an operation. `turn` is None for a repeated call, which is not announced again."""
 
     result: dict[str, Any]
     turn: Turn | None
@@ -139,11 +140,11 @@ def execute(
     at: str,
     arguments: Mapping[str, Any],
     effect: Effect,
-    also: ExtraEffect | None = None,
+    extra: ExtraEffect | None = None,
 ) -> OperationResult:
-    """Perform the effect of an operation once, and log it. `also` is a further effect that is refused with it.
+    """Perform the effect of an operation once, and log it. A refused operation leaves only its log entry.
 
-    A refused operation leaves only its log entry.
+    `extra` is a further effect in the same savepoint.
     """
     if (before := recorded_result(connection, room, operation.name, actor)) is not None:
         return OperationResult(result=before, turn=None)
@@ -159,8 +160,8 @@ def execute(
     try:
         with records.savepoint(connection):
             result = dict(effect(turn) or {})
-            if also is not None:
-                also(connection)
+            if extra is not None:
+                extra(connection)
     except GuildError as error:
         result = {"error": error.as_dict()}
         turn = begin_turn(connection, room, actor, at)
@@ -169,7 +170,7 @@ def execute(
 
 
 def recorded_result(connection: Connection, room: str, op: str, actor: Actor) -> dict[str, Any] | None:
-    """Return the result of a call that was performed before. Raise Conflict if its key was used for another one."""
+    """Return the result of an earlier call with this key, or None. Raise Conflict if it was another operation."""
     if actor.run is None or actor.key is None:
         return None
     before = records.find_call(connection, room, actor.run, actor.key)
@@ -181,7 +182,7 @@ def recorded_result(connection: Connection, room: str, op: str, actor: Actor) ->
 
 
 def begin_turn(connection: Connection, room: str, actor: Actor, at: str) -> Turn:
-    """Return a turn in a transaction. Raise NotFound if there is no such room, Conflict if it is closed."""
+    """Return a turn in a transaction. Raise NotFound for an unknown room, Conflict for a closed one."""
     turn = Turn(connection, room, actor, at)
     if turn.room.closed_at is not None:
         raise Conflict(f"the room {room} of {turn.room.workflow}:{turn.room.tag} is closed")
@@ -189,8 +190,7 @@ def begin_turn(connection: Connection, room: str, actor: Actor, at: str) -> Turn
 
 
 def raise_refusal(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the result of an operation. Raise the recorded error of a refused one."""
+    """Return the result of an operation. Raise the recorded error if the operation was refused."""
     if (error := result.get("error")) is None:
         return result
-    kind = _ERRORS.get(error["code"], Refused)
-    raise kind(error["message"], hint=error.get("hint"), where=error.get("where"))
+    raise _ERRORS.get(error["code"], Refused)(error["message"], hint=error.get("hint"), where=error.get("where"))

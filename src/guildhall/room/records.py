@@ -1,6 +1,6 @@
-"""The SQL of rooms, agents, messages, deliveries, proposals, votes and the log.
+"""Queries for rooms, agents, messages, deliveries, proposals, votes and the log.
 
-Does not have the SQL of documents and resources (`shared_records.py`).
+Queries for documents and resources are in `shared_records.py`.
 
 Invariant: messages and log entries are added and never removed.
 """
@@ -90,7 +90,7 @@ def change_room(connection: Connection, room: str, **values: Any) -> None:
 
 
 def set_holding(connection: Connection, id: str, *, holding: bool) -> bool:
-    """Hold or deliver the messages between agents from now on. Return True if that is a change."""
+    """Hold or deliver new messages between agents. Return True if the setting has changed."""
     found = find_room(connection, id)
     if found is None or found.is_holding == holding:
         return False
@@ -112,10 +112,10 @@ def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord 
 
 def set_agents(connection: Connection, room: str, agents: Sequence[str], at: str) -> None:
     """Set the agents of a room and their order. Agents that stay keep their status."""
-    there = set(agent_names(connection, room))
+    known = set(agent_names(connection, room))
     for ordinal, agent in enumerate(agents):
         mine = (seats.c.room == room) & (seats.c.agent == agent)
-        if agent in there:
+        if agent in known:
             connection.execute(update(seats).where(mine).values(ordinal=ordinal))
         else:
             connection.execute(insert(seats).values(room=room, agent=agent, ordinal=ordinal, at=at))
@@ -194,7 +194,7 @@ def unread_mail(connection: Connection, room: str, agent: str, limit: int) -> li
 
 
 def has_unread_from_call(connection: Connection, room: str, agent: str, key: str) -> bool:
-    """Return True if an agent has an unread message of the room itself, posted by a call whose key starts so."""
+    """Return True if an agent has an unread system message, posted by a call whose key starts with `key`."""
     mine = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (messages.c.sender == SYSTEM)
     posted = messages.c.key.startswith(key, autoescape=True)
     return connection.execute(_INBOX.where(mine, _UNREAD, posted).limit(1)).first() is not None
@@ -203,7 +203,7 @@ def has_unread_from_call(connection: Connection, room: str, agent: str, key: str
 def mail_by_status(
     connection: Connection, room: str, status: DeliveryStatus, agent: str | None = None
 ) -> list[tuple[str, Mail]]:
-    """Return the mail in a status, of an agent or of all: agent and mail."""
+    """Return the mail in a status with its recipients, of one agent or of all agents."""
     statement = _INBOX.add_columns(deliveries.c.agent).where(deliveries.c.room == room, deliveries.c.status == status)
     if agent is not None:
         statement = statement.where(deliveries.c.agent == agent)
@@ -219,7 +219,7 @@ def count_unread(connection: Connection, room: str) -> dict[str, int]:
 
 
 def read_cursors(connection: Connection, room: str) -> dict[str, int]:
-    """Return for each agent the last message up to which it has no unread mail."""
+    """Return for each agent the number of the last message before its first unread message."""
     last = count_messages(connection, room)
     unread = seats.join(deliveries, _IS_RECIPIENT & _UNREAD, isouter=True)
     oldest = select(seats.c.agent, func.min(deliveries.c.message)).select_from(unread)
@@ -237,7 +237,7 @@ def move_mail(
     until: int | None = None,
     only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
-    """Move deliveries of an agent, or of all, from one status to another. Return them: agent and message."""
+    """Change the status of deliveries, of one agent or of all. Return the agent and message number of each."""
     mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
     if agent is not None:
         mine.append(deliveries.c.agent == agent)
@@ -248,18 +248,18 @@ def move_mail(
     return _set_status(connection, mine, now)
 
 
-def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
-    """Hold the unread messages between agents, except to agents in `but`. Return agent and message of each."""
-    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
-    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
-    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
+def hold_talk(connection: Connection, room: str, exempt: Collection[str]) -> list[tuple[str, int]]:
+    """Hold the unread messages between agents, except to `exempt`. Return the agent and message number of each."""
+    own = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
+    talk = select(messages.c.id).where(own, messages.c.kind.in_(("message", "answer")), messages.c.hops > 0).exists()
+    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(exempt), talk]
     return _set_status(connection, mine, "held")
 
 
 def _set_status(
     connection: Connection, mine: Sequence[ColumnElement[bool]], now: DeliveryStatus
 ) -> list[tuple[str, int]]:
-    """Set the status of deliveries, and return them: agent and message."""
+    """Set the status of deliveries. Return the agent and message number of each."""
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
     if found:
@@ -304,16 +304,29 @@ def log_entries(connection: Connection, room: str, *, since: int = 0) -> list[Lo
 
 
 def shown_inbox(connection: Connection, room: str, run: str) -> ShownInbox:
-    """Return the part of its inbox that a run was shown."""
-    until, hops = connection.execute(_SEEN, {"room": room, "run": run}).one()
-    return ShownInbox(until=until or 0, hops=hops)
+    """Return the part of an inbox that a run has read."""
+    last, hops = connection.execute(_SEEN, {"room": room, "run": run}).one()
+    return ShownInbox(last_message_number=last or 0, hops=hops)
 
 
 def shown_messages(connection: Connection, room: str, run: str) -> frozenset[int]:
-    """Return the numbers of the messages that a run was shown."""
+    """Return the numbers of the messages that a run has read."""
     mine = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWS_INBOX
     results = connection.execute(select(room_log.c.result).where(mine)).scalars()
     return frozenset(number for result in results for number in result.get("messages", ()))
+
+
+def messages_read(connection: Connection, room: str, run: str) -> list[Message]:
+    """Return the messages that a run has read, oldest first."""
+    numbers = shown_messages(connection, room, run)
+    query = select(messages).where(messages.c.room == room, messages.c.id.in_(numbers)).order_by(messages.c.id)
+    return [_message(row) for row in connection.execute(query)]
+
+
+def has_posted(connection: Connection, room: str, run: str) -> bool:
+    """Return True if a run has posted a message."""
+    posted = select(messages.c.id).where(messages.c.room == room, messages.c.run == run).limit(1)
+    return connection.execute(posted).first() is not None
 
 
 def _message(row: Row[Any]) -> Message:
@@ -349,7 +362,7 @@ def open_proposals(connection: Connection, room: str) -> list[Proposal]:
 
 
 def unarchived_proposals(connection: Connection, room: str) -> list[Proposal]:
-    """Return the decided proposals that decisions.md does not have yet, in the order of their ends."""
+    """Return the decided proposals that are not in decisions.md yet, ordered by the time of the decision."""
     found = _proposals(connection, room, proposals.c.result.is_not(None), proposals.c.archived.is_(False))
     return sorted(found, key=lambda proposal: proposal.ended_at or "")
 

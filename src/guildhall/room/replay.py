@@ -1,7 +1,7 @@
-"""Replay of a room: performs every operation of its log once more, in order, in an empty room.
+"""Replay of a room: repeats every operation of its log, in order, in an empty room.
 
-The empty room and its documents are in a separate database, and its clock shows the times of the log. The log does not
-have the edits that people make by hand: the replay inserts such a version where a result shows that it existed.
+The empty room has its own database and a clock with the times of the log. The log does not contain edits by hand: the
+replay inserts an edited version where a result shows that it existed.
 Does not change the real room. Does not compare the results (`workflow/replay.py`).
 """
 
@@ -50,7 +50,7 @@ class LogClock:
 
 
 class _SilentRoom(Room):
-    """A room without consequences after a commit: the log has them as operations, too."""
+    """A room without effects after a commit. The log contains these effects as operations."""
 
     async def _follow_up(self, turn: Turn) -> None:
         pass
@@ -58,7 +58,7 @@ class _SilentRoom(Room):
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedOperation:
-    """An operation that was repeated. `tool_result` is set if it was a tool call."""
+    """A repeated operation. `tool_result` is set if the operation was a tool call."""
 
     arguments: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -73,8 +73,8 @@ class RoomReplay:
         self._record = record
         self._scratch = scratch
         self._clock = LogClock()
-        self._until = 0  # the last place in the log of the empty room
-        self._files = False  # True if the documents were files, which can be changed by hand
+        self._last_place = 0  # in the log of the empty room
+        self._has_files = False  # True if the documents were files, which people can edit
         self.room: Room = _SilentRoom(id, scratch, self._clock, RoomListener())
 
     def operations(self) -> list[LogEntry]:
@@ -85,7 +85,7 @@ class RoomReplay:
         return self._scratch.read(look)
 
     async def repeat(self, entry: LogEntry, call: ToolCall | None = None) -> RepeatedOperation:
-        """Perform an operation of the log once more. `call` is the tool call that performed it, if there was one."""
+        """Repeat an operation of the log. `call` is the tool call that performed it, or None."""
         self._clock.at = entry.at
         if entry.op.startswith("document_") or entry.op == "archive":
             await self._restore_documents(entry)
@@ -104,14 +104,14 @@ class RoomReplay:
 
     def _new_entry(self, entry: LogEntry, given: ToolResult | None) -> RepeatedOperation:
         """Return the new log entry of the repeated operation."""
-        log = self._scratch.read(lambda c: records.log_entries(c, self.room.id, since=self._until))
-        self._until = log[-1].place if log else self._until
+        log = self._scratch.read(lambda c: records.log_entries(c, self.room.id, since=self._last_place))
+        self._last_place = log[-1].place if log else self._last_place
         mine = [one for one in log if one.op == entry.op and one.actor == entry.actor]
         if not mine:
             return RepeatedOperation(arguments={}, result={}, tool_result=given)
         result = mine[-1].result
         refused = entry.op in _DOCUMENT_CHANGES and entry.result.get("error", {}).get("code") == "conflict"
-        if self._files and refused and result != entry.result:
+        if self._has_files and refused and result != entry.result:
             # The log does not have the edit by hand that caused the conflict.
             result, given = entry.result, None
         return RepeatedOperation(arguments=mine[-1].arguments, result=result, tool_result=given)
@@ -119,7 +119,7 @@ class RoomReplay:
     async def _perform(self, entry: LogEntry) -> None:
         if entry.op == "open":
             await self._scratch.write(lambda connection: self._open(connection, entry))
-        elif entry.op == "close":  # the replayed room stays open, so that it can be compared
+        elif entry.op == "close":  # the replayed room stays open for comparisons
             await self._scratch.write(
                 lambda c: records.add_log_entry(c, self.room.id, "close", entry.actor, entry.at, {}, {})
             )
@@ -131,7 +131,7 @@ class RoomReplay:
 
     def _open(self, connection: Connection, entry: LogEntry) -> None:
         id, arguments = self.room.id, entry.arguments
-        self._files = arguments["documents"] != _IN_DATABASE
+        self._has_files = arguments["documents"] != _IN_DATABASE
         real = self._record.read(lambda record: records.find_room(record, id))
         assert real is not None
         settings = {name: value for name, value in arguments["settings"].items() if name != "projection"}
@@ -142,8 +142,8 @@ class RoomReplay:
     # Documents as files
 
     async def _restore_documents(self, entry: LogEntry) -> None:
-        """Put the versions in place that were written by hand before an operation on documents."""
-        if not self._files:
+        """Restore the versions that people had written before an operation on documents."""
+        if not self._has_files:
             return
         if entry.op == "document_list":
             await self._restore_sizes({one["path"]: one["size"] for one in entry.result.get("documents", [])})
@@ -181,7 +181,7 @@ class RoomReplay:
             await self._put(path, None)
         for path, size in sizes.items():
             if held.get(path) != size:
-                await self._put(path, "?" * size)  # the content is known only from a later reading
+                await self._put(path, "?" * size)  # a later read has the content
 
 
 def _path_of(entry: LogEntry) -> str | None:
@@ -196,12 +196,12 @@ def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, 
     arguments = dict(entry.arguments)
     if entry.op == "inbox_shown":
         return {**arguments, **inbox.describe_batch(shown_mail(connection, room, entry))}
-    if entry.op in ("acknowledge", "bury") and entry.actor.run is not None:
-        return {**arguments, "until": records.shown_inbox(connection, room, entry.actor.run).until}
+    if entry.op in ("acknowledge", "mark_dead") and entry.actor.run is not None:
+        return {**arguments, "until": records.shown_inbox(connection, room, entry.actor.run).last_message_number}
     return arguments
 
 
 def shown_mail(connection: Connection, room: str, entry: LogEntry) -> list[Mail]:
-    """Return the unread mail that a run was shown in its first message, without messages that came later."""
+    """Return the unread mail in the input of a run, without later messages."""
     shown = entry.result.get("messages", ())
     return [mail for mail in inbox.unread_batch(connection, room, entry.actor.name) if mail.message.id in shown]

@@ -1,9 +1,8 @@
 """The rooms of a hall: performs operations by name, announces them after their commit, and answers queries.
 
 After a commit a room wakes agents with new mail, publishes events, archives decided proposals and exports files.
-Opening a room repeats the steps that a crash has prevented. An elected document owner stays while it is an agent of the
-room and the workflow's file does not name another.
-Does not define operations (`operation.py`). Does not delete anything: after `close`, the next `open` creates a room.
+Opening a room repeats the steps that a crash has prevented.
+Does not register operations (`operation.py`). A closed room is kept, and the next `open` creates another one.
 
 Invariant: a committed operation is announced even if its caller is cancelled.
 """
@@ -82,7 +81,7 @@ class Room:
         self._store = store
         self._clock = clock
         self._listener = listener
-        self._access = asyncio.Lock()  # held by operations on documents, and by those that change who may write them
+        self._access = asyncio.Lock()  # held by operations on documents or on permissions
         self._tasks: set[asyncio.Task[Any]] = set()
         self._documents: tuple[str, Documents] | None = None
         self._export: tuple[Path, FileExport] | None = None
@@ -101,7 +100,7 @@ class Room:
         return self._store.read(lambda connection: records.list_agents(connection, self.id))
 
     def list_messages(self, *, since: int = 0, limit: int = 1_000, newest: bool = False) -> list[Message]:
-        """Return messages after `since`, oldest first: the first of them, or the newest."""
+        """Return messages after `since`, oldest first. `newest` selects the last `limit` messages, not the first."""
         return self._store.read(
             lambda connection: records.list_messages(connection, self.id, since=since, limit=limit, newest=newest)
         )
@@ -140,7 +139,7 @@ class Room:
         extra: ExtraEffect | None = None,
         **arguments: Any,
     ) -> Mapping[str, Any]:
-        """Perform an operation once and return its result. Raise the error of a refused one.
+        """Perform an operation once and return its result. Raise the error of a refused operation.
 
         If `check` raises, the operation is not performed and not logged. `extra` is a further effect in the same
         transaction.
@@ -161,15 +160,15 @@ class Room:
             return await self._commit(operation, actor, bound, effect, check, extra)
 
     async def send(
-        self, said: MessageText | str, actor: Actor, *, to: Sequence[str] = (), check: ExtraEffect | None = None
+        self, message: MessageText | str, actor: Actor, *, to: Sequence[str] = (), check: ExtraEffect | None = None
     ) -> PostResult:
-        """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
-        spoken = MessageText.own(said) if isinstance(said, str) else said
-        return PostResult.from_dict(await self.perform("send", actor, check=check, said=spoken.as_list(), to=list(to)))
+        """Post a user message, the kickoff or a scheduled message. `to` addresses agents without a mention."""
+        parts = (MessageText.own(message) if isinstance(message, str) else message).as_list()
+        return PostResult.from_dict(await self.perform("send", actor, check=check, parts=parts, to=list(to)))
 
     async def elect_owner(self, actor: Actor, timeout_s: float | None = None) -> Proposal:
-        """Open the election of the document owner and return it. It ends after `timeout_s`."""
-        id = (await self.perform("elect", actor, within=timeout_s))["id"]
+        """Open the election of the document owner, which ends after `timeout_s`. Return its proposal."""
+        id = (await self.perform("open_owner_election", actor, timeout_s=timeout_s))["id"]
         return self._store.read(lambda connection: ballots.get_proposal(connection, self.id, id))
 
     async def announce(self, turn: Turn) -> None:
@@ -199,7 +198,7 @@ class Room:
                 self.report_problem(f"cannot write the files of the room: {error}")
 
     def report_problem(self, message: str) -> None:
-        """Publish a problem. It is not recorded."""
+        """Publish a problem as an event. It is not logged."""
         data = {"message": message}
         self._listener.on_event(RoomEvent(type="trouble", room=self.id, actor=SYSTEM, at=self.now(), data=data))
 
@@ -238,7 +237,8 @@ class Room:
     async def _follow_up(self, turn: Turn) -> None:
         if any(event.type == "proposal" and event.data.get("result") for event in turn.events):
             await self._archive()
-        await self.export_files()
+        if turn.room.export_folder is not None:
+            await self.export_files()
 
     async def _archive(self) -> None:
         try:
@@ -247,9 +247,9 @@ class Room:
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
             self.report_problem(f"cannot archive a decision: {error}")
 
-    async def _shield(self, doing: Coroutine[Any, Any, T]) -> T:
+    async def _shield(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine that completes even if the caller is cancelled."""
-        task = asyncio.ensure_future(doing)
+        task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
@@ -283,7 +283,7 @@ class RoomSettings:
 
 
 class Rooms:
-    """The rooms of one store, one object for each."""
+    """The rooms of one store."""
 
     def __init__(self, store: Store, clock: Clock, listener: RoomListener | None = None) -> None:
         self._store = store
@@ -317,7 +317,7 @@ class Rooms:
         return room
 
     def room(self, id: str) -> Room:
-        """Return a room by its id. An unknown id is an error only when the room is used."""
+        """Return a room by its id. The first use of an unknown room raises NotFound."""
         if id not in self._rooms:
             self._rooms[id] = Room(id, self._store, self._clock, self._listener)
         return self._rooms[id]
@@ -328,7 +328,7 @@ class Rooms:
         return self.room(found.id) if found else None
 
     async def close(self, id: str, *, documents: Path | None = None) -> None:
-        """Close a room: the next `open` creates another one. `documents` is the folder that they were moved to."""
+        """Close a room: the next `open` creates another one. `documents` is the new folder of its documents."""
         at = stamp(self._clock.now())
         moved = {"documents": f"file:{documents}"} if documents is not None else {}
 
@@ -348,7 +348,7 @@ def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str,
         new = RoomRecord(id=id, workflow=workflow, tag=tag, created_at=at, closed_at=None, roles={}, **values)
         records.add_room(connection, new)
     else:
-        # An elected owner stays while it is an agent here and the workflow file names no other.
+        # An elected owner stays while it is an agent and the workflow file names no owner.
         values["owner"] = values["owner"] or (found.owner if found.owner in arguments["seats"] else None)
         records.change_room(connection, id, **values)
     records.set_agents(connection, id, arguments["seats"], at)

@@ -1,8 +1,8 @@
-"""The SQL of resources, documents and the document log.
+"""Queries for resources, documents and the document log.
 
-The document log has every recorded read, change and edit by hand, with the hashes before and after. A change has an
-entry before it is made, so that an interrupted call can continue.
-Does not check permissions (`documents.py`) and does not access files (`document_stores.py`).
+The document log has every recorded read, change and edit by hand, with the hashes before and after. A change is
+logged before it is made, so that an interrupted call can continue.
+Does not check permissions (`documents.py`) or access files (`document_stores.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Intent:
 
 EDIT = "edit"  # by hand
 _NOT_CHANGES = ("read", EDIT)
-_MAX_IDS = 1_000  # for suggestions
+_MAX_IDS = 1_000  # searched for a similar id
 
 
 def add_resource(connection: Connection, room: str, id: str, content: str, type: str, actor: Actor, at: str) -> None:
@@ -46,7 +46,7 @@ def find_resource(connection: Connection, room: str, id: str) -> tuple[str, str]
 
 
 def resource_ids(connection: Connection, room: str) -> list[str]:
-    """Return the newest ids."""
+    """Return the ids of the newest resources, newest first."""
     mine = select(resources.c.id).where(resources.c.room == room).order_by(resources.c.at.desc()).limit(_MAX_IDS)
     return list(connection.execute(mine).scalars())
 
@@ -110,7 +110,7 @@ def previous_hash(connection: Connection, room: str, path: str, actor: Actor, di
 
 
 def last_seen_hash(connection: Connection, room: str, path: str, by: str | None) -> str | None:
-    """Return the hash of a document when an agent last read or wrote it, or without an agent the last written one."""
+    """Return the hash that an agent last read or wrote. Without an agent, return the hash of the last change."""
     mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.status == "done"]
     mine.append(document_log.c.action.not_in(_NOT_CHANGES) if by is None else document_log.c.by == by)
     statement = select(document_log.c.digest).where(*mine).order_by(document_log.c.id.desc()).limit(1)

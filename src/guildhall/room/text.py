@@ -1,9 +1,8 @@
-"""Texts of a room: render messages, inboxes, proposals and the team as text for agents.
+"""Texts for agents: renders messages, inboxes, proposals and the team.
 
-Lines of a message that imitate the header of another message are escaped.
 Does not render files for people (`file_export.py`) or the first message of a run (`workflow/agent_steps.py`).
 
-Invariant: a message cannot pass for a message of another sender.
+Invariant: a message cannot imitate the header of another message.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def message_text(message: Message) -> str:
 
 
 def mail_text(batch: Sequence[Mail], left: int = 0) -> str:
-    """Return the messages of an inbox, ordered by priority. `left` counts the messages that are not shown."""
+    """Return the messages of an inbox, ordered by priority. `left` counts further unread messages."""
     if not batch:
         return "Your inbox is empty."
     ordered = sorted(batch, key=lambda mail: -mail.priority)
@@ -48,13 +47,13 @@ def posted_text(posted: PostResult) -> str:
     """Return the tool result for the sender of a message."""
     lines = [f"Posted as message {posted.id}."]
     if posted.resource:
-        lines.append(f"It is long: resource {posted.resource} has the whole text, the channel its beginning.")
+        lines.append(f"It is long: the channel shows its start and end, resource {posted.resource} has the whole text.")
     if posted.held:
         lines.append("It is held: possible loop between agents. The user was asked. End your turn now.")
     elif posted.reached:
         lines.append(f"Notified: {', '.join(posted.reached)}.")
     else:
-        lines.append(f"No agent was notified, because the message mentions none. Use @name or @{ALL} to notify agents.")
+        lines.append("No agent was notified: pass the recipient in `to`.")
     if posted.missed:
         lines.append(f"Warning: no agent named {', '.join(f'@{name}' for name in posted.missed)}.")
     if posted.overlooked:

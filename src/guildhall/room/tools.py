@@ -8,21 +8,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MethodType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.text import did_you_mean
 from guildhall.room.model import Actor
 from guildhall.room.service import OPERATIONS, Room
 from guildhall.tools.definition import TypedHandler, invoke, tool
-from guildhall.tools.model import Tool, ToolCall, ToolResult
 from guildhall.workers.model import ROOM_TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 TOOLS = {name: OPERATIONS[name].capabilities or frozenset[str]() for name in ROOM_TOOLS}
 
 
-def room_tools(names: tuple[str, ...] = ROOM_TOOLS) -> tuple[Tool, ...]:
-    """Return the room tools as a model sees them."""
-    return tuple(map(_tool, names))
+def room_tools(names: tuple[str, ...] = ROOM_TOOLS, recipients: Sequence[str] = ()) -> tuple[Tool, ...]:
+    """Return the room tools as a model sees them. `recipients` are the values of `to` in `channel_send`."""
+    tools = map(_tool, names)
+    return tuple(
+        _with_recipients(one, recipients) if one.name == "channel_send" and recipients else one for one in tools
+    )
+
+
+def _with_recipients(tool: Tool, recipients: Sequence[str]) -> Tool:
+    properties = tool.input_schema["properties"]
+    to = {"type": "string", "enum": list(recipients), "description": properties["to"]["description"]}
+    return replace(tool, input_schema={**tool.input_schema, "properties": {**properties, "to": to}})
 
 
 def _tool(name: str) -> Tool:
@@ -41,8 +53,6 @@ class RoomTools:
 
     async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Return the result of a call. A repeated call, by its key, has the same result and no second effect."""
-        if tool.name not in TOOLS:
-            return ToolResult.error(f"Unknown room tool {tool.name!r}. {did_you_mean(tool.name, TOOLS) or ''}")
         operation = OPERATIONS[tool.name]
         actor = Actor(name=self.agent, run=self.run, key=call.key)
 

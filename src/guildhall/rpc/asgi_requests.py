@@ -1,10 +1,9 @@
-"""HTTP requests of an ASGI application: reads headers and bodies, refuses callers, and sends JSON responses.
+"""HTTP requests of an ASGI application: reads headers and bodies, checks callers, and sends JSON responses.
 
-Does not interpret a body. The token alone identifies a caller. Any web page can make a browser send requests to
-loopback, also under a name that resolves to it (DNS rebinding). The headers Host and Origin show both cases, and such
-requests are refused.
+Does not parse a body. Any web page can make a browser send requests to loopback, even under a name that resolves to
+loopback (DNS rebinding). The headers Host and Origin show both cases, and such requests are rejected.
 
-Invariant: a body is read only up to a size limit and a time limit.
+Invariant: the size of a body and the time to receive it are limited.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 4 * 1024**2
 BODY_TIMEOUT_S = 30.0
-_TOO_LARGE_TIMEOUT_S = 1.0
+_TOO_LARGE_TIMEOUT_S = 1.0  # to receive a body that is rejected for its size
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class HttpError(Exception):
-    """A request that is answered with an HTTP status and not carried out.
+    """A request that is rejected with an HTTP status.
 
-    The connection is closed, because an unread body may follow. It is kept if `has_body` is False: a client that sends
-    its next request at once would lose it.
+    The connection is closed, because an unread body may follow. Without a body it stays open, because a client that
+    has already sent its next request would lose that request.
     """
 
     def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes], has_body: bool = True) -> None:
@@ -46,7 +45,7 @@ class HttpError(Exception):
 
 @dataclass(frozen=True)
 class Headers:
-    """The headers of a request, their names in lower case. `repeated` has the names that came more than once."""
+    """The headers of a request by their names in lower case. `repeated`: names that occur more than once."""
 
     values: Mapping[str, str]
     repeated: frozenset[str] = field(default_factory=frozenset[str])
@@ -67,25 +66,27 @@ class Headers:
 
     @property
     def bearer(self) -> str | None:
-        """Return the token of `Authorization: Bearer TOKEN`, or None unless there is exactly one."""
+        """Return the token of `Authorization: Bearer TOKEN`, or None if the header is missing or repeated."""
         scheme, _, token = self.values.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or "authorization" in self.repeated:
             return None
         return token.strip() or None
 
 
-def is_token(shown: str | None, expected: str) -> bool:
-    """Return True if a caller shows the expected token. The comparison takes the same time for every wrong token."""
-    return hmac.compare_digest((shown or "").encode("utf-8", "replace"), expected.encode()) and bool(shown)
+def is_token(candidate: str | None, expected: str) -> bool:
+    """Return True if the candidate is the expected token. The time of the comparison does not reveal the token."""
+    return hmac.compare_digest((candidate or "").encode("utf-8", "replace"), expected.encode()) and bool(candidate)
 
 
 def check_local(headers: Headers, names: Collection[str] = _LOOPBACK) -> None:
-    """Raise HttpError if a request was sent to another host name, or by a page of another site."""
+    """Raise HttpError if a request addresses another host, or if a page of another site sent it."""
+    if headers.repeated & {"host", "origin"}:
+        raise HttpError(400, "repeated Host or Origin header")
     host, origin = headers.get("host"), headers.get("origin")
     if host is None or _host_name(f"//{host}") not in names:
-        raise HttpError(421, "the Host header names another machine")
+        raise HttpError(421, "invalid Host header: not a loopback address")
     if origin is not None and (not origin.startswith(("http://", "https://")) or _host_name(origin) not in names):
-        raise HttpError(403, "the request comes from a page of another site")
+        raise HttpError(403, "invalid Origin header: not a loopback address")
 
 
 def _host_name(url: str) -> str | None:
@@ -99,9 +100,9 @@ def _host_name(url: str) -> str | None:
 def check_json_post(method: str, headers: Headers) -> None:
     if method != "POST":
         has_body = headers.get("content-length") is not None or headers.get("transfer-encoding") is not None
-        raise HttpError(405, "messages are sent with POST", (b"allow", b"POST"), has_body=has_body)
+        raise HttpError(405, "method not allowed: use POST", (b"allow", b"POST"), has_body=has_body)
     if (headers.get("content-type") or "").partition(";")[0].strip().lower() != "application/json":
-        raise HttpError(415, "messages are application/json")
+        raise HttpError(415, "unsupported content type: use application/json")
 
 
 async def read_body(
@@ -109,10 +110,10 @@ async def read_body(
 ) -> bytes:
     """Return the body of a request. Raise HttpError if it is too large, too slow or incomplete.
 
-    A body that is too large by its own header is read for a moment all the same: its sender would not see the answer if
-    the connection was closed while it writes.
+    If Content-Length exceeds the limit, the body is read for a moment all the same. A client would not see the response
+    if the connection was closed while the client still sends.
     """
-    too_large = HttpError(413, f"request too large: at most {max_bytes:,} bytes are accepted")
+    too_large = HttpError(413, f"the request body exceeds {max_bytes:,} bytes")
     length = headers.get("content-length") or ""
     is_too_large = length.isdecimal() and int(length[:20]) > max_bytes
     data = bytearray()
@@ -121,7 +122,7 @@ async def read_body(
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise HttpError(400, "the request ended before its body was complete")
+                    raise HttpError(400, "incomplete request body: the client disconnected")
                 data += message.get("body", b"")
                 if len(data) > max_bytes:
                     raise too_large
@@ -130,11 +131,11 @@ async def read_body(
     except TimeoutError:
         if is_too_large:
             raise too_large from None
-        raise HttpError(408, f"the request was not complete after {timeout_s:g} s") from None
+        raise HttpError(408, f"incomplete request body after {timeout_s:g} s") from None
 
 
 async def send_json(send: Send, status: int, payload: Any, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Send a response. Without a payload it has no body. A body ends with a line break, as lines of a stream do."""
+    """Send a JSON response that ends with a line break, or a response without a body if the payload is None."""
     data = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode() + b"\n"
     head = [(b"content-length", str(len(data)).encode()), (b"cache-control", b"no-store"), *headers]
     if data:

@@ -1,9 +1,8 @@
-"""JSON-RPC 2.0: parses bytes into requests and errors, and builds the reply to a body. Pure.
+"""JSON-RPC 2.0: parses a body into requests, and builds error responses. Does no I/O.
 
-Does not know methods (see `rpc.mcp_messages` and `rpc.mcp_app`).
+Does not implement methods (see `rpc.mcp_messages` and `rpc.member_endpoint`).
 
-Invariant: ambiguous input, which two parsers could read differently, is rejected. Every accepted number can be sent
-back.
+Invariant: input that two parsers could read differently is rejected. Every accepted number can be encoded as JSON.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ Id = int | float | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request that was understood."""
+    """A valid request or notification."""
 
     id: Id
     method: str
     params: Mapping[str, Any]
-    is_notification: bool = False  # gets no response
+    is_notification: bool = False  # has no response
 
 
 class RpcError(Exception):
-    """An error that a request is answered with. `id`: of a message that is not carried out."""
+    """The error of a response. `id`: that of an invalid message."""
 
     def __init__(self, code: int, message: str, data: Any = None, *, id: Id = None) -> None:
         super().__init__(message)
@@ -58,10 +57,10 @@ class RpcError(Exception):
 
 
 def read_messages(body: bytes, *, batches: bool) -> tuple[list[Request | RpcError], bool]:
-    """Return the messages of a body, and True for a batch. Raise RpcError if the body as a whole cannot be read.
+    """Return the messages of a body, and True for a batch. Raise RpcError if the body is not valid as a whole.
 
-    Responses to requests that we never send are left out. With `batches` a body is any JSON-RPC 2.0. Without, it is the
-    subset of MCP: one message, whose id is a string or an integer and whose parameters are an object.
+    Responses are left out, because this side sends no requests. With `batches` a body is any JSON-RPC 2.0. Without, it
+    is the subset of MCP: one message, whose id is a string or an integer and whose parameters are an object.
     """
     parsed = parse_json(body)
     if not isinstance(parsed, list):
@@ -72,7 +71,7 @@ def read_messages(body: bytes, *, batches: bool) -> tuple[list[Request | RpcErro
     if not batch:
         raise RpcError(INVALID_REQUEST, "the batch is empty")
     if len(batch) > MAX_BATCH:
-        raise RpcError(INVALID_REQUEST, f"the batch has {len(batch):,} messages; at most {MAX_BATCH} are accepted")
+        raise RpcError(INVALID_REQUEST, f"the batch exceeds {MAX_BATCH} messages")
     return [one for message in batch for one in _read_message(message, batches=True)], True
 
 
@@ -92,7 +91,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise RpcError(PARSE_ERROR, f"the body has two values named {name[:60]!r}")
+            raise RpcError(PARSE_ERROR, f"the body repeats the name {name[:60]!r} in an object")
         found[name] = value
     return found
 
@@ -100,7 +99,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):  # such as 1e999
-        raise RpcError(PARSE_ERROR, f"the body has a number that is too large: {text[:60]}")
+        raise RpcError(PARSE_ERROR, f"the body contains a number that is too large: {text[:60]}")
     return value
 
 

@@ -1,7 +1,7 @@
 """HTTP listener: serves an ASGI application on loopback and limits the time and size of request heads.
 
-It uses uvicorn's protocol on a socket of its own. It does not use uvicorn's server, which polls ten times a second for
-its shutdown and takes over the signals of the process. Without a given port it tries the ports from 7420 on.
+The listener uses uvicorn's protocol without uvicorn's server, which polls ten times a second for its shutdown and
+handles the signals of the process.
 Does not check tokens (see `rpc.asgi_requests`).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ FIRST_PORT = 7420
 _MAX_PORTS = 100
 _HEAD_TIMEOUT_S = 10.0  # from the connection or the first byte to the end of the head
 _MAX_HEAD_BYTES = 64 * 1024
-_INVALID_REQUEST = "Invalid HTTP request received."  # the text of uvicorn
+_INVALID_REQUEST = "Invalid HTTP request received."  # uvicorn's message
 _KEEP_ALIVE_S = 600.0  # between two requests
 
 
@@ -47,7 +48,7 @@ class _TimedProtocol(HttpToolsProtocol):
         if self._timer is not None and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
-                self.send_400_response("the head of the request is too long")
+                self.send_400_response(f"the request head exceeds {_MAX_HEAD_BYTES:,} bytes")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -63,9 +64,9 @@ class _TimedProtocol(HttpToolsProtocol):
         self.on_lost()
 
     def send_400_response(self, msg: str) -> None:
-        """Send an error as uvicorn does, but as JSON like every other error."""
+        """Send an error as JSON. uvicorn would send plain text."""
         self._stop_timer()
-        message = "not a request of HTTP/1.1" if msg == _INVALID_REQUEST else msg
+        message = "invalid HTTP/1.1 request" if msg == _INVALID_REQUEST else msg
         body = json.dumps({"error": {"code": "usage", "message": message}}).encode()
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:  # pyright: ignore
@@ -93,16 +94,14 @@ class Listener:
         port: int | None = None,
         listening: socket.socket | None = None,
     ) -> None:
-        """`port` is used exactly, and 0 means any free port. None means the first free port from 7420 on.
-
-        `listening` is a socket that is bound already.
-        """
+        """`port`: 0 is any free port, None the first free port from 7420 on. `listening`: a bound socket."""
         self._head_timeout_s = head_timeout_s
         ports = range(FIRST_PORT, FIRST_PORT + _MAX_PORTS) if port is None else (port,)
         self._socket = listening or _bind(ports)
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
+        self._last_lost_at = time.monotonic()
 
     @property
     def port(self) -> int:
@@ -111,6 +110,11 @@ class Listener:
     @property
     def clients(self) -> int:
         return len(self._state.connections)
+
+    @property
+    def idle_s(self) -> float:
+        """Return the seconds since the last connection was closed, or 0 while a connection is open."""
+        return 0.0 if self._state.connections else time.monotonic() - self._last_lost_at
 
     async def listen(self, app: Callable[..., Any]) -> None:
         config = Config(
@@ -129,23 +133,24 @@ class Listener:
         config.load()
         loop = asyncio.get_running_loop()
 
-        def connection() -> _TimedProtocol:
+        def on_lost() -> None:
+            self._last_lost_at = time.monotonic()
+            if not self._state.connections:
+                self._empty.set()
+
+        def create_protocol() -> _TimedProtocol:
             protocol = _TimedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
-            protocol.on_lost, protocol.head_timeout_s = self._on_lost, self._head_timeout_s
+            protocol.on_lost, protocol.head_timeout_s = on_lost, self._head_timeout_s
             return protocol
 
-        self._server = await loop.create_server(connection, sock=self._socket)
-
-    def _on_lost(self) -> None:
-        if not self._state.connections:
-            self._empty.set()
+        self._server = await loop.create_server(create_protocol, sock=self._socket)
 
     def stop_accepting(self) -> None:
         if self._server is not None:
             self._server.close()
 
     async def close(self, timeout_s: float) -> None:
-        """Finish running responses, then close all connections after at most `timeout_s`."""
+        """Finish running responses within `timeout_s`, then close all connections."""
         self.stop_accepting()
         for connection in list(self._state.connections):
             if connection.cycle is not None and not connection.cycle.response_complete:  # pyright: ignore
@@ -163,7 +168,7 @@ class Listener:
 
 
 def _bind(ports: Sequence[int]) -> socket.socket:
-    """Return a socket on the first free port. With several ports, fall back to any port."""
+    """Return a socket on the first free port. If several ports are given and all are in use, use any free port."""
     for port in (*ports, 0) if len(ports) > 1 else ports:
         # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it, a response in two parts is delayed.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -176,5 +181,5 @@ def _bind(ports: Sequence[int]) -> socket.socket:
             continue
         listening.setblocking(False)
         return listening
-    text = f"port {ports[0]} is in use" if len(ports) == 1 else "no free port on loopback"
-    raise HallUnavailable(text, hint="Choose another port, or 0 for any free port.")
+    reason = f"port {ports[0]} is in use" if len(ports) == 1 else "no free port on loopback"
+    raise HallUnavailable(f"cannot listen: {reason}", hint="Choose another port, or 0 for any free port.")

@@ -1,15 +1,16 @@
-"""MCP messages: parses requests to a tool server and builds the replies, for three protocol versions. Pure.
+"""MCP messages: parses requests to a tool server and builds the responses, for three protocol versions. Does no I/O.
 
-Versions 2025-06-18 and 2025-11-25 begin with `initialize`. Version 2026-07-28 has no handshake. Each of its requests
-names its version and the capabilities of its client. None of the versions has batches.
+A client of version 2025-06-18 or 2025-11-25 sends `initialize` first. Version 2026-07-28 is stateless: each request
+names its version and the capabilities of the client. No version has batches.
 
-Does not keep a session, because each request shows its token. Does not call tools. The client side is in `tools.mcp`.
+Does not keep sessions, because each request contains its token. Does not call tools: the caller passes in a function.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.text import did_you_mean
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
 
-MODERN = ("2026-07-28",)
-HANDSHAKE = ("2025-11-25", "2025-06-18")  # the newest first
+STATELESS_VERSIONS = ("2026-07-28",)
+HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18")  # the newest first
 
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
@@ -31,29 +32,44 @@ UNSUPPORTED_VERSION = -32022
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
-_ROUTING = (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)
+_ROUTING_HEADERS = (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)
 _META = "io.modelcontextprotocol/"
 VERSION_KEY = f"{_META}protocolVersion"
 CAPABILITIES_KEY = f"{_META}clientCapabilities"
 SERVER_KEY = f"{_META}serverInfo"
 # The fields in which Claude Code and Codex send the id of the model's tool call.
-_CALL_IDS = ("claudecode/toolUseId", "callId")
+_CALL_ID_KEYS = ("claudecode/toolUseId", "callId")
 
-# The HTTP status of an error. In older versions only an invalid body is an error of HTTP.
+# The HTTP status of an RPC error. With a handshake, all errors except invalid messages have the status 200.
 _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, UNSUPPORTED_VERSION: 400}
-_MODERN_STATUS = {**_STATUS, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
+_STATELESS_STATUS = {**_STATUS, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
 _NOT_CACHED: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}  # the tools depend on the token
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(jsonrpc.Request):
-    """A request of an MCP client."""
+class ServerInfo:
+    """The name of a tool server, and texts for its clients."""
 
-    is_modern: bool
+    name: str
+    version: str
+    instructions: str | None = None  # for the model of the client
+    tool_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])  # by tool
+
+    @property
+    def as_wire(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(jsonrpc.Request):
+    """A request from an MCP client."""
+
+    is_stateless: bool
 
     @property
     def call_id(self) -> str | None:
-        return next((one for one in map(_meta(self).get, _CALL_IDS) if isinstance(one, str) and one), None)
+        """Return the model's id of a tool call, or None if the client does not send it."""
+        return next((one for one in map(_meta(self).get, _CALL_ID_KEYS) if isinstance(one, str) and one), None)
 
 
 def _meta(request: jsonrpc.Request) -> Mapping[str, Any]:
@@ -64,16 +80,16 @@ def _meta(request: jsonrpc.Request) -> Mapping[str, Any]:
 async def reply_to(
     body: bytes, headers: Headers, respond: Callable[[Request], Awaitable[dict[str, Any]]], *, batches: bool
 ) -> tuple[int, Any]:
-    """Return the HTTP status and the payload for a body; None for a body that has nothing to answer.
+    """Return the HTTP status and the payload for a body. The payload is None if the body has no requests.
 
-    `respond` returns the response to a request, or raises RpcError. With `batches` a body may be any JSON-RPC 2.0, but
-    not in the newest version.
+    `respond` returns the response to a request, or raises RpcError. With `batches` a body may be any JSON-RPC 2.0,
+    unless the version is stateless.
     """
-    modern = is_modern(headers)
+    stateless = is_stateless(headers)
     try:
-        messages, is_batch = jsonrpc.read_messages(body, batches=batches and not modern)
+        messages, is_batch = jsonrpc.read_messages(body, batches=batches and not stateless)
     except RpcError as error:
-        return _status(error, modern=modern), error.as_response(None)
+        return _status(error, stateless=stateless), error.as_response(None)
     replies: list[tuple[int, Any]] = []
     for message in messages:
         status, payload = await _reply(message, headers, respond)
@@ -91,55 +107,55 @@ async def _reply(
     try:
         if isinstance(message, RpcError):
             raise message
-        response = await respond(check_era(message, headers))
+        response = await respond(check_version(message, headers))
         return 200, None if is_notification else response
     except RpcError as error:
-        status = _status(error, modern=is_modern(headers))
+        status = _status(error, stateless=is_stateless(headers))
         return status, None if is_notification else error.as_response(message.id)
 
 
-def _status(error: RpcError, *, modern: bool) -> int:
-    return (_MODERN_STATUS if modern else _STATUS).get(error.code, 200)
+def _status(error: RpcError, *, stateless: bool) -> int:
+    return (_STATELESS_STATUS if stateless else _STATUS).get(error.code, 200)
 
 
-def is_modern(headers: Headers) -> bool:
-    """Return True if a request names the newest version, or an unknown one."""
+def is_stateless(headers: Headers) -> bool:
+    """Return True if the headers name a stateless version or an unknown version."""
     version = headers.get(VERSION_HEADER)
-    return version is not None and version not in HANDSHAKE
+    return version is not None and version not in HANDSHAKE_VERSIONS
 
 
-def check_era(request: jsonrpc.Request, headers: Headers) -> Request:
-    """Return a request with its version. Raise RpcError if it is unknown or the headers contradict the request."""
+def check_version(request: jsonrpc.Request, headers: Headers) -> Request:
+    """Return the request as an MCP request. Raise RpcError if its version is unknown or its headers contradict it."""
     version = headers.get(VERSION_HEADER)
-    if version is not None and version not in (*MODERN, *HANDSHAKE):
-        data = {"supported": [*MODERN], "requested": version}
-        raise RpcError(UNSUPPORTED_VERSION, "unsupported protocol version", data)
-    modern = is_modern(headers)
-    if modern and not request.is_notification:
+    if version is not None and version not in (*STATELESS_VERSIONS, *HANDSHAKE_VERSIONS):
+        data = {"supported": [*STATELESS_VERSIONS], "requested": version}
+        raise RpcError(UNSUPPORTED_VERSION, f"unsupported protocol version {version[:40]!r}", data)
+    stateless = is_stateless(headers)
+    if stateless and not request.is_notification:
         _check_envelope(request, headers)
-    return Request(**vars(request), is_modern=modern)
+    return Request(**vars(request), is_stateless=stateless)
 
 
 def _check_envelope(request: jsonrpc.Request, headers: Headers) -> None:
-    """Raise RpcError if the headers of a request of the newest version contradict the request."""
-    for name in _ROUTING:
+    """Raise RpcError if the headers of a stateless request contradict its body."""
+    for name in _ROUTING_HEADERS:
         if name in headers.repeated:
             raise RpcError(HEADER_MISMATCH, f"the header {name} is repeated")
     meta = _meta(request)
     missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
     if missing:
-        raise RpcError(INVALID_PARAMS, f"params._meta has no {', '.join(missing)}")
+        raise RpcError(INVALID_PARAMS, f"missing in params._meta: {', '.join(missing)}")
     if meta[VERSION_KEY] != headers.get(VERSION_HEADER):
-        raise RpcError(HEADER_MISMATCH, f"{VERSION_HEADER} is not the version of the request")
+        raise RpcError(HEADER_MISMATCH, f"{VERSION_HEADER} does not match the version in params._meta")
     if headers.get(METHOD_HEADER) != request.method:
-        raise RpcError(HEADER_MISMATCH, f"{METHOD_HEADER} is not the method of the request")
+        raise RpcError(HEADER_MISMATCH, f"{METHOD_HEADER} does not match the method in the body")
     name = request.params.get("name")
     if request.method == "tools/call" and name is not None and _decode(headers.get(NAME_HEADER)) != name:
-        raise RpcError(HEADER_MISMATCH, f"{NAME_HEADER} is not the tool of the request")
+        raise RpcError(HEADER_MISMATCH, f"{NAME_HEADER} does not match params.name")
 
 
 def _decode(value: str | None) -> str | None:
-    """Return the value of a header. Text that a header cannot hold is sent in base64."""
+    """Return the decoded value of a header, or None if its base64 is invalid."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:
@@ -149,7 +165,7 @@ def _decode(value: str | None) -> str | None:
 
 
 def implied_headers(request: jsonrpc.Request) -> Headers:
-    """Return the headers that a request would have over HTTP. Over lines it names its version only in itself."""
+    """Return the headers that a request would have over HTTP. Over stdio, only its body names the version."""
     version = _meta(request).get(VERSION_KEY)
     if not isinstance(version, str):
         return Headers({})
@@ -157,75 +173,86 @@ def implied_headers(request: jsonrpc.Request) -> Headers:
     return Headers({key: value for key, value in values.items() if isinstance(value, str)})
 
 
-def response_to(request: Request, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response with a result. In the newest version a result says that it is complete."""
-    sent = {**result, "resultType": "complete"} if request.is_modern else dict(result)
+def build_response(request: Request, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response with a result. A stateless version requires `resultType`."""
+    sent = {**result, "resultType": "complete"} if request.is_stateless else dict(result)
     return {"jsonrpc": "2.0", "id": request.id, "result": sent}
 
 
-async def result_of(
+async def handle_request(
     request: Request,
-    server: Mapping[str, str],
+    server: ServerInfo,
     tools: Mapping[str, Tool],
     call: Callable[[Tool, dict[str, Any]], Awaitable[ToolResult]],
 ) -> dict[str, Any]:
-    """Return the result of a request to a server of tools. Raise RpcError if it has none.
+    """Return the result of a request to a tool server. Raise RpcError if the method or the tool is unknown.
 
-    `tools`: by the names that the client sees. A notification has no effect, because its caller gets no result.
+    `tools`: by the names that the client uses. A notification is ignored.
     """
     if request.is_notification:
         return {}
     if request.method == "tools/call":
-        result = await call(*find_tool(request, tools))
-        content = [_block(place, block) for place, block in enumerate(result.content)]
-        return {"content": content, "isError": result.is_error}  # the model reads an error of the tool as content too
+        tool, arguments = find_tool(request, tools)
+        result = await call(tool, arguments)
+        content = [_content_block(index, block) for index, block in enumerate(result.content)]
+        has_schema = "outputSchema" in server.tool_fields.get(tool.name, {}) and not result.is_error
+        structured = {"structuredContent": json.loads(result.text)} if has_schema else {}
+        return {"content": content, "isError": result.is_error, **structured}  # the model reads a tool error as content
     if request.method == "tools/list":
-        return _list_result(request, tools)
-    if request.method == "ping":
+        return _list_result(request, tools, server)
+    if request.method == "ping" and not request.is_stateless:  # removed in 2026-07-28
         return {}
-    if request.method == "initialize" and not request.is_modern:
+    instructions = {"instructions": server.instructions} if server.instructions else {}
+    if request.method == "initialize" and not request.is_stateless:
         requested = request.params.get("protocolVersion")
         return {
-            "protocolVersion": requested if requested in HANDSHAKE else HANDSHAKE[0],
+            "protocolVersion": requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0],
             "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": dict(server),
+            "serverInfo": server.as_wire,
+            **instructions,
         }
-    if request.method == "server/discover" and request.is_modern:
-        meta = {SERVER_KEY: dict(server)}
-        return {"supportedVersions": [*MODERN], "capabilities": {"tools": {}}, "_meta": meta, **_NOT_CACHED}
+    if request.method == "server/discover" and request.is_stateless:
+        versions, meta = [*STATELESS_VERSIONS], {SERVER_KEY: server.as_wire}
+        about: dict[str, Any] = {"supportedVersions": versions, "capabilities": {"tools": {}}, "_meta": meta}
+        return {**about, **instructions, **_NOT_CACHED}
     raise RpcError(METHOD_NOT_FOUND, f"unknown method {request.method[:100]!r}")
 
 
 def find_tool(request: jsonrpc.Request, tools: Mapping[str, Tool]) -> tuple[Tool, dict[str, Any]]:
-    """Return the tool that a `tools/call` names, and the arguments. Raise RpcError if there is no such tool.
+    """Return the tool and the arguments of a `tools/call`. Raise RpcError if the tool is unknown.
 
-    Arguments that the tool does not accept are for the tool to refuse, so that the model reads why.
+    The tool itself rejects invalid arguments, so that the model reads the reason.
     """
     name, arguments = request.params.get("name"), request.params.get("arguments")
     if not isinstance(name, str):
-        raise RpcError(INVALID_PARAMS, "`name` must be the name of a tool")
+        raise RpcError(INVALID_PARAMS, "invalid `name`: expected the name of a tool")
     if name not in tools:
         hint = did_you_mean(name[:100], tools)
         raise RpcError(INVALID_PARAMS, f"unknown tool {name[:100]!r}. {hint or ''}".strip())
     if arguments is not None and not isinstance(arguments, dict):
-        raise RpcError(INVALID_PARAMS, "`arguments` must be an object")
+        raise RpcError(INVALID_PARAMS, "invalid `arguments`: expected an object")
     return tools[name], cast("dict[str, Any]", arguments or {})
 
 
-def _list_result(request: Request, tools: Mapping[str, Tool]) -> dict[str, Any]:
-    if request.params.get("cursor") is not None:  # the first page has all tools
+def _list_result(request: Request, tools: Mapping[str, Tool], server: ServerInfo) -> dict[str, Any]:
+    if request.params.get("cursor") is not None:  # the first page lists all tools
         raise RpcError(INVALID_PARAMS, "unknown cursor")
     shown = [
-        {"name": name, "description": tool.description, "inputSchema": {"type": "object", **tool.input_schema}}
+        {
+            "name": name,
+            "description": tool.description,
+            "inputSchema": {"type": "object", **tool.input_schema},
+            **server.tool_fields.get(tool.name, {}),
+        }
         for name, tool in tools.items()
     ]
-    return {"tools": shown, **(_NOT_CACHED if request.is_modern else {})}
+    return {"tools": shown, **(_NOT_CACHED if request.is_stateless else {})}
 
 
-def _block(place: int, block: Block) -> dict[str, Any]:
+def _content_block(index: int, block: Block) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
-    data, kind = base64.b64encode(block.data).decode(), block.media_type
-    if kind.startswith(("image/", "audio/")):
-        return {"type": kind.partition("/")[0], "data": data, "mimeType": kind}
-    return {"type": "resource", "resource": {"uri": f"result://{place}", "mimeType": kind, "blob": data}}
+    data, mime_type = base64.b64encode(block.data).decode(), block.media_type
+    if mime_type.startswith(("image/", "audio/")):
+        return {"type": mime_type.partition("/")[0], "data": data, "mimeType": mime_type}
+    return {"type": "resource", "resource": {"uri": f"result://{index}", "mimeType": mime_type, "blob": data}}

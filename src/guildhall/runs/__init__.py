@@ -1,10 +1,10 @@
-"""Runs: assemble, execute, record and replay activations of workers.
+"""Runs: assemble, execute, record and replay executions of workers.
 
-A run is a single activation of a worker. `assembly` resolves its parts, `execution` drives it between the model door
-and the tool door, `record` stores the journal, `replay` executes recorded runs offline, and `plan` predicts effects.
+A run is one execution of a worker. `assembly` resolves its parts, `execution` drives it between the model door and the
+tool door, `record` stores the journal, `replay` executes recorded runs offline, and `plan` lists possible effects.
 
 Above: activities, jobs, members, projects, workflow, hall and cli, which start runs or show them.
-Below: memory, models (answers), runtimes (programs that drive a run), workers, tools, sandbox, policy, store, core.
+Below: memory, models (responses), runtimes (programs that drive a run), workers, tools, sandbox, policy, store, core.
 Does not schedule: the packages above decide when a run starts, and for which owner.
 """
 
@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.runs.asks import Asks as Asks
-    from guildhall.runs.execution.grants import Grant as Grant
+    from guildhall.runs.execution.limit_grants import Grant as Grant
     from guildhall.runs.execution.runs import Runs as Runs
-    from guildhall.runs.hooks import RunHooks as RunHooks
     from guildhall.runs.model import Answer as Answer
     from guildhall.runs.model import Ask as Ask
     from guildhall.runs.model import Bounds as Bounds
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest as RunRequest
     from guildhall.runs.model import SegmentEnd as SegmentEnd
     from guildhall.runs.model import Usage as Usage
+    from guildhall.runs.owner_hooks import RunHooks as RunHooks
     from guildhall.runs.plan.planner import Planner as Planner
     from guildhall.runs.purpose import Purpose as Purpose
     from guildhall.runs.record.queries import History as History

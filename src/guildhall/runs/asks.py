@@ -1,18 +1,19 @@
-"""Asks: open questions to the user, record the answers, and apply each answer to the run that waits for it.
+"""Asks: open requests to the user, record the answers, and apply each answer to the run that waits for it.
 
-    open -> answered -> applied | expired | withdrawn
+    open -> answered -> applied
+    open -> expired | withdrawn
 
-An answer is recorded whether or not its run is alive. An ask about an unchanged subject is reused after a resume.
+An answer is recorded whether or not its run is alive. A resumed run reuses its ask about an unchanged subject.
 
-Does not decide when to ask: `runs.execution.call_ledger` (approvals, limits) and `activities.questions` (questions) do.
+Does not decide when to ask: `runs.execution.live_ledger` (approvals, limits) and `activities.questions` (questions) do.
 
-Invariant: the run applies an answer exactly once, in a single transaction with its journal entry.
+Invariant: a run applies an answer exactly once, in a single transaction with its journal entry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,39 +41,39 @@ _MAX_NOTE_CHARS = 10_000
 
 
 class Asks:
-    """The asks of a hall. Calls `on_closed` after it has recorded that an ask is closed."""
+    """The asks of a hall. Calls `on_closed` after an ask was answered or has expired."""
 
     def __init__(self, store: Store, clock: Clock, on_closed: Callable[[Ask], None] = lambda ask: None) -> None:
         self._on_closed = on_closed
         self._store = store
         self._clock = clock
-        self._waiting: dict[str, asyncio.Future[Ask]] = {}
+        self._futures: dict[str, asyncio.Future[Ask]] = {}
 
-    def get(self, ask: str) -> Ask:
-        found = self._store.read(lambda connection: records.find_ask(connection, ask))
-        if found is None:
-            known = [a.id for a in self.open()]
-            raise NotFound(f"unknown ask {ask!r}", hint=suggest_or(ask, known, "`guild ls` lists the open asks."))
-        return found
+    def get(self, ask_id: str) -> Ask:
+        ask = self._store.read(lambda connection: records.find_ask(connection, ask_id))
+        if ask is None:
+            known = [ask.id for ask in self.list_open()]
+            raise NotFound(f"unknown ask {ask_id!r}", hint=suggest_or(ask_id, known, "List the open asks: guild ls"))
+        return ask
 
-    def open(self) -> list[Ask]:
-        """Return the asks that the user can answer now: neither expired nor put off to a later date."""
+    def list_open(self) -> list[Ask]:
+        """Return the asks that the user can answer now, without expired asks and asks that are hidden until later."""
         asks = self._store.read(lambda connection: records.list_asks(connection, status="open"))
         now = self._clock.now()
         return [
             ask
             for ask in asks
-            if not self._is_due(ask) and (ask.question.after is None or parse_stamp(ask.question.after) <= now)
+            if not self._is_overdue(ask) and (ask.question.after is None or parse_stamp(ask.question.after) <= now)
         ]
 
-    def of_run(self, run: str) -> list[Ask]:
+    def list_of_run(self, run: str) -> list[Ask]:
         """Return the asks of a run and of its child runs, with the status that the user sees."""
         asks = self._store.read(lambda connection: records.list_asks(connection, run=run))
         return [self.with_expiry(ask) for ask in asks]
 
     def with_expiry(self, ask: Ask) -> Ask:
         """Return the ask as expired if its time is over, even if its run has not closed it yet."""
-        return replace(ask, status="expired") if ask.status == "open" and self._is_due(ask) else ask
+        return replace(ask, status="expired") if ask.status == "open" and self._is_overdue(ask) else ask
 
     async def answer(self, ask_id: str, answer: Answer) -> Ask:
         """Record an answer to an open ask, and wake the run that waits for it."""
@@ -94,24 +95,24 @@ class Asks:
 
     async def expire_if_due(self, ask: Ask) -> bool:
         """Close an open ask whose time is over. Return True if this call closed it."""
-        if ask.status != "open" or not self._is_due(ask):
+        if ask.status != "open" or not self._is_overdue(ask):
             return False
         return await self._close(ask, "expired", None) is not None
 
-    def _is_due(self, ask: Ask) -> bool:
+    def _is_overdue(self, ask: Ask) -> bool:
         return ask.expires_at is not None and self._clock.now() >= parse_stamp(ask.expires_at)
 
     async def wait(self, ask: Ask) -> Ask:
         """Wait until the ask is answered or expires, and return it."""
         if await self.expire_if_due(ask):
             return self.get(ask.id)
-        future = self._waiting.setdefault(ask.id, asyncio.get_running_loop().create_future())
+        future = self._futures.setdefault(ask.id, asyncio.get_running_loop().create_future())
         current = self.get(ask.id)
         if current.status != "open":
             return current
-        left = (parse_stamp(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
+        left_s = (parse_stamp(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(left_s):
                 return await asyncio.shield(future)
         except TimeoutError:
             await self._close(ask, "expired", None)
@@ -123,7 +124,7 @@ class Asks:
         if not await self._store.write(lambda connection: records.change_ask(connection, ask.id, "open", **columns)):
             return None
         closed = self.get(ask.id)
-        if (future := self._waiting.pop(ask.id, None)) is not None and not future.done():
+        if (future := self._futures.pop(ask.id, None)) is not None and not future.done():
             future.set_result(closed)
         self._on_closed(closed)
         return closed
@@ -133,7 +134,7 @@ def check_answer(ask: Ask, answer: Answer) -> Answer:
     """Return the answer with the full name of its choice. Raise UsageError if it is not valid for this ask."""
     for name, text in (("note", answer.note or ""), ("answer", answer.choice)):
         if len(text) > _MAX_NOTE_CHARS or not is_text(text):
-            raise UsageError(f"invalid {name}: not text, or longer than {_MAX_NOTE_CHARS:,} characters")
+            raise UsageError(f"invalid {name}: not text of at most {_MAX_NOTE_CHARS:,} characters")
     choice = parse_choice(ask.question.choices, answer.choice)
     if choice is None:
         choices = format_choices(ask.question.choices)
@@ -141,27 +142,17 @@ def check_answer(ask: Ask, answer: Answer) -> Answer:
     return replace(answer, choice=choice)
 
 
+@dataclass(kw_only=True, eq=False)
 class RunAsks:
-    """The asks of one run: opens them, waits for them and applies the answers. Also publishes events of the run."""
+    """The asks of one run. Also publishes the events of the run."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        root: str,
-        *,
-        asks: Asks,
-        store: Store,
-        bus: EventBus,
-        clock: Clock,
-        idle_tracker: IdleTracker,
-    ) -> None:
-        self.journal = journal
-        self.root = root
-        self._asks = asks
-        self._store = store
-        self._bus = bus
-        self.clock = clock
-        self.idle_tracker = idle_tracker
+    journal: Journal
+    root: str
+    asks: Asks
+    store: Store
+    bus: EventBus
+    clock: Clock
+    idle_tracker: IdleTracker
 
     @property
     def run(self) -> str:
@@ -169,7 +160,7 @@ class RunAsks:
 
     def publish(self, kind: type[DataT], data: DataT) -> None:
         """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
-        self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
+        self.bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
 
     async def open(
         self,
@@ -178,12 +169,12 @@ class RunAsks:
         subject: Any,
         question: Question,
         entry: Callable[[str], Payload],
-        seconds: float | None = None,
+        timeout_s: float | None = None,
     ) -> Ask:
-        """Return an earlier ask about this subject, open or closed, or a new one. `entry` makes its journal payload."""
-        mark = fingerprint(subject)
-        ask = self._store.read(lambda connection: records.find_latest_ask(connection, self.run, key, mark))
-        # The run was resumed after it had failed and withdrawn the ask, or after the answer "no" to a limit.
+        """Return an earlier ask about this subject, open or closed, or a new ask with the journal payload `entry`."""
+        digest = fingerprint(subject)
+        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run, key, digest))
+        # An earlier ask does not count if its run failed and withdrew the ask, or if the answer to a limit was "no".
         if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
             now = self.clock.now()
             ask = Ask(
@@ -192,10 +183,10 @@ class RunAsks:
                 root=self.root,
                 kind=kind,
                 key=key,
-                subject=mark,
+                subject=digest,
                 question=question,
                 created_at=stamp(now),
-                expires_at=stamp(now + timedelta(seconds=seconds)) if seconds is not None else None,
+                expires_at=stamp(now + timedelta(seconds=timeout_s)) if timeout_s is not None else None,
             )
             await self.journal.append(entry(ask.id), key=key, also=partial(records.add_ask, ask=ask))
         if ask.status == "open":
@@ -204,8 +195,8 @@ class RunAsks:
 
     async def wait_closed(self, ask: Ask, idle_tracker: IdleTracker | None = None) -> Ask:
         if ask.status == "open":
-            with (idle_tracker or self.idle_tracker).waiting():
-                ask = await self._asks.wait(ask)
+            with (idle_tracker or self.idle_tracker).waiting_call():
+                ask = await self.asks.wait(ask)
             self.publish(AskClosedData, {"id": ask.id, "status": ask.status})
         return ask
 
@@ -217,13 +208,13 @@ class RunAsks:
         bounds: Mapping[str, Any] | None = None,
         then: Callable[[Connection], None] | None = None,
     ) -> None:
-        """Record the answer in the journal. `then` writes the effects of the answer in the same transaction."""
+        """Record the answer of an answered ask in the journal. `then` writes in the same transaction."""
         if ask.status != "answered" or ask.answer is None:
             return
 
         def also(connection: Connection) -> None:
             if not records.change_ask(connection, ask.id, "answered", status="applied"):
-                raise RuntimeFailed(f"cannot apply the answer to {ask.id}: it is applied already")
+                raise RuntimeFailed(f"cannot apply the answer to {ask.id}: the answer is applied already")
             if then is not None:
                 then(connection)
 

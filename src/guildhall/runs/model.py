@@ -1,8 +1,6 @@
-"""Run model: types of a run (request, bounds, usage, status, end of a segment) and of an ask.
+"""Run model: defines the types of runs and asks, parses the answers of the user, and checks limits.
 
-Parses the choices, amounts and dates that a user can answer with, and checks the values of limits.
-
-Does no I/O: `runs.record.records` reads and writes the rows. The purpose of a run is in `runs.purpose`.
+Does no I/O: `runs.record.records` reads and writes the rows.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 # Why a run is paused: by the user, because the hall stopped, because its parent or its process stopped, or as a new
 # fork. The next hall resumes the run only after `shutdown`.
 PauseCause = Literal["user", "shutdown", "cut_off", "fork"]
-WaitCause = Literal["ask", "message"]  # for an answer, or for the user's next message
+WaitCause = Literal["ask", "message"]  # the run waits for an answer, or for the next user message
 StopCause = Literal[PauseCause, WaitCause]
 _PAUSE_REASONS: dict[StopCause, str] = {
     "user": "by the user",
@@ -41,16 +39,17 @@ _PAUSE_REASONS: dict[StopCause, str] = {
 
 RELAYED = "relayed"  # `Answer.by` if another model relayed the user's answer
 HALL = "hall"  # the caller in the frame of a run that the hall creates
+NO_INPUT = "Begin. Your instructions describe the task."  # first message of a run without an input
 
 AskKind = Literal["approval", "interrupted_call", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
-# Asks of these kinds do not block their run and stay open when it ends. Their answer goes to the activity.
+# Asks of these kinds do not block their run and stay open when the run ends. The answer goes to the activity.
 OUTLIVING_KINDS: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
 
-
-AMOUNT = "amount"  # as a choice of an ask: any positive number
-FREE_TEXT = "words"  # as the only choice of an ask: any text
-DATE = "date"  # as a choice of an ask: the ask is hidden until this date
+# Choices of an ask that stand for many answers.
+AMOUNT = "amount"  # any positive number
+FREE_TEXT = "words"  # any text; the only choice of its ask
+DATE = "date"  # any date; the ask is hidden until then
 _SYNONYMS = {"approve": "yes", "deny": "no"}
 
 
@@ -98,7 +97,7 @@ def check_limits(
     *,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise UsageError if a limit is not positive and finite. `names`: the names to use in the message."""
+    """Raise UsageError if a limit is not positive and finite. `names`: other names of the limits for the message."""
     for name, value in (("max_turns", max_turns), ("max_tokens", max_tokens)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
             raise UsageError(f"{names.get(name, name)}: expected a whole number above 0, got {value!r}")
@@ -115,10 +114,11 @@ class Bounds:
     """The limits of a run. None means no limit. At `budget` the run waits and asks, at another limit it fails."""
 
     max_turns: int | None = 150
-    max_tokens: int | None = None  # sent and received
+    max_tokens: int | None = None  # input and output, with child runs
     max_budget_usd: float | None = None
-    timeout: float | None = None  # seconds, not counting those in which the run waits
-    budget: float | None = None  # dollars of the whole command
+    max_repeats: int | None = 10  # repeats of a tool call in a row with equal results
+    timeout: float | None = None  # running time in seconds, without the time in which the run waits
+    budget: float | None = None  # maximum cost of the whole command in dollars
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +130,10 @@ class RunRequest:
     attachments: tuple[str, ...] = ()  # paths that the user typed
     model: str | None = None  # used if the worker has none
     override_model: str | None = None  # used instead of the worker's model
-    max_turns: int | None = None  # this and the next two replace limits of the worker
+    max_turns: int | None = None  # this limit and the next two replace limits of the worker
     max_tokens: int | None = None
     max_budget_usd: float | None = None
-    budget: float | None = None  # of the whole command, instead of the budget in the settings
+    budget: float | None = None  # replaces the budget in the settings
     mode: Mode = "ask"
     purpose: Purpose = PLAIN
 
@@ -141,8 +141,8 @@ class RunRequest:
         check_limits(self.max_turns, self.max_tokens, self.max_budget_usd, self.budget)
 
     @property
-    def asks_model(self) -> bool:
-        """Return True if the run may ask a model itself."""
+    def calls_model(self) -> bool:
+        """Return True if the run itself calls a model."""
         return not isinstance(self.purpose, CallPurpose | WorkflowPurpose)
 
 
@@ -191,18 +191,19 @@ class Usage:
     """The usage of a run so far. The cost is None if the model has no price."""
 
     turns: int = 0
-    input_tokens: int = 0
+    input_tokens: int = 0  # including the cached tokens
     output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
     cost_usd: float | None = None
 
     @staticmethod
     def total(usages: Iterable[Usage]) -> Usage:
         items = list(usages)
         costs = [usage.cost_usd for usage in items if usage.cost_usd is not None]
+        names = [one.name for one in fields(Usage) if one.name != "cost_usd"]
         return Usage(
-            turns=sum(usage.turns for usage in items),
-            input_tokens=sum(usage.input_tokens for usage in items),
-            output_tokens=sum(usage.output_tokens for usage in items),
+            **{name: sum(getattr(usage, name) for usage in items) for name in names},
             cost_usd=round(sum(costs), 9) if costs else None,  # sums of floats have rounding errors
         )
 
@@ -231,7 +232,7 @@ class Run:
     ended_at: str | None
     forked_from: ForkOrigin | None = None
     usage: Usage = field(default_factory=Usage)  # without child runs
-    cost_usd: float | None = None  # of a root run: with child runs
+    cost_usd: float | None = None  # with child runs if this is a root run
 
     @property
     def purpose(self) -> Purpose:
@@ -286,12 +287,12 @@ class ConversationCall(TypedDict):
 
 
 class ConversationMessage(TypedDict):
-    """A message to the model or of the model, as the conversation of a run shows it."""
+    """A message to or from the model, as the conversation of a run shows it."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: Any  # text, except for results of tools that are JSON
-    calls: NotRequired[list[ConversationCall]]  # of an assistant
-    id: NotRequired[str]  # of a tool: the id of the call
+    content: Any  # text, except for JSON results of tools
+    calls: NotRequired[list[ConversationCall]]  # only in messages of the assistant
+    id: NotRequired[str]  # id of the call, only in tool messages
     tool: NotRequired[str]
     is_error: NotRequired[bool]
 
@@ -301,7 +302,7 @@ class Question:
     """The text of an ask."""
 
     title: str
-    body: str  # shown in full, escaped
+    body: str  # the command line shows it in full, escaped
     choices: tuple[str, ...]  # words, or AMOUNT, DATE, FREE_TEXT
     after: str | None = None  # the ask is hidden until this time
 
@@ -323,8 +324,8 @@ class Ask:
     run: str
     root: str
     kind: AskKind
-    key: str  # of the call that asks
-    subject: str  # fingerprint
+    key: str  # key of the call that opened the ask
+    subject: str  # fingerprint of the subject
     question: Question
     status: AskStatus = "open"
     answer: Answer | None = None

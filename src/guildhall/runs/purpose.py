@@ -1,8 +1,8 @@
-"""Purpose of a run: records whether the run answers its input, makes a call, or works for an owner.
+"""Purposes of runs: answering the input, making a single call, or working for an owner.
 
-Does not carry out a purpose: jobs, commissions, meetings and workflows do.
+Does not execute runs: `runs.execution` does.
 
-Invariant: the purpose of a run never changes, and `runs.kind` in the database is the kind of its purpose.
+Invariant: the purpose of a run never changes. The column `runs.kind` has the kind of the purpose.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ RunKind = Literal["plain", "call", "job", "commission", "meeting", "workflow"]
 class Contract:
     """The result that a job or a commission must deliver before it is completed."""
 
-    artifacts: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None  # of the result
+    artifacts: tuple[str, ...] = ()  # names of the required files
+    schema: Mapping[str, Any] | None = None  # JSON Schema of the result
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainPurpose:
-    """The run answers its input."""
+    """Purpose of a run that answers its input."""
 
     kind: Literal["plain"] = "plain"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallPurpose:
-    """The run makes one `worker_call` and asks no model."""
+    """Purpose of a run that makes one `worker_call` and calls no model."""
 
     kind: Literal["call"] = "call"
-    worker_name: str
+    worker: str
     input_data: str | Mapping[str, Any]
     attachments: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
-        return {"worker_name": self.worker_name, "input_data": self.input_data, "attachments": list(self.attachments)}
+        return {"worker": self.worker, "input_data": self.input_data, "attachments": list(self.attachments)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobPurpose:
-    """The run does a job."""
+    """Purpose of the run of a job."""
 
     kind: Literal["job"] = "job"
     id: str
     description: str
-    remembers: bool  # the job has the memory tools, because its worker has the base tools
+    has_memory: bool  # the run has the memory tools of a job
     contract: Contract = field(default_factory=Contract)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommissionPurpose:
-    """The run works on an attempt of a commission, or reviews it."""
+    """Purpose of a run that works on an attempt of a commission or reviews the attempt."""
 
     kind: Literal["commission"] = "commission"
     id: str
     attempt: int
     title: str
-    contract: Contract | None  # None: the run is a review
+    contract: Contract | None  # None if the run is a review
 
     @property
     def is_review(self) -> bool:
@@ -72,17 +72,17 @@ class CommissionPurpose:
 
 @dataclass(frozen=True, kw_only=True)
 class MeetingPurpose:
-    """The run is a session of a meeting."""
+    """Purpose of a run that is a session of a meeting."""
 
     kind: Literal["meeting"] = "meeting"
     id: str
     session: int  # number of the session, from 1
-    after: int  # number of the last message of the user before this session
+    last_message: int  # number of the last user message before this session, or 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPurpose:
-    """The run is a workflow: it asks no model, its agents are the runs below it."""
+    """Purpose of the run of a workflow, which calls no model. The runs of its agents are child runs."""
 
     kind: Literal["workflow"] = "workflow"
     tag: str
@@ -97,7 +97,7 @@ _CLASSES: Mapping[str, type[Purpose]] = {purpose.kind: purpose for purpose in ge
 
 
 def purpose_from_record(record: Mapping[str, Any]) -> Purpose:
-    """Return the purpose that was stored as a plain dict."""
+    """Return the purpose from its stored fields."""
     fields = dict(record)
     if (contract := cast("Mapping[str, Any] | None", fields.get("contract"))) is not None:
         fields["contract"] = Contract(artifacts=tuple(contract["artifacts"]), schema=contract["schema"])

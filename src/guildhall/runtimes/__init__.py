@@ -4,15 +4,15 @@ Above: runs, which assembles the assignment and owns both doors. Also hall, work
 Below: tools (calls and results), sandbox (confinement of programs), core.
 Does not import the sibling models: a runtime reaches a model only through its door.
 
-Invariant: a runtime keeps no state that matters. After a kill it is started again, and the doors return the recorded
-answers.
+Invariant: a runtime keeps no state that matters. After a crash it is started again, and the doors return the recorded
+responses and results.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.runtimes.catalog import RUNTIMES as RUNTIMES

@@ -2,7 +2,7 @@
 
 Durability is the part of a run that the doors repeat from the journal after a crash or in a replay:
 
-    exact          every model answer and every tool result
+    exact          every model response and every tool result
     tool-exact     every tool result; the model is called again
     restart-only   nothing; the run starts over with new tool calls
 
@@ -36,6 +36,7 @@ class RuntimeInfo:
     exempt_checks: tuple[str, ...] = ()  # conformance checks that do not apply because of the gaps
     needs_network: bool = False  # other programs reach only the doors
     providers: tuple[str, ...] = ()  # of its models, in addition to `script:` and `replay:`; empty means all
+    settings: tuple[str, ...] | None = None  # the model settings that it can apply; None means all
 
     @property
     def uses_model_door(self) -> bool:
@@ -66,6 +67,7 @@ _RUNTIMES = (
         install="pip install 'guildhall[claude]', or the `claude` command of Anthropic",
         gaps=("with a Claude login, two lines that the provider requires precede the system prompt",),
         providers=("anthropic",),
+        settings=("max_tokens", "thinking"),
     ),
     RuntimeInfo(
         name="codex",
@@ -76,6 +78,7 @@ _RUNTIMES = (
         install="npm install -g @openai/codex",
         gaps=("Codex scales images and adds a line before and after each; PDFs are rejected",),
         providers=("openai",),
+        settings=("max_tokens", "thinking"),
     ),
     RuntimeInfo(
         name="opencode",
@@ -87,6 +90,7 @@ _RUNTIMES = (
         gaps=("images and PDFs are rejected",),
         exempt_checks=("an_attached_image_reaches_the_model",),
         providers=("anthropic", "openai"),
+        settings=("temperature", "top_p", "max_tokens"),
     ),
     RuntimeInfo(
         name="cursor",
@@ -96,7 +100,7 @@ _RUNTIMES = (
         durability="restart-only",
         needs_network=True,
         gaps=(
-            "Cursor calls its models itself, over the network and with your key: answers are not recorded or replayed",
+            "Cursor calls its models itself, over the network and with your key; responses are not recorded",
             "a crash fails the run; the run can be resumed only if it has changed nothing",
             "its own tools cannot be removed; they have access to an empty home and the network",
             "the system prompt is part of the first message",
@@ -105,6 +109,7 @@ _RUNTIMES = (
             "images and PDFs are rejected",
         ),
         providers=("cursor",),
+        settings=(),
     ),
 )
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable, ToolUnavailable
 from guildhall.sandbox.jail import Confinement, spawn
+from guildhall.sandbox.mounts import installation_folders
 from guildhall.sandbox.view import View
-from guildhall.tools.mcp.model import installation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,13 +95,13 @@ class Programs:
         return Path(found).absolute() if found else None
 
     def check_installed(self, info: RuntimeInfo) -> Path | None:
-        """Return the path of the program, or None if the runtime needs none. Raise RuntimeMissing.
+        """Return the path of the program, or None if the runtime has no program. Raise RuntimeMissing.
 
         Does not start the program.
         """
         path = self.locate(info) if info.program is not None else None
         if info.program is not None and (path is None or not path.exists()):
-            problem = f"{info.variable} names {path}, which does not exist" if path else "it is not installed"
+            problem = f"{info.variable} is {path}, which does not exist" if path else "not installed"
             raise RuntimeMissing(f"runtime {info.name} needs {info.title}: {problem}", hint=_install_hint(info))
         return path
 
@@ -177,7 +177,7 @@ def _needed_paths(path: Path, search: str) -> tuple[Path, ...]:
         return tuple(dict.fromkeys((path, path.resolve())))
     home = Path.home()
     modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # shared by npm packages
-    found = (*installation(path), *modules[-1:], *installation(interpreter))
+    found = (*installation_folders(path), *modules[-1:], *installation_folders(interpreter))
     return tuple(folder for folder in dict.fromkeys(found) if folder not in (*home.parents, home))
 
 

@@ -75,8 +75,9 @@ class Assignment:
     tools: tuple[Mapping[str, Any], ...]  # name, description and input_schema of each
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
-    model: str = ""  # the name in the worker file; only programs use it
-    is_conversation: bool = False  # continues with the user's next message after each answer and never ends by itself
+    model: str = ""  # the name in the worker file, for programs
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # declared model settings, for programs
+    is_conversation: bool = False  # continues with the next user message after each response and never ends by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class ProgramHooks:
     """The callbacks of a program that uses the doors of a run over HTTP."""
 
     name_tool: Callable[[str, str], str]  # returns the program's name for a tool of a server
-    on_answer: Callable[[ModelResponse], None]  # gets each recorded model answer
+    on_answer: Callable[[ModelResponse], None]  # gets each recorded model response
     on_result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # gets the final result
     is_finished: Callable[[], bool] = lambda: False  # True if no further model call is needed
 
@@ -109,7 +110,7 @@ class DoorAccess:
 
 
 class Doors(Protocol):
-    """The only way out of a runtime: model calls, tool calls and the next message of the user."""
+    """The only way out of a runtime: model calls, tool calls and the next user message."""
 
     async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
@@ -118,7 +119,7 @@ class Doors(Protocol):
     async def call_tool(self, call: ToolCall) -> ToolResult: ...
 
     async def next_message(self, key: str) -> str:
-        """Wait for the next message of the user in a conversation. The keys are u1, u2 and so on."""
+        """Wait for the next user message of a conversation. The keys are u1, u2 and so on."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 The loop uses the messages and the direct model interface of pydantic-ai, not its Agent (ADR 005). The model therefore
 sees exactly the assignment.
-All runtimes decide with `OutputJudge` if an answer ends a run. Without a schema, the output is text without a tool
+All runtimes decide with `OutputJudge` if a response ends a run. Without a schema, the output is text without a tool
 call. With a schema, it is a call of `final_result` that matches.
 Does not validate tool calls: unknown tools and arguments that are not JSON go to the tool door too.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -37,23 +38,25 @@ from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
 from guildhall.tools.model import Text, ToolCall, ToolResult, is_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 OUTPUT_TOOL = "final_result"
-_MAX_MISSES = 3  # answers in a row that are empty, truncated, or do not match the schema
+_CALL_AS_TEXT = "A tool call in text is not executed. Call the tool, or give the final answer in plain text."
+_JSON_BLOCK = re.compile(r"(?:```[\w-]*\s*(.*?)\s*```|<tool_call>\s*(.*?)\s*</tool_call>|(\{.*\}))", re.DOTALL)
+_MAX_MISSES = 3  # responses in a row that are empty, truncated, or do not match the schema
 _CUT_OFF = "The answer was cut off at its maximum length, and none of its calls were executed. Give a shorter answer."
 _NATIVE_TOOLS = {"WebSearch": WebSearchTool}  # executed by the provider, by our names
 
 
 class PydanticRuntime:
-    """Calls the model and its tools in turn until an answer has no tool call.
+    """Calls the model and the requested tools in turn until a response has no tool call.
 
-    A conversation then continues with the next message of the user.
+    A conversation then continues with the next user message.
     """
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        judge = OutputJudge(assignment.output_schema)
+        judge = OutputJudge(assignment)
         parameters = request_parameters(assignment)
         conversation: list[ModelMessage] = [first_request(assignment)]
         messages = count(1)
@@ -138,7 +141,7 @@ def output_tool(schema: Mapping[str, Any]) -> ToolDefinition:
 
 
 def to_tool_call(key: str, call: ToolCallPart) -> ToolCall:
-    """Return a tool call of the answer with this key, as the tool door expects it."""
+    """Return a tool call of the model call with this key, as the tool door expects it."""
     return ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=call_arguments(call))
 
 
@@ -158,12 +161,16 @@ def to_return_part(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
 
 
 class OutputJudge:
-    """Decides which answers end a run. After three unusable answers in a row the run fails."""
+    """Decides which responses end a run. After three unusable responses in a row the run fails.
 
-    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+    A text that is only a tool call of the run is unusable twice in a row. The third text is the output.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
         self._validator: Any = None
         self._misses: list[str] = []
-        if schema is not None:
+        self._tool_names = frozenset(str(tool["name"]) for tool in assignment.tools)
+        if (schema := assignment.output_schema) is not None:
             from jsonschema.validators import validator_for
             from referencing.jsonschema import EMPTY_REGISTRY
 
@@ -173,11 +180,13 @@ class OutputJudge:
         return self._validator is not None and call.tool_name == OUTPUT_TOOL
 
     def check(self, response: ModelResponse, final: list[ToolCallPart]) -> tuple[str | None, Any]:
-        """Return the problem of an answer, if any, and its output."""
+        """Return the problem of a response, if any, and its output."""
         if response.finish_reason == "length":  # its calls may be incomplete
             return _CUT_OFF, None
         if self._validator is None:
             text = response_text(response)
+            if not self.is_last_try() and is_call_text(text, self._tool_names):
+                return _CALL_AS_TEXT, None
             return (None, text) if text.strip() else ("The answer was empty. Answer in text, or call a tool.", None)
         if len(final) != 1:
             return f"Give the result by calling {OUTPUT_TOOL} once.", None
@@ -190,19 +199,43 @@ class OutputJudge:
         return None, output
 
     def is_last_try(self) -> bool:
-        """Return True if the next unusable answer fails the run. A conversation waits for the user instead."""
+        """Return True if the next unusable response fails the run. A conversation waits for the user instead."""
         return len(self._misses) == _MAX_MISSES - 1
 
     def record_miss(self, problem: str) -> None:
-        """Count an unusable answer. Raise RuntimeFailed if it is one too many."""
+        """Count an unusable response. Raise RuntimeFailed if it is the third in a row."""
         self._misses.append(problem)
         if len(self._misses) == _MAX_MISSES:
             reasons = "; ".join(dict.fromkeys(self._misses))
-            raise RuntimeFailed(f"{_MAX_MISSES} unusable model answers in a row: {reasons}")
+            raise RuntimeFailed(f"{_MAX_MISSES} unusable model responses in a row: {reasons}")
 
     def reset(self) -> None:
-        """Forget earlier misses, because the model has called tools since."""
+        """Forget earlier misses, because the model has made progress."""
         self._misses.clear()
+
+
+def is_call_text(text: str, tool_names: Collection[str]) -> bool:
+    """Return True if a text is only a tool call in JSON, in a usual notation, of one of these tools."""
+    if (block := _JSON_BLOCK.fullmatch(text.strip())) is None:
+        return False
+    try:
+        value: Any = json.loads(next(filter(None, block.groups()), ""))
+    except (ValueError, RecursionError):
+        return False
+    if isinstance(value, dict):
+        value = cast("dict[str, Any]", value).get("tool_calls", value)
+    first: Any = next(iter(cast("list[Any]", value)), None) if isinstance(value, list) else value
+    if not isinstance(first, dict):
+        return False
+    fields = cast("dict[str, Any]", first)
+    if isinstance(inner := fields.get("function"), dict):
+        fields = cast("dict[str, Any]", inner)
+    name = next((fields[key] for key in ("name", "tool", "function") if key in fields), None)
+    return (
+        isinstance(name, str)
+        and name in tool_names
+        and not fields.keys().isdisjoint({"arguments", "parameters", "input", "args"})
+    )
 
 
 def response_text(response: ModelResponse) -> str:

@@ -1,17 +1,17 @@
-"""Sandbox: confines programs to the folders of a run, and gives tools file access that no link can redirect.
+"""Sandbox: confines programs to the folders of a run, and gives tools file access that links cannot redirect.
 
 Above: tools, workers, runtimes, room, runs, projects and hall, which start programs and read files through it.
 Below: core.
 Does not decide permissions. Callers pass in the folders and the rules.
 
-Invariant: a program or a path never reaches more than its view.
+Invariant: a program or a tool never reaches a path outside of its view.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.sandbox.files import SandboxFiles as SandboxFiles

@@ -1,7 +1,8 @@
 """Sandboxed file access: reads, writes and lists files in the folders of a view, by the rules of each folder.
 
-A path from the model becomes a `SandboxPath`: a folder and the names below it. Every operation walks these names by
-descriptor (see `sandbox.path_walk`). Does not delete or rename files, or change their permissions.
+A path from the model becomes a `SandboxPath`, which is a folder and the names below it. Every operation walks these
+names by descriptor (see `sandbox.path_walk`).
+Does not delete or rename files, or change their permissions.
 
 Invariant: no name, link or concurrent replacement leads out of the folders of the view.
 """
@@ -25,6 +26,7 @@ from guildhall.sandbox.path_walk import (
     Entry,
     PathWalk,
     ViewIndex,
+    WalkResult,
     file_identity,
     folder_path,
     is_below,
@@ -41,11 +43,11 @@ _MAX_VISITED_FILES = 100_000
 _CHUNK_BYTES = 1_048_576
 _LOCK_TIMEOUT_S = 10.0
 _LOCK_POLL_S = 0.005
-TEMPORARY_SUFFIX = ".guild-tmp"  # of a file that is being written
+TEMPORARY_SUFFIX = ".guild-tmp"  # suffix of a file that is being written
 
 
 def resolve_view(view: View) -> View:
-    """Return the view with all links in its own paths resolved, because folders are never reached through links."""
+    """Return the view with all links in its paths resolved, because a walk follows no link to a folder of the view."""
     folders = tuple(replace(folder, path=folder.path.resolve()) for folder in view.folders)
     hidden = tuple(path.resolve() for path in view.hidden)
     # A link is protected under its own name, so that it cannot be replaced, and so is its target.
@@ -83,7 +85,7 @@ class SandboxFiles:
         plain = "/" + os.path.normpath(full).lstrip("/")
         folder = self._folder_of(plain)
         if folder is None:
-            raise Refused(f"outside the folders of this run: {path}", hint=self._folders_hint())
+            raise Refused(f"cannot access {path}: outside the folders of this run", hint=self._folders_hint())
         root = folder_path(folder)
         # The path as written if it stays in the folder, so that `link/..` has its usual meaning.
         written = tuple(full[len(root) :].split("/"))
@@ -91,7 +93,10 @@ class SandboxFiles:
         return SandboxPath(folder=folder, parts=parts, display=path)
 
     def search_roots(self, path: str | None) -> list[SandboxPath]:
-        """Return the path, else the working folder, or all folders if the working folder is in none of them."""
+        """Return the location of the path, or of the working folder without a path.
+
+        Return all folders if no folder contains the working folder.
+        """
         if path is not None:
             return [self.locate(path)]
         if self._folder_of(os.path.abspath(self.view.cwd)) is not None:  # noqa: PTH100
@@ -108,31 +113,29 @@ class SandboxFiles:
         """Resolve a path relative to the root of a folder."""
         _check_path(path)
         if path.startswith("/"):
-            raise Refused(f"{path} is absolute", hint=f"Use a path relative to the sandbox {folder.name!r}.")
+            hint = f"Use a path relative to the sandbox {folder.name!r}."
+            raise Refused(f"invalid path {path}: absolute", hint=hint)
         return SandboxPath(folder=folder, parts=tuple(path.split("/")), display=path)
 
     def display_path(self, location: SandboxPath) -> str:
-        """Return the path as `locate` accepts it, relative to the working folder if it is below that."""
+        """Return a path that `locate` accepts. It is relative if the location is in the working folder."""
         full = os.path.normpath(f"{folder_path(location.folder)}/{'/'.join(location.parts)}")
         here = os.path.abspath(self.view.cwd)  # noqa: PTH100
         return full[len(here) :].lstrip("/") or "." if is_below(full, here) else full
 
     def read(self, location: SandboxPath, *, is_text: bool = False, max_bytes: int | None = None) -> Contents:
-        """Read a file. A folder may permit `is_text` for some suffixes only.
+        """Read a file. `is_text`: the name must have one of the folder's `text_suffixes`.
 
-        `max_bytes`: read one byte more than this at most, which shows that the file is larger.
+        `max_bytes`: read at most one byte more than this. The extra byte shows that the file is larger.
         """
         with self.open_walk(location) as walk:
             end = walk.advance(location.parts, follow_last=True)
-            if end.missing:
-                raise walk.not_found_error(end.missing[0])
-            if end.name is None:
-                raise Refused(f"{location.display} is a folder, not a file", hint="Name a file in it.")
+            name = _existing_file(walk, end, location.display)
             folder = walk.current.folder
-            for name in {_last_name(location), end.name}:
-                check_suffix(folder, name, location.display, is_text=is_text)
-            data = _read(walk, end.name, folder, location.display, max_bytes)
-            return Contents(data=data, name=end.name, folder=folder)
+            for shown in {_last_name(location), name}:
+                check_suffix(folder, shown, location.display, is_text=is_text)
+            data = _read(walk, name, folder, location.display, max_bytes)
+            return Contents(data=data, name=name, folder=folder)
 
     def write(self, location: SandboxPath, data: bytes) -> bool:
         """Write a file atomically and create missing folders. Return True if the file is new."""
@@ -140,9 +143,9 @@ class SandboxFiles:
             end = walk.advance(location.parts, follow_last=False)
             name = end.missing[-1] if end.missing else end.name
             if name is None or name == "..":
-                raise Refused(f"{location.display} is a folder, not a file", hint="Name a file in it.")
+                raise _folder_error(location.display)
             if ".." in end.missing:
-                raise NotFound(f"{location.display} does not exist", hint="Leave out the '..'.")
+                raise NotFound(f"{location.display} does not exist", hint="Use a path without '..'.")
             for missing in end.missing[:-1]:
                 self._check_write(walk.folder_below(missing), name, len(data), location.display)
                 walk.make_directory(missing)
@@ -151,32 +154,30 @@ class SandboxFiles:
                 return _write(walk, name, data, location.display)
 
     def edit(self, location: SandboxPath, change: Callable[[bytes], bytes]) -> None:
-        """Replace the content of a file with `change(content)`. No other run writes the file in between."""
+        """Replace the content of a file by `change(content)`. No other run writes the file in between."""
         with self.open_walk(location) as walk:
             end = walk.advance(location.parts, follow_last=False)
-            if end.missing:
-                raise walk.not_found_error(end.missing[0])
-            if end.name is None:
-                raise Refused(f"{location.display} is a folder, not a file", hint="Name a file in it.")
+            name = _existing_file(walk, end, location.display)
             folder = walk.current.folder
-            check_suffix(folder, end.name, location.display, is_text=True)
+            check_suffix(folder, name, location.display, is_text=True)
             with _lock_folder(walk, location.display):
-                data = change(_read(walk, end.name, folder, location.display, None))
-                self._check_write(folder, end.name, len(data), location.display)
-                _write(walk, end.name, data, location.display)
+                data = change(_read(walk, name, folder, location.display, None))
+                self._check_write(folder, name, len(data), location.display)
+                _write(walk, name, data, location.display)
 
     def _check_write(self, folder: Folder, name: str, size: int, display: str) -> None:
         if not folder.is_writable:
-            raise Refused(f"{_title(folder)} is read-only: {display} was not written", hint=self._writable_hint())
+            raise Refused(f"cannot write {display}: {_title(folder)} is read-only", hint=self._writable_hint())
         check_suffix(folder, name, display, is_text=True)
         if size > folder.max_bytes:
-            raise Refused(f"{display}: too large ({size:,} bytes, the limit is {folder.max_bytes:,})")
+            limit = f"{_title(folder)} permits {folder.max_bytes:,} bytes for each file"
+            raise Refused(f"cannot write {display}: it has {size:,} bytes, and {limit}")
 
     def list_files(self, location: SandboxPath, *, skip: frozenset[str] = frozenset()) -> FileListing:
         return FileListing(self, location, skip)
 
     def is_file(self, location: SandboxPath) -> bool:
-        """Return True if the location is a regular file that may be read. Links inside the folder are followed."""
+        """Return True if the location is a regular file that may be read. Follow links inside the folder."""
         try:
             with self.open_walk(location) as walk:
                 end = walk.advance(location.parts, follow_last=True)
@@ -192,7 +193,7 @@ class SandboxFiles:
 
     @contextmanager
     def open_walk(self, location: SandboxPath) -> Generator[PathWalk]:
-        """Start a walk at the root of the folder."""
+        """Start a walk at the root of the location's folder."""
         self._index.refresh()
         with translate_os_errors(location.display):
             walk = PathWalk(location.folder, self._index, location.display)
@@ -202,7 +203,7 @@ class SandboxFiles:
                 walk.close()
 
     def _folder_of(self, path: str) -> Folder | None:
-        """Return the innermost folder that contains the path. A named folder precedes an unnamed one."""
+        """Return the innermost folder that contains the path. Of two folders with one path, return the named one."""
         around = [folder for folder in self.view.folders if is_below(path, folder_path(folder))]
         return max(around, key=lambda folder: (len(folder_path(folder)), folder.name is not None), default=None)
 
@@ -210,19 +211,19 @@ class SandboxFiles:
         if not self.view.folders:
             return "This run has no folders."
         named = [f"{folder_path(f)} ({'read and write' if f.is_writable else 'read only'})" for f in self.view.folders]
-        return f"Stay inside: {', '.join(named)}."
+        return f"Use a path inside: {', '.join(named)}."
 
     def _writable_hint(self) -> str:
         named = [_title(folder) for folder in self.view.folders if folder.is_writable]
         if named:
             return f"Write to {' or '.join(named)} instead."
-        return "This run has no writable folder. A sandbox is writable with `mode: rw` in the worker file."
+        return "This run has no writable folder. Return the content in your answer."
 
 
 class FileListing:
-    """The visible files at or below a location, sorted, with their relative paths. `skip`: names of folders.
+    """The visible files at or below a location, sorted, with their relative paths. `skip`: names of skipped folders.
 
-    `is_truncated` is set if the limit of visited files or the maximum depth was reached.
+    `is_truncated` is True after a limit was reached: the number of visited files, or the depth.
     """
 
     def __init__(self, files: SandboxFiles, location: SandboxPath, skip: frozenset[str]) -> None:
@@ -287,7 +288,7 @@ class FileListing:
 def has_suffix(name: str, suffixes: tuple[str, ...]) -> bool:
     """Return True if a file name ends in one of the suffixes, or if there are no suffixes.
 
-    The comparison ignores case only. A trailing dot or space, or a similar letter, makes another suffix.
+    The comparison ignores only case. A trailing dot or space, or a similar letter, makes another suffix.
     """
     if not suffixes:
         return True
@@ -306,10 +307,10 @@ def _ends_with(name: str, suffix: str) -> bool:
 def check_suffix(folder: Folder, name: str, display: str, *, is_text: bool) -> None:
     if not has_suffix(name, folder.allowed_suffixes):
         allowed = ", ".join(folder.allowed_suffixes)
-        raise Refused(f"{display}: {_title(folder)} permits only files ending in {allowed}")
+        raise Refused(f"cannot access {display}: {_title(folder)} permits only files ending in {allowed}")
     if is_text and not has_suffix(name, folder.text_suffixes):
         allowed = ", ".join(folder.text_suffixes)
-        raise Refused(f"{display}: {_title(folder)} permits text only in files ending in {allowed}")
+        raise Refused(f"cannot access {display}: {_title(folder)} permits text only in files ending in {allowed}")
 
 
 def _title(folder: Folder) -> str:
@@ -322,7 +323,7 @@ def _last_name(location: SandboxPath) -> str:
 
 
 def _stays_inside(parts: tuple[str, ...]) -> bool:
-    """Return True if the names, without regard to links, never lead above their start."""
+    """Return True if the names never lead above their start. Links are not considered."""
     depth = 0
     for part in parts:
         depth += 0 if part in ("", ".") else -1 if part == ".." else 1
@@ -333,7 +334,7 @@ def _stays_inside(parts: tuple[str, ...]) -> bool:
 
 def _check_path(path: str) -> None:
     if not path.strip():
-        raise Refused("invalid path: empty", hint="Name a file.")
+        raise Refused("invalid path: empty", hint="Pass the path of a file or folder.")
     if "\0" in path:
         raise Refused("invalid path: contains a NUL character")
     try:
@@ -344,18 +345,31 @@ def _check_path(path: str) -> None:
         raise Refused(f"invalid path: longer than {_MAX_PATH_BYTES:,} bytes")
 
 
+def _folder_error(display: str) -> Refused:
+    return Refused(f"{display} is a folder, not a file", hint="Pass the path of a file in the folder.")
+
+
+def _existing_file(walk: PathWalk, end: WalkResult, display: str) -> str:
+    """Return the name at which a walk ended. Raise NotFound or Refused if the name is missing or a folder."""
+    if end.missing:
+        raise walk.not_found_error(end.missing[0])
+    if end.name is None:
+        raise _folder_error(display)
+    return end.name
+
+
 def _check_regular(status: os.stat_result, display: str) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{display} is a folder, not a file", hint="Name a file in it.")
+        raise _folder_error(display)
     if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"{display} is not a regular file", hint="Devices, pipes, sockets and links cannot be used.")
+        raise Refused(f"cannot access {display}: not a regular file", hint="Use a file, not a device, pipe or socket.")
 
 
 def _read(walk: PathWalk, name: str, folder: Folder, display: str, max_bytes: int | None) -> bytes:
     before = walk.status(name)
     if before is None:
         raise walk.not_found_error(name)
-    _check_regular(before, display)  # before it is opened: opening a device can have effects
+    _check_regular(before, display)  # before the file is opened, because opening a device can have effects
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=walk.current.fd)
     try:
         status = os.fstat(fd)
@@ -368,7 +382,7 @@ def _read(walk: PathWalk, name: str, folder: Folder, display: str, max_bytes: in
         while status.st_size <= limit and (chunk := os.read(fd, min(wanted + 1 - len(data), _CHUNK_BYTES))):
             data += chunk
         if status.st_size > limit or len(data) > limit:
-            raise Refused(f"{display} is larger than the {limit:,} bytes allowed here")
+            raise Refused(f"cannot read {display}: {_title(folder)} permits {limit:,} bytes for each file")
         return bytes(data)
     finally:
         os.close(fd)
@@ -376,10 +390,10 @@ def _read(walk: PathWalk, name: str, folder: Folder, display: str, max_bytes: in
 
 @contextmanager
 def _lock_folder(walk: PathWalk, display: str) -> Generator[None]:
-    """Lock the folder that a file is written in, against writes of other runs. Not all file systems have locks."""
+    """Lock the current folder against writes of other runs. On a file system without locks, do not lock it."""
     try:
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=walk.current.fd)
-    except PermissionError:  # a folder that cannot be listed
+    except PermissionError:  # the folder cannot be listed, and therefore not be locked
         yield
         return
     try:
@@ -390,10 +404,8 @@ def _lock_folder(walk: PathWalk, display: str) -> Generator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    hint = "Try again later."
-                    raise Refused(
-                        f"{display} was not written: another program has locked its folder", hint=hint
-                    ) from None
+                    message = f"cannot write {display}: another program has locked the folder for {_LOCK_TIMEOUT_S:g} s"
+                    raise Refused(message, hint="Try again later.") from None
                 time.sleep(_LOCK_POLL_S)
             except OSError:
                 break
@@ -410,7 +422,7 @@ def _write(walk: PathWalk, name: str, data: bytes, display: str) -> bool:
     if existing is not None:
         _check_regular(existing, display)
         if not existing.st_mode & 0o222:
-            raise Refused(f"{display} is marked read-only", hint="Write to another file.")
+            raise Refused(f"cannot write {display}: its mode is read-only", hint="Write to another file.")
     temporary = f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     fd = os.open(temporary, flags, 0o600 if existing else 0o666, dir_fd=walk.current.fd)
@@ -423,7 +435,7 @@ def _write(walk: PathWalk, name: str, data: bytes, display: str) -> bool:
             file.write(data)
             file.flush()
             os.fsync(fd)
-        # Renaming replaces the name only: the target of a link and other names of the file stay as they are.
+        # Renaming replaces only the name: the target of a link and other names of the file are unchanged.
         os.replace(temporary, name, src_dir_fd=walk.current.fd, dst_dir_fd=walk.current.fd)
     except BaseException:
         with suppress(OSError):

@@ -1,6 +1,8 @@
 """Glob patterns: match paths such as `src/**/*.{ts,tsx}` name by name.
 
-Does not list files (see `sandbox.files`). Invariant: no pattern causes exponential matching time.
+Does not list files (see `sandbox.files`).
+
+Invariant: no pattern causes exponential matching time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Jail: starts programs that see only the run's folders and the system's programs, and nothing of the hall.
+"""Jail: starts programs that see only the folders of a run and the programs of the system.
 
 `spawn` uses the strongest kind of confinement that works on the machine. `bubblewrap` uses the program of that name.
-`namespaces` (with Landlock) uses the kernel directly through `sandbox.launcher`. `landlock` serves machines that forbid
+`namespaces` (with Landlock) uses the kernel directly through `sandbox.launcher`. `landlock` is for machines that forbid
 namespaces. docs/tools-exec.md lists the gaps of each kind.
 
 Does not choose the visible paths (see `sandbox.mounts`) or the permitted system calls (see `sandbox.seccomp`).
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
 
-_PROGRAM = "bwrap"
+_BUBBLEWRAP = "bwrap"
 _SIZE_OPTION_VERSION = (0, 7)
 _VERSION_TIMEOUT_S = 10
 _NAMESPACES = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
@@ -57,16 +57,20 @@ def _has_size_option(program: str) -> bool:
 def bubblewrap_arguments(confinement: Confinement, plan: MountPlan, path: str, filter_fd: int | None) -> list[str]:
     """Return the command line of bubblewrap up to the program. `filter_fd`: a descriptor of the seccomp filter.
 
-    It does not contain the environment, because every user of the machine can read a command line.
+    The command line does not contain the environment, because every user of the machine can read it.
     """
-    program = shutil.which(_PROGRAM, path=path) or _PROGRAM
+    program = shutil.which(_BUBBLEWRAP, path=path) or _BUBBLEWRAP
     scratch = ["--size", str(confinement.scratch_bytes)] if _has_size_option(program) else []
     argv = [program, *_NAMESPACES]
     if confinement.network:
         argv.append("--share-net")
     for link, target in plan.links:
         argv += ["--symlink", target, str(link)]
-    argv += ["--proc", "/proc", "--dev", "/dev", *scratch, "--tmpfs", "/tmp"]
+    # Root may write kernel settings in /proc/sys, and bubblewrap does not cover them.
+    argv += ["--proc", "/proc", "--remount-ro", "/proc"]
+    # The tmpfs of --dev may grow to half of the memory. Only /dev/shm is needed, with a limit.
+    argv += ["--dev", "/dev", *([*scratch, "--tmpfs", "/dev/shm"] if scratch else []), "--remount-ro", "/dev"]
+    argv += [*scratch, "--tmpfs", "/tmp"]
     covered: list[str] = []
     for mount in plan.mounts:
         if mount.access == "write":
@@ -80,15 +84,15 @@ def bubblewrap_arguments(confinement: Confinement, plan: MountPlan, path: str, f
             argv += ["--ro-bind", "/dev/null", str(mount.path)]
     if filter_fd is not None:
         argv += ["--seccomp", str(filter_fd)]
-    # The root is read-only: a write outside of all mounts must fail, because it would be lost.
+    # A write outside of all mounts would be lost, so it must fail.
     return [*argv, *covered, "--remount-ro", "/", "--chdir", str(plan.cwd), "--"]
 
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
-_CREATE_RULESET, _ASK_VERSION = 444, 1
+_CREATE_RULESET, _QUERY_VERSION = 444, 1
 _MIN_LANDLOCK = 3  # earlier versions do not prevent truncating files outside
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_MAX_ENTRIES = 5_000
+_MAX_ENTRIES = 5_000  # of a folder that is split into rules for its entries
 _RANK = {"hidden": 0, "read": 1, "write": 2}
 
 Rule = tuple[str, str]  # a real path and its access, read or write
@@ -98,7 +102,7 @@ def has_landlock() -> bool:
     """Return True if this kernel has a recent Landlock and its system calls are known."""
     if not sys.platform.startswith("linux") or seccomp.compile_filter(seccomp.Filter(families=frozenset())) is None:
         return False
-    version = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
+    version = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _QUERY_VERSION)
     return version >= _MIN_LANDLOCK
 
 
@@ -112,7 +116,7 @@ def launcher_specification(
     loopback: bool = False,
     port: int | None = None,
 ) -> bytes:
-    """Return the specification for the launcher. `loopback`: the program has a network of its own with loopback.
+    """Return the specification for the launcher. `loopback`: the program has its own network namespace with loopback.
 
     `port`: the only port that the program may connect to, if the kernel can enforce that.
     """
@@ -123,7 +127,7 @@ def launcher_specification(
         rules = [rule for mount in mounts for rule in _mount_rules(mount, plan)]
     rules += [(f"/dev/{name}", "write") for name in _DEVICES]
     rules += [("/proc", "read"), (str(scratch), "write")]
-    # Without a network of its own the program gets no loopback, because that reaches the whole machine.
+    # Loopback of the host would reach all programs of the machine.
     families = seccomp.socket_families(network=confinement.network, loopback=loopback)
     filter_ = seccomp.compile_filter(
         seccomp.Filter(families=families, may_change_modes=namespaces, may_use_datagrams=port is None)
@@ -146,7 +150,7 @@ def launcher_specification(
 
 
 def _needed_mounts(plan: MountPlan) -> list[tuple[str, Access]]:
-    """Return the mounts that are not read-only or that are inside of such a mount. The root is read-only anyway."""
+    """Return the mounts that are not read-only, and the mounts inside them. The root is read-only anyway."""
     others = {mount.source for mount in plan.mounts if mount.access != "read"}
     return [
         (str(mount.source), mount.access)
@@ -156,7 +160,7 @@ def _needed_mounts(plan: MountPlan) -> list[tuple[str, Access]]:
 
 
 def _mount_rules(mount: Mount, plan: MountPlan) -> Iterable[Rule]:
-    """Return the rules for a mount, without the mounts below it that have less access."""
+    """Return the rules for a mount, except for the mounts below it that have less access."""
     inner = [
         other
         for other in plan.mounts
@@ -166,7 +170,7 @@ def _mount_rules(mount: Mount, plan: MountPlan) -> Iterable[Rule]:
 
 
 def _path_rules(path: Path, access: Access, inner: list[Mount]) -> Iterable[Rule]:
-    """Yield a rule for the path, or for its entries if an inner mount is below it: a rule cannot exclude a path."""
+    """Yield a rule for the path, or for its entries if it contains an inner mount, which a rule cannot exclude."""
     if path.is_symlink() or any(other.source == path for other in inner):
         return
     below = [other for other in inner if path in other.source.parents]
@@ -201,7 +205,7 @@ def strongest_kind(path: str | None = None) -> Kind | None:
 
 @functools.cache
 def _strongest_kind(path: str) -> Kind | None:
-    if shutil.which("bwrap", path=path) and _works("bubblewrap", path):
+    if shutil.which(_BUBBLEWRAP, path=path) and _works("bubblewrap", path):
         return "bubblewrap"
     if not has_landlock():
         return None
@@ -249,7 +253,7 @@ def _prepare(
         argv = door.wrap_command(argv)
         port = None if door.has_own_network or confinement.network else door.port
         confinement = confinement if door.has_own_network else replace(confinement, network=True)
-    if kind != "landlock":  # it forbids all new names in the folder around a protected path
+    if kind != "landlock":  # Landlock forbids all new names in the folder around a protected path
         plan = plan.without(resources.enter_context(hold_placeholders(plan.placeholders)))
     program = _with_limits(argv, confinement)
     if kind == "bubblewrap":
@@ -294,7 +298,7 @@ def _with_limits(argv: Sequence[str], confinement: Confinement) -> list[str]:
 
 
 def _running_tasks() -> int:
-    """Return the number of threads of the machine: the limit of processes counts all of the user's threads."""
+    """Return the number of threads of the machine. The limit of processes counts all threads of the user."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
@@ -302,7 +306,7 @@ def _running_tasks() -> int:
 
 
 def _environment(confinement: Confinement, scratch: str) -> dict[str, str]:
-    """Return the program's variables, without LD_*, which affect the launcher, and GIT_*, which redirect git."""
+    """Return the variables of the program. LD_* would affect the launcher, and GIT_* would redirect git."""
     env = {name: value for name, value in confinement.env.items() if not name.startswith(("LD_", "GIT_"))}
     home = scratch if confinement.home is None else str(confinement.home)
     # Git fails if it cannot read a configuration file, and the file of the system may be unreadable.
@@ -359,7 +363,7 @@ async def _choose_kind(kind: Kind | None, path: str) -> Kind:
     chosen: Kind | None = kind or await asyncio.to_thread(_strongest_kind, path)
     if chosen is None:
         hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock enabled."
-        raise ToolUnavailable("cannot start the program: this machine has no confinement", hint=hint)
+        raise ToolUnavailable("cannot start the program: no kind of confinement works on this machine", hint=hint)
     return chosen
 
 
@@ -377,7 +381,7 @@ async def spawn(
 ) -> ConfinedProcess:
     """Start a confined program. `kind`: the kind of confinement, by default the strongest.
 
-    With a `door` for the same kind, the program can connect to this process and to nothing else.
+    With a `door` of the same kind and without a network, the program can connect only to this process.
     """
     path = path or os.environ.get("PATH", _PATH)
     chosen = await _choose_kind(kind, path)

@@ -1,9 +1,9 @@
-"""Launcher: a program that confines itself and then executes another program: `python -I -S launcher.py FD`.
+"""Launcher: a program that confines itself and then executes another program.
 
-FD is a descriptor with the specification from `sandbox.jail`. A keeper process stays outside. It ends with its parent
-and kills every process that the program started.
-
-Does not decide the confinement. Invariant: the launcher imports nothing of Guildhall, so that it starts at once.
+Usage: `python -I -S launcher.py FD`. FD is a descriptor with the specification from `sandbox.jail`.
+A keeper process stays outside of the confinement. When its parent or the program ends, it kills all processes that the
+program started.
+Does not choose the confinement. Does not import Guildhall, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _children() -> list[int]:
 
 
 def _run_in_child(step: Any, spec: dict[str, Any]) -> NoReturn:
-    """Run a step in a forked process and exit, so that the process never continues with the code of its parent."""
+    """Run a step in a forked process, then exit. The process never continues with the code of its parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         os._exit(step(spec))
@@ -115,7 +115,7 @@ def _run_in_child(step: Any, spec: dict[str, Any]) -> NoReturn:
 
 
 def _run_init(spec: dict[str, Any]) -> int:
-    """Run process 1 of the namespace: reap processes until the program has ended, and return its exit code."""
+    """Run process 1 of the namespace. Reap processes until the program has ended, and return its exit code."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     program = os.fork()
@@ -173,7 +173,7 @@ def restrict(rules: list[tuple[str, str]], port: int | None = None) -> None:
 
 
 def _add_rule(ruleset: int, path: str, rights: int) -> None:
-    """Permit access to a path. Skip the path if it contains a link, which was created after the plan was made."""
+    """Permit access to a path. Skip a path with a link, because the link was created after the plan was computed."""
     how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_SYMLINKS)
     opened = _LIBC.syscall(_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
     if opened < 0:
@@ -205,11 +205,11 @@ def _enter_namespaces(spec: dict[str, Any]) -> None:
     if spec["loopback"]:
         _enable_loopback()
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
-    # Opened before anything is covered: a shown path below a hidden folder cannot be reached by its name afterwards.
+    # A shown path below a hidden folder cannot be opened by its name after the folder is covered.
     opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path, access in spec["mounts"] if access != "hidden"}
     for path, access in spec["mounts"]:
         if access != "hidden":
-            if not Path(path).exists():  # the tmpfs over the hidden folder around it is empty
+            if not Path(path).exists():  # an empty tmpfs covers the hidden folder around it
                 Path(path).mkdir(parents=True)
             _mount(f"/proc/self/fd/{opened[path]}", path, None, _MS_BIND | _MS_REC)
         elif Path(path).is_dir():

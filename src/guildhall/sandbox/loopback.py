@@ -1,8 +1,9 @@
-"""Loopback door: gives a confined program a loopback port to its parent, and no other access to the network.
+"""Loopback door: gives a confined program a loopback port to its parent.
 
-If the program has a network namespace of its own, `sandbox.loopback_main` creates the listening socket inside it and
-sends the socket here. The kernel then guarantees that the program reaches nothing else. Otherwise the door is an
-ordinary socket of this machine. Does not answer requests. The caller serves the socket and closes it.
+If the program has its own network namespace, `sandbox.loopback_main` creates the listening socket inside and sends it
+to this process. The kernel then guarantees that the program has no other network access. Otherwise the door is an
+ordinary socket of this machine.
+Does not serve the socket: the caller serves it and closes it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from guildhall.core.errors import ToolUnavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PORT = 7420  # always free in a network of its own
+_PORT = 7420  # always free in a new network namespace
 _LAUNCHER = Path(__file__).with_name("loopback_main.py")
 _OPEN_TIMEOUT_S = 10.0
 
@@ -75,7 +76,7 @@ class LoopbackDoor:
         finally:
             loop.remove_reader(self._ours)
         if not fds:
-            raise ToolUnavailable("cannot confine the program: it exited or timed out before it opened its port")
+            raise ToolUnavailable("cannot confine the program: it exited, or did not open its port within 10 s")
         return socket.socket(fileno=fds[0])
 
     def close(self) -> None:

@@ -1,10 +1,9 @@
 """Loopback opener: a program that opens a loopback port inside a jail and then executes another program.
 
 Usage: `python -I -S loopback_main.py FD PORT PROGRAM ...`.
-It runs inside the jail in a private network namespace. It listens on loopback there, sends the listening socket out
-through FD, and is replaced by PROGRAM. Does not accept connections (see `sandbox.loopback`).
-
-Invariant: it imports nothing of Guildhall.
+The opener runs in a private network namespace. It listens on loopback, sends the listening socket through FD, and
+replaces itself by PROGRAM.
+Does not accept connections (see `sandbox.loopback`). Does not import Guildhall, so that it starts fast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Mount plan: computes the ordered list of paths that a confined program can read, write or not see.
+"""Mount plan: computes the paths that a confined program can read, can write or cannot see.
 
-The innermost path decides. The plan is computed for every start, because the content of folders changes between
-starts. `hold_placeholders` keeps missing protected paths from being created. Does not mount anything (see
-`sandbox.jail`).
+The innermost path decides. The plan is computed for every start, because the content of folders changes.
+`hold_placeholders` prevents the creation of missing protected paths.
+Does not mount anything (see `sandbox.jail`).
 
 Invariant: a program cannot change Guildhall itself, a protected path of the view, or a git directory. Git directories
 are searched down to three levels of a folder.
@@ -43,23 +43,23 @@ _ETC = (
 )  # fmt: skip
 _NEVER_FOLDERS = tuple(map(Path, ("/", "/proc", "/sys", "/dev", "/run", "/etc")))
 _NESTED_DEPTH = 3
-_NESTED_ENTRIES = 20_000
+_MAX_NESTED_FOLDERS = 20_000  # in a writable folder, down to that depth
 _WITHOUT_REPOSITORIES = frozenset({"node_modules", ".venv", "venv", "__pycache__", ".tox", ".nox", "target"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confinement:
-    """The paths and resources of a confined program. It sees nothing else."""
+    """The paths and resources of a confined program."""
 
     view: View
     network: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     read_only: tuple[Path, ...] = ()  # visible besides the view's folders
-    home: Path | None = None  # HOME of the program, one of the view's folders; None: an empty temporary folder
+    home: Path | None = None  # HOME of the program, a folder of the view; None is an empty temporary folder
     memory_bytes: int = 4 * 1024**3  # for each process
-    file_bytes: int = 2 * 1024**3  # for each file that it writes
-    processes: int = 1024  # besides those that run already; the kernel limits ordinary users only, not root
-    scratch_bytes: int = 1024**3  # its own /tmp, if that is a separate file system
+    file_bytes: int = 2 * 1024**3  # for each written file
+    processes: int = 1024  # besides the running processes; the kernel does not limit root
+    scratch_bytes: int = 1024**3  # size of /tmp, if it is a separate file system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Mount:
     path: Path
     source: Path  # the real path outside, without symbolic links
     access: Access
-    is_pin: bool = False  # only prevents that the folder is renamed with a hidden or protected path below it
+    is_pin: bool = False  # only prevents renaming of a folder above a hidden or protected path
 
     @property
     def depth(self) -> int:
@@ -81,7 +81,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class MountPlan:
-    """The mounts of a program, outer ones first. Each applies to the paths below it, up to the next mount."""
+    """The mounts of a program, outer mounts first. A mount applies to the paths below it, up to the next mount."""
 
     mounts: tuple[Mount, ...]
     links: tuple[tuple[Path, str], ...]  # /bin -> usr/bin and the like
@@ -103,7 +103,7 @@ def plan_mounts(confinement: Confinement) -> MountPlan:
     protected = _protected_mounts(folders, view.protected)
     chosen: dict[Path, Mount] = {}
     for mount in (*system, *protected, *folders, *repositories, *programs):
-        # Of two folders with the same path, the writable one counts.
+        # Of two folders with one path, the writable folder counts.
         twice = mount in folders and any(other.path == mount.path and other.access == "write" for other in folders)
         chosen[mount.path] = replace(mount, access="write") if twice else mount
     visible = [mount for mount in chosen.values() if not hiding.hides(mount.source) or mount.source in hiding.shared]
@@ -125,6 +125,18 @@ def program_paths() -> tuple[Path, ...]:
     """Return the folders of Python, its packages and Guildhall, which no run may change."""
     named = (Path(sys.base_prefix), Path(sys.prefix), *map(Path, import_paths()))
     return tuple(dict.fromkeys((*named, *map(_real, named))))
+
+
+def installation_folders(program: Path) -> tuple[Path, ...]:
+    """Return the folders of an installed program and of its link target: the parent of `bin`, or the folder itself.
+
+    If that folder is at the top of the file system, only the program is returned.
+    """
+    found: list[Path] = []
+    for path in dict.fromkeys((program, program.resolve())):
+        folder = path.parent.parent if path.parent.name == "bin" else path.parent
+        found.append(folder if len(folder.parts) > 2 else path)
+    return tuple(dict.fromkeys(found))
 
 
 def import_paths() -> list[str]:
@@ -182,8 +194,8 @@ def _folder_mounts(view: View, hiding: _Hiding) -> list[Mount]:
     for folder in view.folders:
         path, source = folder.path.absolute(), _real(folder.path)
         if source in _NEVER_FOLDERS or _is_below(source, _NEVER_FOLDERS[1:4]):
-            hint = "Use a folder of your own, not a folder of the operating system."
-            raise ToolUnavailable(f"cannot use {source} in a confined program", hint=hint)
+            hint = "Use another folder as the sandbox or the working folder."
+            raise ToolUnavailable(f"cannot confine a program to {source}: a folder of the system", hint=hint)
         # Skip a folder inside a writable folder that was replaced by a link.
         moved = any(outer in path.parents and _real(outer) / path.relative_to(outer) != source for outer in writable)
         if not moved and source.exists() and not hiding.hides(source):
@@ -192,7 +204,7 @@ def _folder_mounts(view: View, hiding: _Hiding) -> list[Mount]:
 
 
 def _protected_mounts(folders: list[Mount], protected: tuple[Path, ...]) -> list[Mount]:
-    """Return read-only mounts for the protected paths below writable folders, also for paths that do not exist."""
+    """Return read-only mounts for the protected paths below writable folders, even for missing paths."""
     found: list[Mount] = []
     writable_first = sorted(folders, key=lambda folder: folder.access != "write")  # the first of a path counts
     for source in sorted(protected, key=lambda path: len(path.parts)):
@@ -202,9 +214,7 @@ def _protected_mounts(folders: list[Mount], protected: tuple[Path, ...]) -> list
                 continue
             if source.is_symlink():
                 hint = "Replace the link by its target, or use a folder for the worker that does not contain the link."
-                raise ToolUnavailable(
-                    f"cannot protect {source}: it is a link, which a program could replace", hint=hint
-                )
+                raise ToolUnavailable(f"cannot protect {source}: it is a link", hint=hint)
             found.append(Mount(path=path, source=source, access="read"))
     return found
 
@@ -256,24 +266,29 @@ def _git_mounts(folder: Mount, folders: list[Mount], hiding: _Hiding) -> list[Mo
         if marker.is_file() and marker.parent == folder.source:
             shared = _shared_git_directory(marker, folders)
             found += [Mount(path=shared, source=shared, access="read")] if shared else []
-            if shared and _is_below(folder.source, hiding.shown):  # it is in a folder of the user, which is hidden
+            if shared and _is_below(folder.source, hiding.shown):  # the shared directory is in the hidden checkout
                 hiding.shared.add(shared)
     return found if folder.access == "write" else [mount for mount in found if folder.path not in mount.path.parents]
 
 
 def _git_markers(folder: Mount) -> list[Path]:
-    """Return the `.git` entries of a folder, of a writable folder down to a few levels."""
+    """Return the `.git` entries of a folder, and those of its subfolders if it is writable."""
     if folder.access != "write":
         return [marker] if (marker := folder.source / ".git").exists() else []
     markers: list[Path] = []
-    seen = 0
+    folders = 0
     for parent, names, files in os.walk(folder.source):
-        seen += len(names) + len(files)
         if ".git" in names or ".git" in files:
             markers.append(Path(parent) / ".git")
         depth = len(Path(parent).relative_to(folder.source).parts)
-        deeper = depth < _NESTED_DEPTH and seen < _NESTED_ENTRIES
+        deeper = depth < _NESTED_DEPTH
         names[:] = [name for name in names if name not in _WITHOUT_REPOSITORIES and name != ".git"] if deeper else []
+        folders += len(names)
+        if folders > _MAX_NESTED_FOLDERS:
+            message = (
+                f"cannot protect the git repositories in {folder.source}: more than {_MAX_NESTED_FOLDERS:,} folders"
+            )
+            raise ToolUnavailable(message, hint="Use a writable sandbox with fewer folders.")
     return markers
 
 
@@ -297,7 +312,7 @@ def _shared_git_directory(marker: Path, folders: list[Mount]) -> Path | None:
 
 
 _MAX_HOLD_ATTEMPTS = 100
-# A path that this process cannot create, a confined program cannot create either.
+# Errors that a confined program gets too.
 _NOT_CREATABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -313,7 +328,7 @@ def hold_placeholders(paths: Iterable[Path]) -> Generator[frozenset[Path]]:
             except OSError as error:
                 if error.errno not in _NOT_CREATABLE:
                     message = f"cannot protect {path}: {error.strerror}"
-                    raise ToolUnavailable(message, hint="Create it yourself, empty, and try again.") from None
+                    raise ToolUnavailable(message, hint="Create an empty file or folder there.") from None
                 if not path.exists():
                     skipped.add(path)
         yield frozenset(skipped)
@@ -337,8 +352,8 @@ def _hold(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if _is_at(path, fd):
             return fd
-        os.close(fd)  # it was removed before it was locked
-    raise OSError(errno.EBUSY, "another process keeps removing it")
+        os.close(fd)  # removed before it was locked
+    raise OSError(errno.EBUSY, "another process removes it repeatedly")
 
 
 def _is_at(path: Path, fd: int) -> bool:
@@ -349,7 +364,7 @@ def _is_at(path: Path, fd: int) -> bool:
 
 
 def _release(path: Path, fd: int) -> None:
-    """Remove a placeholder unless another program holds it. Keep a path that has got content."""
+    """Remove a placeholder, unless another program holds it or it has content."""
     try:
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while another program holds it

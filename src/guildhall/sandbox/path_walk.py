@@ -1,7 +1,7 @@
 """Path walk: follows a path by directory descriptors without leaving the folder in which it starts.
 
-No step lets the kernel follow a link. The target of a link inside the folder is walked as a path. Does not decide which
-files may be read or written (see `sandbox.files`).
+The kernel follows no link. A relative link inside the folder is followed name by name.
+Does not decide which files may be read or written (see `sandbox.files`).
 
 Invariant: a file or link that is replaced between two steps cannot redirect the walk.
 """
@@ -182,13 +182,13 @@ class PathWalk:
         return status is None or self.is_hidden(entry.name, file_identity(status))
 
     def folder_below(self, name: str) -> Folder:
-        """Return the folder whose rules apply in a directory of this name, once it exists."""
+        """Return the folder whose rules apply in the subdirectory of this name, which may not exist yet."""
         return self._index.folder_at(self.path_of(name)) or self.current.folder
 
     def leave(self) -> None:
         """Return to the parent directory. Raise Refused at the root of the folder."""
         if len(self._levels) == 1:
-            raise Refused(f"{self._display} leads out of the folder {self.current.path}")
+            raise Refused(f"cannot access {self._display}: the path leads out of the folder {self.current.path}")
         os.close(self._levels.pop().fd)
 
     def enter(self, name: str) -> bool:
@@ -202,8 +202,8 @@ class PathWalk:
         identity = file_identity(os.fstat(fd))
         if self.is_hidden(name, identity) or len(self._levels) > MAX_DEPTH:
             os.close(fd)
-            reason = "is nested too deeply" if len(self._levels) > MAX_DEPTH else "is hidden from this run"
-            raise Refused(f"{self._display} {reason}")
+            self.check_visible(name, identity)
+            raise Refused(f"cannot access {self._display}: more than {MAX_DEPTH} nested folders")
         path = self.path_of(name)
         own = self._index.folder_at(path, identity)
         is_protected = own is None and (self.current.is_protected or self._index.is_protected(path, identity))
@@ -216,16 +216,17 @@ class PathWalk:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=self.current.fd)
         if not self.enter(name):
-            raise Refused(f"{self._display} changed while it was being written", hint="Try again.")
+            raise Refused(f"cannot write {self._display}: the path changed meanwhile", hint="Try again.")
 
     def check_visible(self, name: str, identity: Identity | None = None) -> None:
         if self.is_hidden(name, identity):
-            raise Refused(f"{self._display} is hidden from this run")
+            hint = "Use another path. Guildhall hides its own data, and the user's checkout while you have your own."
+            raise Refused(f"cannot access {self._display}: Guildhall hides it from workers", hint=hint)
 
     def check_not_protected(self, name: str, identity: Identity | None = None) -> None:
         if self.current.is_protected or self._index.is_protected(self.path_of(name), identity):
-            hint = "Write to another file, and tell the user what to change here."
-            raise Refused(f"{self._display} is protected: it defines what runs may do", hint=hint)
+            hint = "Write to another file, and tell the user what to change in this one."
+            raise Refused(f"cannot write {self._display}: protected, because it defines what runs may do", hint=hint)
 
     def status(self, name: str) -> os.stat_result | None:
         """Return the status of the name without following links, or None if it does not exist."""
@@ -235,7 +236,7 @@ class PathWalk:
             return None
 
     def advance(self, parts: Sequence[str], *, follow_last: bool) -> WalkResult:
-        """Walk along the names and the links among them. `follow_last`: follow a link at the end too."""
+        """Walk along the names, and follow links. `follow_last`: follow a link at the end too."""
         pending = deque(part for part in parts if part not in ("", "."))
         links = 0
         while pending:
@@ -250,21 +251,21 @@ class PathWalk:
                 return WalkResult(name, (name, *pending))
             if not stat.S_ISLNK(status.st_mode):
                 if pending:
-                    raise Refused(f"{self._display}: {name!r} is not a folder")
+                    raise Refused(f"cannot access {self._display}: {name!r} is not a folder")
                 return WalkResult(name)
             if not pending and not follow_last:
                 return WalkResult(name)
             links += 1
             if links > _MAX_LINKS:
-                raise Refused(f"{self._display} goes through too many links")
+                raise Refused(f"cannot access {self._display}: more than {_MAX_LINKS} links")
             pending.extendleft(reversed(self._link_target(name)))
         return WalkResult(None)
 
     def _link_target(self, name: str) -> list[str]:
         target = os.readlink(name, dir_fd=self.current.fd)
         if target.startswith("/"):
-            hint = "Only relative links that stay inside the folder are followed."
-            raise Refused(f"{self._display}: {name!r} is a link to an absolute path", hint=hint)
+            hint = "Use a path without this link. Only relative links are followed."
+            raise Refused(f"cannot access {self._display}: {name!r} is a link to an absolute path", hint=hint)
         return [part for part in target.split("/") if part not in ("", ".")]
 
     def entries(self, limit: int) -> list[Entry]:
@@ -285,7 +286,7 @@ class PathWalk:
 
 
 def _open_root(folder: Folder, index: ViewIndex) -> int:
-    """Open a folder from the root of the file system. Raise if a part of its path is a link or hidden."""
+    """Open a folder from the root of the file system. Raise Refused if a part of its path is a link or hidden."""
     path = ""
     fd = os.open("/", _ENTER)
     root = folder_path(folder)
@@ -302,16 +303,17 @@ def _open_root(folder: Folder, index: ViewIndex) -> int:
         fd = below
         if index.is_hidden(path, file_identity(os.fstat(fd))) and not index.shows_below(path, root):
             os.close(fd)
-            raise Refused(f"the folder {folder.path} is hidden from this run")
+            hint = f"Use a folder outside {path}."
+            raise Refused(f"cannot access {folder.path}: Guildhall hides {path} from workers", hint=hint)
     return fd
 
 
 def _root_error(folder: Folder, path: str, error: OSError) -> GuildError:
     if os.path.islink(path):  # noqa: PTH114
-        hint = "Name the folder that the link leads to."
-        return Refused(f"the folder {folder.path} is reached through a link, {path}", hint=hint)
+        hint = "Use the path of the folder that the link leads to."
+        return Refused(f"cannot open the folder {folder.path}: {path} is a link", hint=hint)
     if error.errno == errno.ENOENT:
-        return NotFound(f"the folder {folder.path} does not exist", hint="Create it, or name another folder.")
+        return NotFound(f"the folder {folder.path} does not exist", hint="Create it, or use another folder.")
     return Refused(f"cannot open the folder {folder.path}: {os.strerror(error.errno or 0)}")
 
 
@@ -333,4 +335,4 @@ def translate_os_errors(display: str) -> Generator[None]:
         if error.errno == errno.ENOENT:
             raise NotFound(f"{display} does not exist") from None
         reason = _REASONS.get(error.errno or 0) or os.strerror(error.errno or 0).lower()
-        raise Refused(f"{display}: {reason}") from None
+        raise Refused(f"cannot access {display}: {reason}") from None

@@ -28,30 +28,31 @@ _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _REFUSED = (
     "unshare", "setns", "mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount",
     "fspick", "mount_setattr", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key",
-    "io_uring_setup", "io_uring_enter", "io_uring_register",
+    "io_uring_setup", "io_uring_enter", "io_uring_register", "open_by_handle_at",
 )  # fmt: skip
 _MODES = (
     "chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat", "setxattr", "lsetxattr", "removexattr",
-    "lremovexattr", "setxattrat", "removexattrat",
+    "lremovexattr", "setxattrat", "removexattrat", "utime", "utimes", "futimesat",
 )  # fmt: skip
 
-# Numbers above 423 are the same on every architecture.
+# Numbers above 423 are equal on every architecture.
 _COMMON: Mapping[str, int] = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442,
     "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466,
 }  # fmt: skip
 _X86_64: Mapping[str, int] = {
-    "socket": 41, "socketpair": 53, "clone": 56, "chmod": 90, "chown": 92, "lchown": 94, "pivot_root": 155,
-    "mount": 165, "umount2": 166, "setxattr": 188, "lsetxattr": 189, "removexattr": 197, "lremovexattr": 198,
-    "add_key": 248, "request_key": 249, "keyctl": 250, "fchownat": 260, "fchmodat": 268, "unshare": 272,
-    "perf_event_open": 298, "setns": 308, "bpf": 321, "userfaultfd": 323,
+    "socket": 41, "socketpair": 53, "clone": 56, "chmod": 90, "chown": 92, "lchown": 94, "utime": 132,
+    "pivot_root": 155, "mount": 165, "umount2": 166, "setxattr": 188, "lsetxattr": 189, "removexattr": 197,
+    "lremovexattr": 198, "utimes": 235, "add_key": 248, "request_key": 249, "keyctl": 250, "fchownat": 260,
+    "futimesat": 261, "fchmodat": 268, "unshare": 272, "utimensat": 280, "perf_event_open": 298,
+    "open_by_handle_at": 304, "setns": 308, "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
 _AARCH64: Mapping[str, int] = {
     "setxattr": 5, "lsetxattr": 6, "removexattr": 14, "lremovexattr": 15, "umount2": 39, "mount": 40, "pivot_root": 41,
-    "fchmodat": 53, "fchownat": 54, "unshare": 97, "socket": 198, "socketpair": 199, "add_key": 217,
-    "request_key": 218, "keyctl": 219, "clone": 220, "perf_event_open": 241, "setns": 268, "bpf": 280,
-    "userfaultfd": 282,
+    "fchmodat": 53, "fchownat": 54, "utimensat": 88, "unshare": 97, "socket": 198, "socketpair": 199, "add_key": 217,
+    "request_key": 218, "keyctl": 219, "clone": 220, "perf_event_open": 241, "open_by_handle_at": 265,
+    "setns": 268, "bpf": 280, "userfaultfd": 282,
 }  # fmt: skip
 _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "x86_64": (0xC000003E, {**_COMMON, **_X86_64}),
@@ -62,12 +63,12 @@ _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
 @dataclass(frozen=True, kw_only=True)
 class Filter:
     families: frozenset[int]  # the permitted address families of sockets
-    may_change_modes: bool = True  # also owners and extended attributes, by path
-    may_use_datagrams: bool = True  # of the internet families; otherwise only streams
+    may_change_modes: bool = True  # and owners, times and extended attributes, by path
+    may_use_datagrams: bool = True  # False permits only streams of the internet families
 
 
 def socket_families(*, network: bool, loopback: bool) -> frozenset[int]:
-    """Return the address families for a program. `loopback`: the program has a network of its own."""
+    """Return the address families for a program. `loopback`: the program has its own network namespace."""
     return frozenset({_INET, _INET6, _NETLINK}) if network or loopback else frozenset()
 
 
@@ -84,6 +85,8 @@ def compile_filter(filter_: Filter, machine: str | None = None) -> bytes | None:
     for name in names:
         if name in numbers:
             code += [_op(_JEQ, numbers[name], no=1), _refusal(errno.EPERM)]
+    if not filter_.may_change_modes:
+        code += _when(numbers["utimensat"], _times())
     code += [_op(_JEQ, numbers["clone3"], no=1), _refusal(errno.ENOSYS)]  # libraries fall back to clone
     code += _when(numbers["clone"], [_op(_LOAD, _FIRST_AT), _op(_JSET, _NEW_NAMESPACES, no=1), _refusal(errno.EPERM)])
     code += _when(numbers["socketpair"], _pairs())
@@ -103,7 +106,7 @@ def _sockets(filter_: Filter) -> list[bytes]:
 
 
 def _pairs() -> list[bytes]:
-    """Return the code that refuses datagram pairs: unlike a stream, each end could connect to another address."""
+    """Return the code that refuses datagram pairs. Unlike a stream, each end could connect to another address."""
     return [
         _op(_LOAD, _SECOND_AT),
         _op(_AND, _TYPE_MASK),
@@ -113,8 +116,21 @@ def _pairs() -> list[bytes]:
     ]
 
 
+def _times() -> list[bytes]:
+    """Return the code that refuses to change times by path. Without a path, the call changes an open file."""
+    high_half = _SECOND_AT + 4
+    return [
+        _op(_LOAD, _SECOND_AT),
+        _op(_JEQ, 0, no=3),
+        _op(_LOAD, high_half),
+        _op(_JEQ, 0, no=1),
+        _op(_RETURN, _ALLOW),
+        _refusal(errno.EPERM),
+    ]
+
+
 def _when(number: int, body: list[bytes]) -> list[bytes]:
-    """Return the code that applies `body` to a system call. The filter ends after it: `body` loads other values."""
+    """Return the code that applies `body` to a system call. Then the filter ends, because `body` loads other values."""
     block = [*body, _op(_RETURN, _ALLOW)]
     return [_op(_JEQ, number, no=len(block)), *block]
 

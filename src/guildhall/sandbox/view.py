@@ -1,4 +1,4 @@
-"""View: lists the folders that a run sees, the folders that it may write, and the hidden and protected paths.
+"""View: the folders that a run can read or write, and its hidden and protected paths.
 
 Does not read or write files (see `sandbox.files` and `sandbox.mounts`).
 """
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A folder that a run can see: a sandbox of the worker, or the working folder, which has no name."""
+    """A folder that a run can read: a sandbox of the worker, or the working folder, which has no name."""
 
     path: Path
     name: str | None = None
     is_writable: bool = False
-    allowed_suffixes: tuple[str, ...] = ()  # empty: all
-    text_suffixes: tuple[str, ...] = ()  # empty: all
+    allowed_suffixes: tuple[str, ...] = ()  # () permits all
+    text_suffixes: tuple[str, ...] = ()  # () permits all
     attachment_suffixes: tuple[str, ...] = ()
     max_bytes: int = 10_000_000
 

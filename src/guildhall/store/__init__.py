@@ -2,14 +2,14 @@
 
 Above: hall, workflow, projects, jobs, activities, runs, memory, room and workers, each with its SQL in `records.py`.
 Below: core.
-Does not interpret rows. The meaning of a run or an ask is not known here.
+The store does not interpret rows.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.store.engine import Store as Store

@@ -1,8 +1,6 @@
-"""Tables: declare every table and index of the database.
+"""Tables: declares every table and index of the database.
 
-The tables are for runs with their journals and asks, workers (locks, trust, memory), rooms, workflows, and projects
-(commissions, meetings, redactions). Does not create the database (see `store.schema`) or query it (see the
-`records.py` of each package).
+`store.schema` creates the database. The `records.py` of each package has its queries.
 """
 
 from __future__ import annotations
@@ -21,24 +19,30 @@ runs = Table(
     Column("model", Text, nullable=False),
     Column("kind", Text, nullable=False),  # plain, call, job, commission, meeting, workflow
     Column("status", Text, nullable=False),
-    Column("pause", Text),  # why it is paused or waits: user, shutdown, cut_off, fork, ask, message
-    Column("reason", Text),  # why it waits, failed or was paused, for people
+    Column("pause", Text),  # cause of a pause or wait: user, shutdown, cut_off, fork, ask, message
+    Column("reason", Text),  # explanation of the status for the user
     Column("request", JSON, nullable=False),  # worker, input, frame, bounds
     Column("error", JSON),
     Column("output", JSON),
-    Column("owner", Text),  # the boot id of the hall that runs it; another boot id means interrupted
+    Column("owner", Text),  # boot id of the hall that executes the run; another boot id means interrupted
     Column("created_at", Text, nullable=False),
     Column("ended_at", Text),
     Column("turns", Integer, nullable=False, default=0),
     Column("input_tokens", Integer, nullable=False, default=0),
     Column("output_tokens", Integer, nullable=False, default=0),
-    Column("cost_usd", Float),  # NULL: the model has no price
+    Column("cache_read_tokens", Integer, nullable=False, default=0),  # part of the input tokens
+    Column("cache_write_tokens", Integer, nullable=False, default=0),
+    Column("cost_usd", Float),  # NULL if the model has no price
     Column("running_seconds", Float, nullable=False, default=0.0),
-    Column("parent_call", Text),  # the call of the parent that made it
-    Column("ordinal", Integer, nullable=False, default=0, server_default="0"),  # which run of its worker in the tree
-    Column("workflow", Text),  # the instance whose agent it is
+    Column("parent_call", Text),  # tool call of the parent that started the run
+    Column(
+        "ordinal", Integer, nullable=False, default=0, server_default="0"
+    ),  # index among the runs of the worker below one root run
+    Column("workflow", Text),  # id of the workflow of the agent
     Column("agent", Text),
-    Column("crashes", Integer, nullable=False, default=0, server_default="0"),  # of the hall while it was running
+    Column(
+        "crashes", Integer, nullable=False, default=0, server_default="0"
+    ),  # number of crashes of the hall during the run
 )
 Index("runs_by_creation", runs.c.created_at)
 Index("runs_by_root", runs.c.root)
@@ -51,7 +55,7 @@ journal = Table(
     Column("run", Text, ForeignKey("runs.id"), primary_key=True),
     Column("seq", Integer, primary_key=True),
     Column("kind", Text, nullable=False),
-    Column("key", Text),  # the call it belongs to: m3, m3/<tool call id>
+    Column("key", Text),  # key of the model or tool call: m3, m3/<tool call id>
     Column("data", JSON, nullable=False),
     Column("at", Text, nullable=False),
 )
@@ -63,7 +67,7 @@ asks = Table(
     Column("run", Text, ForeignKey("runs.id"), nullable=False),
     Column("root", Text, nullable=False),
     Column("kind", Text, nullable=False),
-    Column("key", Text, nullable=False),  # the call of the run that waits for it
+    Column("key", Text, nullable=False),  # key of the call that waits for the answer
     Column("subject", Text, nullable=False),  # fingerprint of the question and its facts
     Column("question", JSON, nullable=False),  # title, body and choices
     Column("status", Text, nullable=False),
@@ -79,17 +83,17 @@ Index("asks_by_call", asks.c.run, asks.c.key)
 locks = Table(
     "locks",
     metadata,
-    Column("path", Text, primary_key=True),  # of the worker's file
-    Column("digest", Text, nullable=False),  # its text when it was locked
+    Column("path", Text, primary_key=True),  # path of the worker file
+    Column("digest", Text, nullable=False),  # digest of the locked text
     Column("locked_at", Text, nullable=False),
-    Column("wished", Boolean, nullable=False, default=False),  # by `locked: true` in the file
+    Column("requested", Boolean, nullable=False, default=False),  # True if the file has `locked: true`
 )
 
 trust = Table(
     "trust",
     metadata,
-    Column("path", Text, primary_key=True),  # of a file of a project that may be executed
-    Column("digest", Text, nullable=False),  # of its content when the user trusted it
+    Column("path", Text, primary_key=True),  # path of a file that may be executed
+    Column("digest", Text, nullable=False),  # digest of the trusted content
     Column("trusted_at", Text, nullable=False),
 )
 
@@ -105,7 +109,7 @@ memory_log = Table(
     Column("worker", Text),
     Column("by", Text, nullable=False),
     Column("at", Text, nullable=False),
-    Column("digest", Text),  # of the content; NULL: the change removed the entry
+    Column("digest", Text),  # digest of the content; NULL if the entry was removed
     Column("content", Text),
 )
 Index("memory_log_by_entry", memory_log.c.place, memory_log.c.key)
@@ -117,9 +121,9 @@ rooms = Table(
     Column("workflow", Text, nullable=False),
     Column("tag", Text, nullable=False),
     Column("created_at", Text, nullable=False),
-    Column("closed_at", Text),  # NULL: the current one of its workflow and tag
+    Column("closed_at", Text),  # NULL for the current room of a workflow and tag
     Column("documents", Text, nullable=False),  # "file:/folder" or "sqlite"
-    Column("owner", Text),  # of the documents; NULL: everyone writes
+    Column("owner", Text),  # agent that may write documents; NULL if all agents may
     Column("roles", JSON, nullable=False),  # the elected agent of each role
     Column("settings", JSON, nullable=False),
 )
@@ -130,7 +134,7 @@ seats = Table(
     metadata,
     Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
     Column("agent", Text, primary_key=True),
-    Column("ordinal", Integer, nullable=False),  # its place in the workflow's file
+    Column("ordinal", Integer, nullable=False),  # position in the workflow file
     Column("task", Text),
     Column("state", Text),
     Column("at", Text, nullable=False),
@@ -140,12 +144,12 @@ messages = Table(
     "messages",
     metadata,
     Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
-    Column("id", Integer, primary_key=True),  # 1, 2, 3 ... in its room
+    Column("id", Integer, primary_key=True),  # numbered in each room: 1, 2, 3
     Column("kind", Text, nullable=False),
     Column("sender", Text, nullable=False),
     Column("content", Text, nullable=False),
     Column("mentions", JSON, nullable=False),  # the recipients, parsed when the message was sent
-    Column("resource", Text),  # the full text, if the content is only its beginning
+    Column("resource", Text),  # the full text, if the content is shortened
     Column("hops", Integer, nullable=False),
     Column("run", Text),
     Column("key", Text),
@@ -180,9 +184,9 @@ document_log = Table(
     Column("room", Text, nullable=False),
     Column("path", Text, nullable=False),
     Column("action", Text, nullable=False),
-    Column("before", Text),  # digest of the content before; NULL: no file
-    Column("digest", Text, nullable=False),  # of the new content
-    Column("content", Text),  # NULL: the log has it already
+    Column("before", Text),  # digest of the old content; NULL if the document is new
+    Column("digest", Text, nullable=False),  # digest of the new content
+    Column("content", Text),  # NULL if an earlier row has the content
     Column("status", Text, nullable=False),  # intended, done, dropped
     Column("by", Text, nullable=False),
     Column("run", Text),
@@ -196,7 +200,7 @@ proposals = Table(
     "proposals",
     metadata,
     Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
-    Column("number", Integer, primary_key=True),  # p-1, p-2 ... in its room
+    Column("number", Integer, primary_key=True),  # numbered in each room: p-1, p-2
     Column("type", Text, nullable=False),
     Column("title", Text, nullable=False),
     Column("options", JSON, nullable=False),
@@ -214,7 +218,7 @@ proposals = Table(
     Column("created_at", Text, nullable=False),
     Column("expires_at", Text),
     Column("ended_at", Text),
-    Column("archived", Boolean, nullable=False),  # in decisions.md
+    Column("archived", Boolean, nullable=False),  # True if decisions.md has the result
 )
 Index("proposals_open", proposals.c.room, sqlite_where=text("status = 'open'"))
 
@@ -250,7 +254,7 @@ room_log = Table(
     Column("op", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("run", Text),
-    Column("key", Text),  # the call of the run; repeating it returns the recorded result
+    Column("key", Text),  # key of the tool call; repeating the call returns the recorded result
     Column("arguments", JSON, nullable=False),
     Column("result", JSON, nullable=False),
     Column("at", Text, nullable=False),
@@ -258,8 +262,6 @@ room_log = Table(
 )
 Index("room_log_by_call", room_log.c.room, room_log.c.run, room_log.c.key, unique=True)
 Index("room_log_shown", room_log.c.room, room_log.c.run, sqlite_where=text("op IN ('inbox_shown', 'inbox_read')"))
-
-# The workflow
 
 workflows = Table(
     "workflows",
@@ -273,11 +275,11 @@ workflows = Table(
     Column("status", Text, nullable=False),
     Column("reason", Text),
     Column("path", Text),
-    Column("source", Text, nullable=False),  # the YAML as it was at the start
+    Column("source", Text, nullable=False),  # text of the workflow file at the start
     Column("definition", JSON, nullable=False),
     Column("frame", JSON, nullable=False),
     Column("budget", Float),
-    Column("owner", Text),  # the boot id of the hall that has it
+    Column("owner", Text),  # boot id of the hall that executes the workflow
     Column("created_at", Text, nullable=False),
     Column("ended_at", Text),
 )
@@ -301,7 +303,7 @@ schedules = Table(
     "schedules",
     metadata,
     Column("room", Text, primary_key=True),
-    Column("agent", Text, primary_key=True),  # "": all agents
+    Column("agent", Text, primary_key=True),  # "" for all agents
     Column("every", Float),  # seconds
     Column("cron", Text),
     Column("prompt", Text),
@@ -313,7 +315,7 @@ Index("schedules_by_time", schedules.c.due_at)
 databases = Table(
     "databases",
     metadata,
-    Column("path", Text, primary_key=True),  # of a workflow with its own database; recorded in the database of the home
+    Column("path", Text, primary_key=True),  # path of the database of a workflow, recorded in the database of the home
     Column("added_at", Text, nullable=False),
 )
 
@@ -326,27 +328,27 @@ commissions = Table(
     Column("worker", Text, nullable=False),
     Column("prompt", Text, nullable=False),
     Column("status", Text, nullable=False),
-    Column("reason", Text),  # of the last transition, for people; nothing depends on its wording
-    Column("hold", JSON),  # why it cannot continue: kind, message, where, hint
+    Column("reason", Text),  # explanation of the last transition for the user
+    Column("hold", JSON),  # obstacle to the next step: kind, message, where, hint
     Column("conflict", JSON, nullable=False),  # files of an unresolved merge conflict
-    Column("dependencies", JSON, nullable=False),  # paths that must exist before it starts
-    Column("artifacts", JSON, nullable=False),  # paths that must exist when it ends
+    Column("dependencies", JSON, nullable=False),  # paths that must exist before the start
+    Column("artifacts", JSON, nullable=False),  # paths that must exist at the end
     Column("linked", JSON, nullable=False),  # paths that the worker should read
     Column("limits", JSON, nullable=False),  # max_turns, max_budget_usd and model, if set
     Column("checks", JSON, nullable=False),  # commands that must succeed at the end
-    Column("reviewer", Text),  # a worker that must approve
+    Column("reviewer", Text),  # worker that must approve
     Column("by", Text, nullable=False),  # person, manager, artifact
-    Column("made_by", Text),  # the run and the tool call that created it
+    Column("made_by", Text),  # run and tool call that created the commission
     Column("attempt", Integer, nullable=False),  # counted from 1; 0 if never dispatched
-    # of the current attempt
+    # The next columns belong to the current attempt.
     Column("run", Text),
     Column("branch", Text),
-    Column("summary", Text),  # progress, in the worker's words
+    Column("summary", Text),  # progress report of the worker
     Column("result", JSON),
     Column("submitted_at", Text),  # NULL until a result was accepted
-    Column("submitted_commit", Text),  # the commit that fulfilled the contract then
+    Column("submitted_commit", Text),  # commit of the accepted result
     Column("checkout_lost_at", Text),  # when the checkout was found missing
-    Column("loss_reported_by", Text),  # the tool call whose result tells the worker so
+    Column("loss_reported_by", Text),  # tool call whose result reported the loss to the worker
     Column("created_at", Text, nullable=False),
     Column("changed_at", Text, nullable=False),
 )
@@ -360,31 +362,31 @@ meetings = Table(
     Column("worker", Text, nullable=False),
     Column("topic", Text, nullable=False),
     Column("status", Text, nullable=False),
-    Column("reason", Text),  # of the last event, for people; nothing depends on its wording
+    Column("reason", Text),  # explanation of the last event for the user
     Column("by", Text, nullable=False),  # person, worker, manager, hall, artifact
-    Column("made_by", Text),  # the run that requested it
-    Column("ask", Text),  # that requested it
-    Column("deferred_to", Text),  # not before this moment
+    Column("made_by", Text),  # run that requested the meeting
+    Column("ask", Text),  # ask that requested the meeting
+    Column("deferred_to", Text),  # earliest time
     Column("linked", JSON, nullable=False),
     Column("session_count", Integer, nullable=False),  # more than 1 after a renewal
-    Column("run", Text),  # the last of them
+    Column("run", Text),  # run of the last session
     Column("branch", Text),
     Column("summary", Text),
-    Column("notes", Text),  # the path of the notes that were written when it closed
-    Column("closing", JSON),  # how the user wants to close it: summarise, leave_work; NULL: not at all
-    Column("cleaned_up_at", Text),  # when checkout, branch and transcript of a closed meeting were removed
+    Column("notes", Text),  # path of the notes that were written at the end
+    Column("closing", JSON),  # options of the requested end: summarise, leave_work; NULL if not requested
+    Column("cleaned_up_at", Text),  # when the checkout, branch and transcript were removed
     Column("created_at", Text, nullable=False),
     Column("changed_at", Text, nullable=False),
 )
 Index("meetings_by_project", meetings.c.project, meetings.c.status)
 
-meeting_words = Table(
-    "meeting_words",
+meeting_messages = Table(
+    "meeting_messages",
     metadata,
     Column("meeting", Text, ForeignKey("meetings.id"), primary_key=True),
-    Column("number", Integer, primary_key=True),  # of the user's message, from 1
-    Column("run", Text, nullable=False),  # that receives it
-    Column("words", Text, nullable=False),
+    Column("number", Integer, primary_key=True),  # number of the user message, from 1
+    Column("run", Text, nullable=False),  # run that receives the message
+    Column("text", Text, nullable=False),
     Column("at", Text, nullable=False),
 )
 
@@ -394,7 +396,7 @@ timeline = Table(
     Column("id", Integer, primary_key=True),
     Column("activity", Text, nullable=False),  # a commission or a meeting
     Column("kind", Text, nullable=False),  # an event, or a note
-    Column("before", Text),  # the status before; NULL: a creation or a note
+    Column("before", Text),  # status before the event; NULL for a creation or a note
     Column("after", Text),
     Column("reason", Text, nullable=False),
     Column("data", JSON, nullable=False),

@@ -1,6 +1,6 @@
-"""Testing support for users: a scripted model server for tests of their own workers and programs.
+"""Testing support: a scripted model server for tests of workers and programs.
 
-Above: nothing. No other package imports it.
+Above: nothing.
 Below: models, hall, rpc, runs, jobs, projects, core.
-Does not replace parts of Guildhall by mocks: the real parts run, without a provider.
+No part of Guildhall is replaced by a mock. Only the provider is scripted.
 """

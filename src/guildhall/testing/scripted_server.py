@@ -3,9 +3,8 @@
     with ScriptedServer(Path("review.yaml")) as server:
         client = anthropic.Anthropic(base_url=server.anthropic_url, api_key="script-reviewer")
 
-The key selects the worker whose answers are returned. `script-WORKER.1` selects the worker's second run.
-The server keeps all requests in `requests`.
-Does not execute runs and does not trim requests. Does not read scripts: `models.scripted.source` does.
+The key selects the worker whose responses are returned. `script-WORKER.1` selects the second run of the worker. The
+server keeps all requests in `requests`. It does not execute runs. Scripts are read by `models.scripted.source`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,14 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import uvicorn
+from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
@@ -27,7 +29,7 @@ from guildhall.hall.doors import MAX_BODY_BYTES, LlmEndpoint, request_token
 from guildhall.jobs.worker_tools import SERVER as JOB
 from guildhall.models.dialects.base import InvalidMessage, parse_body
 from guildhall.models.dialects.canonical import rename_tools
-from guildhall.models.model import Query, Source
+from guildhall.models.model import Query, Source, estimate_tokens, system_text
 from guildhall.models.passthrough.session import PassthroughSession
 from guildhall.models.scripted.source import ScriptSource, load_script
 from guildhall.projects.commissions.contract import REVIEW_SERVER
@@ -35,7 +37,7 @@ from guildhall.projects.commissions.worker_tools import SERVER as COMMISSION
 from guildhall.projects.meetings.worker_tools import SERVER as MEETING
 from guildhall.rpc.asgi_requests import Headers
 from guildhall.runs.execution.tokens import TOOLS
-from guildhall.runs.hooks import RunHooks
+from guildhall.runs.owner_hooks import RunHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,16 +49,16 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.rpc.asgi_requests import Message, Receive, Send
 
-_TIMEOUT_S = 5.0  # for the start and the stop of the server
+_TIMEOUT_S = 5.0  # of the start and of the stop
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
-# Programs put the name of the server before the name of a tool.
+# Programs prefix the name of a tool with the name of its server.
 _SERVERS = "|".join((TOOLS, RunHooks.server, JOB, COMMISSION, REVIEW_SERVER, MEETING))
 _QUALIFIED_NAME = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A request and its status. `answered` is True if the client got a model's answer."""
+    """A request and the status of its response. `answered` is True if the response is that of a model."""
 
     path: str
     key: str | None
@@ -80,9 +82,9 @@ def scripted_caller(key: str) -> Caller | None:
 
 
 class ScriptedApp:
-    """An ASGI application that serves a source at `/anthropic/v1/...` and `/openai/v1/...`, without a run.
+    """An ASGI application that serves a model source at `/anthropic/v1/...` and `/openai/v1/...`.
 
-    Requests are not trimmed, and clients may retry.
+    Clients may retry.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class ScriptedApp:
         *,
         on_exchange: Callable[[Exchange], None] = lambda exchange: None,
         max_body: int = MAX_BODY_BYTES,
+        prompt_cache: bool = False,
     ) -> None:
+        self._prompts: list[tuple[str, ...]] | None = [] if prompt_cache else None  # the cached prefixes
         self._source_for_worker = source_for_worker
         self._on_exchange = on_exchange
         self._endpoint = LlmEndpoint(self._find_session, prefix="", max_body_bytes=max_body)
@@ -111,11 +115,35 @@ class ScriptedApp:
             if message["type"] == "http.response.start" and scope["method"] == "POST":
                 status: int = message["status"]
                 answered = status == 200 and not path.endswith("/count_tokens")
-                read = _parse(bytes(body))
-                self._on_exchange(Exchange(path=path, key=key, body=read, status=status, answered=answered))
+                parsed = None
+                with suppress(InvalidMessage):
+                    parsed = parse_body(bytes(body))
+                self._on_exchange(Exchange(path=path, key=key, body=parsed, status=status, answered=answered))
             await send(message)
 
         await self._endpoint(scope, receive_body, send_response)
+
+    def _cached_usage(self, query: Query, response: ModelResponse, passthrough: PassthroughRequest) -> RequestUsage:
+        """Return the usage with the tokens of the longest known prefix as read from the cache.
+
+        Anthropic caches only requests with a cache mark and charges for the rest as written to the cache.
+        """
+        assert self._prompts is not None
+        prompt = _prompt_segments(query)
+        sizes = [estimate_tokens(len(segment)) for segment in prompt]
+        is_marked = passthrough.max_usage(1, 0).cache_write_tokens > 0
+        is_cached = is_marked or passthrough.api != "anthropic"
+        known = (zip(prompt, other, strict=False) for other in self._prompts)
+        shared = (sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) for pairs in known)
+        read = sum(sizes[: max(shared, default=0)]) if is_cached else 0
+        if is_cached:
+            self._prompts.append(prompt)
+        return RequestUsage(
+            input_tokens=sum(sizes),
+            cache_read_tokens=read,
+            cache_write_tokens=sum(sizes) - read if is_marked else 0,
+            output_tokens=response.usage.output_tokens,
+        )
 
     def _find_session(self, key: str) -> PassthroughSession | None:
         if key not in self._sessions and (caller := scripted_caller(key)) is not None:
@@ -133,7 +161,7 @@ class ScriptedApp:
         parameters: ModelRequestParameters,
         passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
-        """Return the answer of the source. `failures` counts the failures of each step, for `fail` in scripts."""
+        """Return the response of the source. `failures` counts the failures of each step, for `fail` in scripts."""
         step = sum(1 for message in messages if message.kind == "response")
         query = Query(
             worker=caller.worker,
@@ -145,6 +173,8 @@ class ScriptedApp:
         )
         try:
             response = await self._source_for_worker(caller.worker).answer(query, lambda piece: None)
+            if self._prompts is not None and passthrough is not None:
+                response = replace(response, usage=self._cached_usage(query, response, passthrough))
             return rename_tools(response, _offered_names(tool.name for tool in parameters.function_tools))
         except ModelFailed as error:
             if error.status is not None:
@@ -152,30 +182,33 @@ class ScriptedApp:
             raise
 
 
+def _prompt_segments(query: Query) -> tuple[str, ...]:
+    """Return the texts of a prompt in the order of a provider's cache: tools, instructions, messages."""
+    tools = [repr((t.name, t.description, t.parameters_json_schema)) for t in query.parameters.function_tools]
+    names = ("part_kind", "tool_name", "args", "content")
+    parts = [part for message in query.messages for part in message.parts]
+    return (*tools, system_text(query.messages), *(repr([getattr(part, name, "") for name in names]) for part in parts))
+
+
 def _offered_names(offered: Iterable[str]) -> dict[str, str]:
-    """Return the offered names of tools by their own names. Ambiguous names are left out."""
+    """Map the name of each tool in a script to the qualified name that the client offers. Skip ambiguous names."""
     names = set(offered)
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
-        if (longer := _QUALIFIED_NAME.fullmatch(name)) is not None and longer["tool"] not in names:
-            found[longer["tool"]].append(name)
-    return {own: theirs[0] for own, theirs in found.items() if len(theirs) == 1}
-
-
-def _parse(body: bytes) -> Mapping[str, Any] | None:
-    try:
-        return parse_body(body)
-    except InvalidMessage:
-        return None
+        if (match := _QUALIFIED_NAME.fullmatch(name)) is not None and match["tool"] not in names:
+            found[match["tool"]].append(name)
+    return {tool: qualified[0] for tool, qualified in found.items() if len(qualified) == 1}
 
 
 class ScriptedServer:
     """Serves a script while the `with` block runs, and keeps all requests in `requests`."""
 
-    def __init__(self, script: Path, *, max_body: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, script: Path, *, max_body: int = MAX_BODY_BYTES, prompt_cache: bool = False) -> None:
         self.requests: list[Exchange] = []
         source = ScriptSource(script, load_script(script))
-        app = ScriptedApp(lambda worker: source, on_exchange=self.requests.append, max_body=max_body)
+        app = ScriptedApp(
+            lambda worker: source, on_exchange=self.requests.append, max_body=max_body, prompt_cache=prompt_cache
+        )
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._socket = socket.socket()

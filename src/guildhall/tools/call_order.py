@@ -1,9 +1,9 @@
-"""Call order: lets the calls of one model answer take effect in the order of the answer.
+"""Call order: lets the calls of one model response take effect in the order of the response.
 
 Calls that only read and calls of other workers run in parallel. Any other call waits for all calls before it, and all
-calls after it wait for it. Calls that no known answer contains are ordered by their arrival.
+calls after it wait for it. Calls of an unknown response are ordered by their arrival.
 
-Does not order calls of different answers: a runtime asks its model again only after all results.
+Does not order calls of different responses: a runtime calls its model again only after all results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ARRIVAL_TIMEOUT_S = 30.0  # a program may never make a call that its model has 
 
 
 def is_parallel(tool: Tool, arguments: Mapping[str, object]) -> bool:
-    """Return True if calls of the tool may run in parallel: it reads, calls a worker, or repeats a request safely."""
+    """Return True if the call may run in parallel: it only reads, calls a worker, or repeats a request safely."""
     if tool.parallel:
         return True
     capabilities = tool.capabilities_of(arguments)
@@ -35,12 +35,12 @@ def is_parallel(tool: Tool, arguments: Mapping[str, object]) -> bool:
 
 
 @dataclass(eq=False)
-class Place:
-    """The place of a call in its answer."""
+class OrderedCall:
+    """A call with the earlier calls of its response that it must wait for."""
 
     key: str
     parallel: bool
-    earlier: tuple[Place, ...]  # the calls that it waits for
+    earlier: tuple[OrderedCall, ...]
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -51,45 +51,52 @@ class CallOrder:
     def __init__(self, tools: Mapping[str, Tool], *, arrival_timeout_s: float = _ARRIVAL_TIMEOUT_S) -> None:
         self._tools = tools
         self._arrival_timeout_s = arrival_timeout_s
-        self._answers: dict[str, list[Place]] = {}
+        # The calls that have not ended, by the key of the model call and the key of the call.
+        self._responses: dict[str, dict[str, OrderedCall]] = {}
 
     @contextmanager
-    def place(self, call: ToolCall, find_answer: Callable[[], Sequence[ToolCall]]) -> Generator[Place]:
-        """Give a call its place in the answer. Later calls stop waiting for it when the context exits.
+    def enter(self, call: ToolCall, find_calls: Callable[[], Sequence[ToolCall]]) -> Generator[OrderedCall]:
+        """Yield the call in the order of its response. Later calls stop waiting for it when the context exits.
 
-        `find_answer` returns the calls of the answer. It is called for the first of them only.
+        `find_calls` returns all calls of the response. Only the first call of a response uses it.
         """
-        answer_key = call.key.partition("/")[0]
-        if (places := self._answers.get(answer_key)) is None:
-            places = self._answers[answer_key] = []
-            for one in find_answer():
-                self._append(places, one)
-        place = next((one for one in places if one.key == call.key), None) or self._append(places, call)
-        place.arrived.set()
+        model_key = call.key.partition("/")[0]
+        if (calls := self._responses.get(model_key)) is None:
+            calls = self._responses[model_key] = {}
+            for found in find_calls():
+                self._append(calls, found)
+        entered = calls.get(call.key) or self._append(calls, call)
+        entered.arrived.set()
         try:
-            yield place
+            yield entered
         finally:
-            place.ended.set()
-            if all(one.ended.is_set() for one in places):
-                self._answers.pop(answer_key, None)
+            entered.ended.set()
+            calls.pop(call.key, None)
+            if not calls:
+                self._responses.pop(model_key, None)
 
-    async def wait(self, place: Place, waiting: AbstractContextManager[None]) -> None:
+    async def wait(self, call: OrderedCall, waiting: AbstractContextManager[None]) -> None:
         """Wait until the call may take effect. `waiting` is entered only if the call has to wait."""
-        blocking = [one for one in place.earlier if not one.ended.is_set()]
+        blocking = [other for other in call.earlier if not other.ended.is_set()]
         if not blocking:
             return
         with waiting:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._arrival_timeout_s):
-                    await asyncio.gather(*(one.arrived.wait() for one in blocking))
-            await asyncio.gather(*(one.ended.wait() for one in blocking if one.arrived.is_set()))
+            absent = [other for other in blocking if not other.arrived.is_set()]
+            if absent:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._arrival_timeout_s):
+                        for other in absent:
+                            await other.arrived.wait()
+            for other in blocking:
+                if other.arrived.is_set():
+                    await other.ended.wait()
 
-    def _append(self, places: list[Place], call: ToolCall) -> Place:
-        """Append a place. A call that the gate refuses has no effect, so it waits for nothing and blocks nothing."""
+    def _append(self, calls: dict[str, OrderedCall], call: ToolCall) -> OrderedCall:
+        """Append a call. An invalid call has no effect, so it is not appended and waits for nothing."""
         tool = self._tools.get(call.tool)
         if tool is None or call.arguments is None or argument_problem(tool, call.arguments):
-            return Place(call.key, parallel=True, earlier=())
+            return OrderedCall(call.key, parallel=True, earlier=())
         parallel = is_parallel(tool, call.arguments)
-        earlier = tuple(one for one in places if not (parallel and one.parallel))
-        places.append(place := Place(call.key, parallel, earlier))
-        return place
+        earlier = tuple(other for other in calls.values() if not (parallel and other.parallel))
+        calls[call.key] = ordered = OrderedCall(call.key, parallel, earlier)
+        return ordered

@@ -1,7 +1,7 @@
 """Tool definition: makes tools from typed functions, validates the arguments of a call, and invokes the handler.
 
 `@tool` derives the name, the description and the input schema from the function. Does not decide if a call is allowed
-(see `tools.gate`) or where it executes (see `tools.executor`).
+(see `tools.gate`) or where the handler runs (see `tools.executor`).
 
 Invariant: invalid arguments and failures of a handler are returned as results, never raised.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-_MAX_SHOWN_ERRORS = 5
+_MAX_REPORTED_ERRORS = 5
 _MAX_MESSAGE_CHARS = 400
 
 
 def _check(tool: Tool, arguments: Any) -> dict[str, Any]:
-    """Return the arguments as the handler takes them. Raise UsageError if they do not fit its types or the schema."""
+    """Return the arguments in the types of the handler. Raise UsageError if they are invalid."""
     if not isinstance(arguments, Mapping):
         raise UsageError(f"{tool.name}: the arguments are not an object")
     given = dict(cast("Mapping[str, Any]", arguments))
@@ -48,13 +48,13 @@ def _check(tool: Tool, arguments: Any) -> dict[str, Any]:
         return tool.handler.form.adapter.validate_python(given)
     except ValidationError as error:
         raise _validation_error(tool, error) from None
-    except Exception as error:  # noqa: BLE001 - endless nesting, or a validator of the tool's own that breaks
-        raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
+    except Exception as error:  # noqa: BLE001 - endless nesting, or a broken validator of the tool
+        raise UsageError(f"{tool.name}: cannot check the arguments: {type(error).__name__}") from None
 
 
 def _validation_error(tool: Tool, error: ValidationError) -> UsageError:
     details = error.errors(include_url=False, include_context=False)
-    lines = [_describe_error(tool, detail) for detail in details[:_MAX_SHOWN_ERRORS]]
+    lines = [_describe_error(tool, detail) for detail in details[:_MAX_REPORTED_ERRORS]]
     return UsageError("\n".join(f"{tool.name}: {line}" for line in lines), hint="Correct the arguments and call again.")
 
 
@@ -71,21 +71,21 @@ def _describe_error(tool: Tool, detail: ErrorDetails) -> str:
 def _check_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     from jsonschema import exceptions
 
-    best: Callable[[Iterable[exceptions.ValidationError]], exceptions.ValidationError | None]
-    best = cast("Any", exceptions).best_match
+    best_match: Callable[[Iterable[exceptions.ValidationError]], exceptions.ValidationError | None]
+    best_match = cast("Any", exceptions).best_match
     try:
-        found = best(_validator(canonical(tool.input_schema)).iter_errors(arguments))
+        found = best_match(_validator(canonical(tool.input_schema)).iter_errors(arguments))
     except exceptions.SchemaError as error:
-        raise UsageError(f"{tool.name}: invalid input schema of the tool: {_cut(error.message)}") from None
+        raise UsageError(f"{tool.name}: invalid input schema of the tool: {_truncate(error.message)}") from None
     except Exception as error:  # noqa: BLE001 - unresolvable references, endless nesting, patterns that do not compile
-        raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
+        raise UsageError(f"{tool.name}: cannot check the arguments: {type(error).__name__}") from None
     if found is None:
         return arguments
     name = field_name(tuple(found.absolute_path)) or "arguments"
-    raise UsageError(f"{tool.name}: {name}: {_cut(found.message)}", hint="Correct the arguments and call again.")
+    raise UsageError(f"{tool.name}: {name}: {_truncate(found.message)}", hint="Correct the arguments and call again.")
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}..."
 
 
@@ -96,9 +96,9 @@ def _validator(schema: str) -> Validator:
     from referencing.jsonschema import EMPTY_REGISTRY
 
     parsed = json.loads(schema)
-    kind: Any = validator_for(parsed, default=Draft202012Validator)
-    kind.check_schema(parsed)
-    return kind(parsed, registry=EMPTY_REGISTRY)
+    validator: Any = validator_for(parsed, default=Draft202012Validator)
+    validator.check_schema(parsed)
+    return validator(parsed, registry=EMPTY_REGISTRY)
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -114,7 +114,7 @@ class Form:
 
 
 class TypedHandler:
-    """A typed function as a tool's handler."""
+    """Handler that calls a typed function."""
 
     def __init__(self, function: Handler, form: Form) -> None:
         self.function = function
@@ -125,11 +125,11 @@ class TypedHandler:
 
 
 class KeyedHandler(TypedHandler):
-    """A handler that needs the key of its call. `at` returns the function for a key."""
+    """Handler that needs the key of its call. `bind_key` returns the function for a key."""
 
-    def __init__(self, at: Callable[[str], Handler], form: Form) -> None:
-        super().__init__(at(""), form)
-        self.at = at
+    def __init__(self, bind_key: Callable[[str], Handler], form: Form) -> None:
+        super().__init__(bind_key(""), form)
+        self.bind_key = bind_key
 
 
 @overload
@@ -190,18 +190,18 @@ def bind_tools(
 
 def with_call_keys(tools: Iterable[Tool], make: Callable[[str], object]) -> tuple[Tool, ...]:
     """Return the tools of a class, called on the instance that `make` returns for the key of a call."""
-    return tuple(replace(one, handler=_with_key(one, make)) for one in tools)
 
+    def add_key(tool: Tool) -> Tool:
+        form = cast("TypedHandler", tool.handler).form
+        return replace(tool, handler=KeyedHandler(lambda key: getattr(make(key), tool.name), form))
 
-def _with_key(tool: Tool, make: Callable[[str], object]) -> KeyedHandler:
-    form = cast("TypedHandler", tool.handler).form
-    return KeyedHandler(lambda key: getattr(make(key), tool.name), form)
+    return tuple(map(add_key, tools))
 
 
 async def call_method(tools: object, tool: Tool, call: ToolCall) -> ToolResult:
-    """Return the result of the method of the tool's name. `tools` is the instance for this call."""
+    """Call the method that has the name of the tool. `tools` is the instance for this call."""
     method = getattr(tools, tool.name)
-    # The form is reused: it takes longer to make one than to call the method.
+    # The form is reused, because creating a form takes longer than calling the method.
     handler = TypedHandler(method, tool.handler.form) if isinstance(tool.handler, TypedHandler) else method
     return await invoke(replace(tool, handler=handler), call.arguments or {})
 
@@ -209,11 +209,11 @@ async def call_method(tools: object, tool: Tool, call: ToolCall) -> ToolResult:
 def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatable: bool, runs_in: Place) -> Tool:
     if not _NAME.fullmatch(name):
         hint = "Use a letter, then letters, digits, '_' and '-', at most 64."
-        raise ToolUnavailable(f"{name!r} is not a valid name of a tool", hint=hint)
+        raise ToolUnavailable(f"{name!r} is not a valid tool name", hint=hint)
     doc = inspect.getdoc(function) or ""
     description = "" if doc.lstrip().startswith("Args:") else " ".join(doc.split("\n\n")[0].split())
     if not description:
-        hint = "The first paragraph of its docstring tells the model what the tool does."
+        hint = "Describe the tool in the first paragraph of the docstring. The model reads it."
         raise ToolUnavailable(f"the tool {name!r} has no docstring", hint=hint)
     form = _form(getattr(function, "__func__", function), inspect.ismethod(function), name)
     return Tool(
@@ -221,13 +221,13 @@ def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatab
         description=description,
         input_schema=form.schema,
         handler=TypedHandler(function, form),
-        capabilities=_known_capabilities(name, capabilities),
+        capabilities=_check_capabilities(name, capabilities),
         repeatable=repeatable,
         runs_in=runs_in,
     )
 
 
-def _known_capabilities(name: str, capabilities: Iterable[str]) -> frozenset[str]:
+def _check_capabilities(name: str, capabilities: Iterable[str]) -> frozenset[str]:
     if isinstance(capabilities, str):
         hint = f'Write capabilities={{"{capabilities}"}}.'
         raise ToolUnavailable(f"the tool {name!r}: capabilities must be a set", hint=hint)
@@ -240,7 +240,7 @@ def _known_capabilities(name: str, capabilities: Iterable[str]) -> frozenset[str
 
 @functools.lru_cache(maxsize=256)
 def _form(function: Handler, bound: bool, name: str) -> Form:
-    """Return the form of a function. Cached, because every run makes the built-in tools."""
+    """Return the form of a function. The result is cached, because every run creates the built-in tools."""
     import typing_extensions
     from pydantic import ConfigDict, Field, TypeAdapter
     from pydantic.errors import PydanticUserError
@@ -263,7 +263,7 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
         schema = adapter.json_schema()
     except PydanticUserError as error:
         problem = next(iter(str(error).splitlines()), "")
-        raise ToolUnavailable(f"the tool {name!r}: its input cannot be described as JSON: {problem}") from None
+        raise ToolUnavailable(f"the tool {name!r}: cannot create the input schema: {problem}") from None
     return Form(_clean_schema(schema, parameters), adapter)
 
 
@@ -283,14 +283,14 @@ def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.
 
 
 def _hints(function: Handler, parameters: Mapping[str, inspect.Parameter], name: str) -> dict[str, Any]:
-    """Return the types of the parameters. The return type is not resolved: it may exist for type checkers only."""
+    """Return the types of the parameters. The return type may exist only for type checkers, so it is ignored."""
     written = types.SimpleNamespace(__annotations__={key: value.annotation for key, value in parameters.items()})
     names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
         return typing.get_type_hints(written, names, include_extras=True)
     except (NameError, TypeError, SyntaxError) as error:
         hint = "Import it, or define it at the top of the module (not under TYPE_CHECKING)."
-        raise ToolUnavailable(f"the tool {name!r}: a parameter's type cannot be found: {error}", hint=hint) from None
+        raise ToolUnavailable(f"the tool {name!r}: unknown type of a parameter: {error}", hint=hint) from None
 
 
 def _clean_schema(schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
@@ -337,7 +337,7 @@ def clean(text: str) -> str:
     return text
 
 
-def result_of(value: Any) -> ToolResult:
+def to_result(value: Any) -> ToolResult:
     """Convert the return value of a handler to a result: text, blocks, None or JSON."""
     if isinstance(value, ToolResult):
         return replace(value, content=tuple(map(_clean_block, value.content)))
@@ -369,7 +369,7 @@ def _as_json(value: Any) -> ToolResult:
         return ToolResult.of(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
         kind = type(value).__name__
-        return ToolResult.error(f"The tool returned a {kind}, which is not text and cannot be turned into JSON.")
+        return ToolResult.error(f"The tool returned a {kind}, which cannot be converted to JSON.")
 
 
 async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
@@ -416,15 +416,16 @@ def _function(tool: Tool) -> Handler:
 
 
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """Return why the arguments are invalid, or None if they are valid."""
     given = validate_arguments(tool, arguments)
     return given.text if isinstance(given, ToolResult) else None
 
 
 def _call_function(call: Callable[[], Any]) -> Any:
-    """Return the result or awaitable of a function. Exceptions become results: not all can leave a thread."""
+    """Return the result or awaitable of a function. Exceptions become results, because not all can leave a thread."""
     try:
         value = call()
-        return value if inspect.isawaitable(value) else result_of(value)
+        return value if inspect.isawaitable(value) else to_result(value)
     except BaseException as error:  # noqa: BLE001 - a handler can raise anything
         return _error_result(error)
 
@@ -433,7 +434,7 @@ async def _await_result(awaitable: Any) -> ToolResult:
     import asyncio
 
     try:
-        return result_of(await awaitable)
+        return to_result(await awaitable)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -448,7 +449,7 @@ async def _await_result(awaitable: Any) -> ToolResult:
 def _error_result(error: BaseException) -> ToolResult:
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may be broken
+    except Exception:  # noqa: BLE001 - the __str__ of an exception can fail
         message = ""
     if isinstance(error, GuildError):
         return ToolResult.error(clean(message))

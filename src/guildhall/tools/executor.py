@@ -1,8 +1,8 @@
 """Executor: routes each tool call of a run to its place of execution, and provides the built-in tools.
 
 A call executes in the hall, in the run itself, on an MCP server or in a tool host. A run has a tool host for each set
-of capabilities and each package, started when first needed. A handler that may only read files therefore lives in a
-process that can only read files. Does not check permissions (see `tools.gate`).
+of capabilities and each package, which starts with the first call. The process of a handler therefore has only the
+capabilities of the handler. Does not check permissions (see `tools.gate`).
 
 Invariant: the hall never loads the code of a toolbox file or package.
 """
@@ -10,6 +10,7 @@ Invariant: the hall never loads the code of a toolbox file or package.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
@@ -17,9 +18,9 @@ from guildhall.tools.builtin.files import file_tools
 from guildhall.tools.builtin.search import search_tools
 from guildhall.tools.builtin.shell import shell_tools
 from guildhall.tools.definition import KeyedHandler, TypedHandler, invoke, validate_arguments
-from guildhall.tools.host.process import ToolHost, text_of
+from guildhall.tools.host.process import ToolHost, decode_source
 from guildhall.tools.host.protocol import HostSpec
-from guildhall.tools.mcp.client import OnServer
+from guildhall.tools.mcp.client import ServerHandler
 from guildhall.tools.model import Execute, Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Executes the calls of one run, and ends with it."""
+    """Executes the calls of one run."""
 
-    def __init__(self, tools: Iterable[Tool], environment: ToolEnvironment, by_run: Execute) -> None:
-        """`by_run` executes the tools whose place is the run."""
+    def __init__(self, tools: Iterable[Tool], environment: ToolEnvironment, execute_in_run: Execute) -> None:
+        """`execute_in_run` executes the tools with `runs_in="run"`."""
         self._tools = tuple(tools)
         self._environment = environment
-        self._by_run = by_run
+        self._execute_in_run = execute_in_run
         self._hosts: dict[tuple[frozenset[str], str | None], ToolHost] = {}
         self._closed = False
 
@@ -45,12 +46,14 @@ class Executor:
             return ToolResult.error("The run has ended; the call was not made.")
         arguments = call.arguments or {}
         if tool.runs_in == "run":
-            return await self._by_run(tool, call)
-        if isinstance(tool.handler, OnServer):
+            return await self._execute_in_run(tool, call)
+        if isinstance(tool.handler, ServerHandler):
             return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
-            return await invoke(_tool_for(tool, call.key), arguments)
-        if not isinstance(tool.handler, InFile | InPackage):  # the host of a built-in tool expects valid arguments
+            if isinstance(handler := tool.handler, KeyedHandler):
+                tool = replace(tool, handler=TypedHandler(handler.bind_key(call.key), handler.form))
+            return await invoke(tool, arguments)
+        if not isinstance(tool.handler, FileHandler | PackageHandler):  # hosts do not validate for built-in tools
             given = validate_arguments(tool, arguments)
             if isinstance(given, ToolResult):
                 return given
@@ -65,20 +68,20 @@ class Executor:
         self._hosts.clear()
 
     def _host(self, tool: Tool) -> ToolHost:
-        """Return the host of a tool. Each package has its own, because packages can have modules of the same name."""
-        package = tool.handler if isinstance(tool.handler, InPackage) else None
+        """Return the host of a tool. Each package has its own host, because module names of packages can be equal."""
+        package = tool.handler if isinstance(tool.handler, PackageHandler) else None
         key = (tool.capabilities, package.toolbox if package else None)
         if key not in self._hosts:
-            made = self._of_package(package, tool.capabilities) if package else self._shared_host(tool.capabilities)
-            self._hosts[key] = made
+            create = partial(self._package_host, package) if package else self._shared_host
+            self._hosts[key] = create(tool.capabilities)
         return self._hosts[key]
 
     def _shared_host(self, capabilities: frozenset[str]) -> ToolHost:
         alike = [tool for tool in self._tools if tool.runs_in == "host" and tool.capabilities == capabilities]
-        files = {tool.handler for tool in alike if isinstance(tool.handler, InFile)}
+        files = {tool.handler for tool in alike if isinstance(tool.handler, FileHandler)}
         spec = HostSpec(
             view=self._environment.view,
-            builtin=tuple(tool.name for tool in alike if not isinstance(tool.handler, InFile | InPackage)),
+            builtin=tuple(tool.name for tool in alike if not isinstance(tool.handler, FileHandler | PackageHandler)),
             toolboxes=tuple(sorted((file.toolbox, file.path) for file in files)),
             env=self._environment.env,
             capabilities=capabilities,
@@ -86,7 +89,7 @@ class Executor:
         )
         return ToolHost(spec)
 
-    def _of_package(self, package: InPackage, capabilities: frozenset[str]) -> ToolHost:
+    def _package_host(self, package: PackageHandler, capabilities: frozenset[str]) -> ToolHost:
         spec = HostSpec(
             view=self._environment.view,
             package=(package.toolbox, package.export),
@@ -96,54 +99,49 @@ class Executor:
         return ToolHost(spec, sources=package.sources)
 
 
-def _tool_for(tool: Tool, key: str) -> Tool:
-    """Return the tool for the call with this key."""
-    handler = tool.handler
-    if not isinstance(handler, KeyedHandler):
-        return tool
-    return replace(tool, handler=TypedHandler(handler.at(key), handler.form))
-
-
 @dataclass(frozen=True)
-class InFile:
-    """A handler in a toolbox file. Only a tool host loads the file, never the hall."""
+class FileHandler:
+    """Handler in a toolbox file. Only a tool host loads the file."""
 
     toolbox: str
     path: Path
     pin: str | None = None  # digest of the trusted content, if the user trusted the file
 
     def __call__(self, **_: Any) -> ToolResult:
-        raise ToolUnavailable(f"the tools of {self.path} run in a tool host only")
+        raise ToolUnavailable(f"cannot call a tool of {self.path} outside of a tool host")
 
 
 @dataclass(frozen=True, eq=False)
-class InPackage:
-    """A handler in a toolbox package. Only a tool host loads the package, from the texts that the hall has read."""
+class PackageHandler:
+    """Handler in a toolbox package. Only a tool host loads the package, from the texts that the hall has read."""
 
     toolbox: str
     export: str
     sources: Mapping[str, str]
 
     def __call__(self, **_: Any) -> ToolResult:
-        raise ToolUnavailable(f"the tools of the package {self.toolbox} run in a tool host only")
+        raise ToolUnavailable(f"cannot call a tool of the package {self.toolbox} outside of a tool host")
 
 
 async def describe_toolbox(
     name: str, path: Path, environment: ToolEnvironment, pin: str | None = None, content: bytes | None = None
 ) -> Toolbox:
-    """Return the tools of a toolbox file, found in a host without capabilities. `content`: the file, if read."""
+    """Return the tools of a toolbox file, loaded in a host without capabilities.
+
+    `content` is the content of the file if the caller has read it.
+    """
     spec = HostSpec(view=environment.view, toolboxes=((name, path),), pins={name: pin} if pin else {})
-    sources = None if content is None else {name: text_of(name, path, content)}
-    return await _list_tools(name, ToolHost(spec, sources=sources), InFile(name, path, pin))
+    sources = None if content is None else {name: decode_source(name, path, content)}
+    return await _list_tools(name, ToolHost(spec, sources=sources), FileHandler(name, path, pin))
 
 
 async def describe_package(name: str, export: str, sources: Mapping[str, str], environment: ToolEnvironment) -> Toolbox:
-    """Return the tools of a toolbox package, found in a host without capabilities."""
+    """Return the tools of a toolbox package, loaded in a host without capabilities."""
     host = ToolHost(HostSpec(view=environment.view, package=(name, export)), sources=sources)
-    return await _list_tools(name, host, InPackage(name, export, sources))
+    return await _list_tools(name, host, PackageHandler(name, export, sources))
 
 
-async def _list_tools(name: str, host: ToolHost, handler: InFile | InPackage) -> Toolbox:
+async def _list_tools(name: str, host: ToolHost, handler: FileHandler | PackageHandler) -> Toolbox:
     try:
         found = await host.describe()
     finally:
@@ -171,7 +169,7 @@ class ToolEnvironment:
     view: View
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     web_search: Mapping[str, Any] | None = None
-    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # of the hall: keys of search providers
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # of the hall, with the keys of search engines
     forbidden: frozenset[str] = frozenset()  # capabilities that the worker's rules forbid
 
 

@@ -6,7 +6,7 @@ Does not store anything or ask the user. The caller passes in a `CallLedger`. Th
 journal and waits for the user. The ledger of a replay reads the journal and has no effects.
 
 Invariant: a finished call is never executed again for its key. If a call was interrupted and is not repeatable, the
-user decides. The calls of one model answer take effect in the order of the answer (see `tools.call_order`).
+user decides. The calls of one model response take effect in its order (see `tools.call_order`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from guildhall.core.errors import ServerGone
 from guildhall.core.text import did_you_mean
 from guildhall.policy.rules import Action, Mode, Rule, Verdict, judge
-from guildhall.tools.call_order import CallOrder, Place
+from guildhall.tools.call_order import CallOrder, OrderedCall
 from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Approval = Literal["approved", "denied", "timed_out"]
-CLOSED = "closed"  # the rule of a call that is blocked for now
+CLOSED = "closed"  # the rule name of a temporarily blocked call
 EffectChoice = Literal["done", "again", "fail"]
 
 
@@ -41,7 +41,10 @@ class CallLedger(Protocol):
         ...
 
     def answer_calls(self, call: ToolCall) -> Sequence[ToolCall]:
-        """Return the open calls of the model answer that contains this call, in order. Empty if it is unknown."""
+        """Return the open calls of the model response that contains this call, in order.
+
+        The list is empty if the response is unknown.
+        """
         ...
 
     def waiting(self) -> AbstractContextManager[None]:
@@ -49,18 +52,22 @@ class CallLedger(Protocol):
         ...
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        """Wait for the user's decision on a call. Return it with a note."""
+        """Wait for the user's decision on a call. Return the decision and the user's note."""
         ...
 
     async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
-        """Ask the user about the effect of an interrupted call. Return the choice with a note."""
+        """Ask the user about the effect of an interrupted call. Return the choice and the user's note."""
         ...
 
-    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> ToolResult:
+        """Record that a call was not made, and return the result for the model."""
+        ...
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
 
-    async def record_end(self, call: ToolCall, result: ToolResult) -> None: ...
+    async def record_end(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Record the result of a call, and return the result for the model, which may have a note on repeated calls."""
+        ...
 
 
 class Gate:
@@ -76,7 +83,7 @@ class Gate:
         *,
         block_reason: Callable[[ToolCall], str | None] | None = None,
     ) -> None:
-        """`block_reason` returns why a call may not be made for now, or None. It precedes the rules."""
+        """`block_reason` returns why a call is temporarily blocked, or None. It is checked before the rules."""
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self._rules = tuple(rules)
         self._mode: Mode = mode
@@ -86,11 +93,11 @@ class Gate:
         self._order = CallOrder(self._tools)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Return the result of a call. A call is executed once per key."""
-        with self._order.place(call, lambda: self._ledger.answer_calls(call)) as place:
-            return await self._call(call, place)
+        """Return the result of a call. A finished call is not executed again for its key."""
+        with self._order.enter(call, lambda: self._ledger.answer_calls(call)) as ordered:
+            return await self._call(call, ordered)
 
-    async def _call(self, call: ToolCall, place: Place) -> ToolResult:
+    async def _call(self, call: ToolCall, ordered: OrderedCall) -> ToolResult:
         if (recorded := self._ledger.find_result(call)) is not None:
             return recorded
         tool = self._tools.get(call.tool)
@@ -105,25 +112,26 @@ class Gate:
             return result  # before the rules: they cannot undo an effect
         if (refused := await self._refuse_blocked(call)) is not None:
             return refused
-        action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
+        action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments))
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":
             return await self._refuse(call, f"Not permitted: {verdict.reason}.", None, verdict)
-        if verdict.decision == "ask" and not is_interrupted:  # "again" is an approval
+        if verdict.decision == "ask" and not is_interrupted:  # the choice "again" is an approval
             approval, note = await self._ledger.request_approval(call, tool, verdict)
             if approval != "approved":
-                return await self._refuse(call, _not_approved(approval), note, verdict)
-        await self._order.wait(place, self._ledger.waiting())
-        if (refused := await self._refuse_blocked(call)) is not None:  # by a call before it
+                timed_out = "Approval timed out; the call was not made. This is not a denial."
+                denied = "The user denied this call. Do not repeat it unchanged."
+                return await self._refuse(call, timed_out if approval == "timed_out" else denied, note, verdict)
+        await self._order.wait(ordered, self._ledger.waiting())
+        if (refused := await self._refuse_blocked(call)) is not None:  # an earlier call may have blocked it
             return refused
         await self._ledger.record_start(call, tool, verdict)
         try:
             result = await self._execute(tool, call)
-        except ServerGone as error:  # known to have no effect: the run ends, and the call is not interrupted
+        except ServerGone as error:  # the call had no effect, so it is not recorded as interrupted
             await self._ledger.record_end(call, ToolResult.error(f"The call was not made: {error.message}."))
             raise
-        await self._ledger.record_end(call, result)
-        return result
+        return await self._ledger.record_end(call, result)
 
     async def _refuse_blocked(self, call: ToolCall) -> ToolResult | None:
         if self._block_reason is None or (reason := self._block_reason(call)) is None:
@@ -144,19 +152,11 @@ class Gate:
             result = ToolResult.error(
                 f"The call was interrupted. The user says to treat it as failed. Do not rely on its effect.{suffix}"
             )
-        await self._ledger.record_end(call, result)
-        return result
+        return await self._ledger.record_end(call, result)
 
     async def _refuse(
-        self, call: ToolCall, message: str, more: str | None, verdict: Verdict | None = None
+        self, call: ToolCall, message: str, note: str | None, verdict: Verdict | None = None
     ) -> ToolResult:
-        result = ToolResult.error(f"{message} {more}" if more else message)
+        result = ToolResult.error(f"{message} {note}" if note else message)
         verdict = verdict or Verdict(decision="refuse", reason=message)
-        await self._ledger.record_refusal(call, verdict, result)
-        return result
-
-
-def _not_approved(approval: Approval) -> str:
-    if approval == "timed_out":
-        return "Approval timed out; the call was not made. This is not a denial."
-    return "The user denied this call. Do not repeat it unchanged."
+        return await self._ledger.record_refusal(call, verdict, result)

@@ -1,9 +1,9 @@
 """Tool types: define tools, toolboxes, calls and results, and convert them to JSON and back.
 
-Does not make tools from functions (see `tools.definition`) or call them (see `tools.gate`). An error of a tool is a
-result too, because the model reads it and continues.
+Does not make tools from functions (see `tools.definition`) or call them (see `tools.gate`). A tool error
+is a result, because the model reads it and continues.
 
-Invariant: the key of a call is its identity, also after a crash.
+Invariant: the key of a call is its identity, even after a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from guildhall.core.ids import is_name
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of text in a result."""
+    """A text block of a result."""
 
     text: str
 
@@ -29,7 +29,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes in a result: an image, a PDF."""
+    """A block of bytes in a result, such as an image or a PDF."""
 
     data: bytes
     media_type: str
@@ -45,20 +45,14 @@ class Blob:
 Block = Text | Blob
 
 
-def block_from(data: Mapping[str, Any]) -> Block:
-    if data["type"] == "blob":
-        return Blob(base64.b64decode(data["data"]), data["media_type"])
-    return Text(data["text"])
-
-
-# What a call of a file tool proves about its file before the call: it did not exist, or the text is its whole content.
-# Only the journal has this fact. The model does not see it.
+# The state of a file before a call of a file tool: it did not exist, or the result shows its whole content. Only the
+# journal has this field. The model does not see it.
 FileBefore = Literal["absent", "shown"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResult:
-    """The result of a call. An error is content too: the model reads it and continues."""
+    """The result of a call. The model reads an error and continues."""
 
     content: tuple[Block, ...]
     is_error: bool = False
@@ -83,21 +77,26 @@ class ToolResult:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> ToolResult:
         blocks = cast("list[dict[str, Any]]", data["content"])
-        content = tuple(block_from(block) for block in blocks)
+        content = tuple(
+            Blob(base64.b64decode(block["data"]), block["media_type"])
+            if block["type"] == "blob"
+            else Text(block["text"])
+            for block in blocks
+        )
         return ToolResult(content=content, is_error=data["is_error"], file_before=data.get("file_before"))
 
 
-Handler = Callable[..., Any]  # typed arguments in; str, ToolResult, a block or JSON out; may be async
+Handler = Callable[..., Any]  # gets typed arguments and returns str, ToolResult, blocks or JSON; may be async
 Place = Literal["hall", "host", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A name, a description, a typed input and a handler.
+    """A function that a model can call: its name, description, input schema and handler.
 
     `runs_in` is the place of the handler: the hall for system tools, a tool host (a confined child process), or the run
-    for handlers that need their call. `repeatable`: a call that a crash cut off may be repeated. `also`: capabilities
-    of calls with certain arguments. A `native` tool belongs to the provider, whose calls do not pass the gate.
+    for handlers that need their call. `repeatable`: an interrupted call may be repeated. `also`: capabilities of
+    calls with a certain argument. A `native` tool is executed by the model provider, so its calls do not pass the gate.
     """
 
     name: str
@@ -109,7 +108,7 @@ class Tool:
     runs_in: Place = "host"
     also: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     native: bool = False
-    parallel: bool = False  # calls of one answer may run in parallel, although the tool has other effects than reading
+    parallel: bool = False  # calls of one response may run in parallel, although they do not only read
 
     def capabilities_of(self, arguments: Mapping[str, Any]) -> frozenset[str]:
         """Return the capabilities of a call with these arguments."""
@@ -146,7 +145,7 @@ class Toolbox:
     def __init__(self, name: str, *tools: Tool) -> None:
         if not is_name(name):
             raise ToolUnavailable(
-                f"{name!r} is not a valid name of a toolbox", hint="Use letters, digits, '_', '-' and '.'."
+                f"{name!r} is not a valid toolbox name", hint="Use letters, digits, '_', '-' and '.'."
             )
         for given in tools:
             if not isinstance(given, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -161,20 +160,20 @@ class Toolbox:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """A call of a run. The key is its identity, also after a crash."""
+    """A tool call of a run. The key identifies the call, even after a crash."""
 
     key: str
     tool: str
-    arguments: Mapping[str, Any] | None  # None: the model did not write a JSON object
+    arguments: Mapping[str, Any] | None  # None if the model did not write a JSON object
 
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]
 
-_MAX_DEPTH = 64  # levels of nesting in arguments
+_MAX_DEPTH = 64  # levels of nesting
 
 
 def is_shallow(value: Any) -> bool:
-    """Return True if a JSON value is not nested too deeply for later readers."""
+    """Return True if a JSON value has at most 64 levels of nesting."""
     level: list[Any] = [value]
     for _ in range(_MAX_DEPTH):
         inner: list[Any] = []

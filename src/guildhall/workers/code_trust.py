@@ -1,9 +1,9 @@
-"""Code of workers: finds and reads the code that a worker uses, and decides if it may be executed.
+"""Code of workers: finds and reads the code that a worker uses, and decides whether it may be executed.
 
 The code is in toolbox files, packages, MCP servers and modules of output schemas. The user trusts a file by its path
-and its digest. Code in the home is trusted. Does not store pins (`workers.records`) or ask the user (`cli.prompt`).
+and its digest. Code in the home is trusted. Pins are stored by `workers.records`, and `cli.prompt` asks the user.
 
-Invariant: this module reads code and never executes it. Code of a project is executed only as the user has trusted it.
+Invariant: this module never executes the code. Code of a project is executed only if the user trusts its digest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted,
 from guildhall.core.ids import canonical, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml import format_value
-from guildhall.tools.host.protocol import pin_of, read_source
-from guildhall.tools.mcp.model import installation
+from guildhall.sandbox.mounts import installation_folders
+from guildhall.tools.host.protocol import read_source, source_digest
 from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustState, Worker
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 
@@ -39,9 +39,10 @@ SERVERS = "mcp_servers"
 _REFERENCE = re.compile(rf"{MODULE.pattern}(?:\.{MODULE.pattern}){{0,20}}:{MODULE.pattern}")
 # Suffixes of scripts among the arguments of a server's command.
 _SCRIPT_SUFFIXES = (".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua")
-MAX_FILES = 500  # of a toolbox, a package or a member
+MAX_FILES = 500  # files of a toolbox, a package or a member
 MAX_BYTES = 5_000_000
 _FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers", "member": "members"}
+_SCHEMA_FIELD = ("output_schema_ref",)
 _SCHEMA_HINT = "Use schemas/NAME.json, or package.module:Model for a model in a module of the project."
 
 
@@ -55,7 +56,7 @@ class CodeFile:
 
     @property
     def digest(self) -> str:
-        return pin_of(self.content)
+        return source_digest(self.content)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,12 @@ class Code:
     """Files that are executed together, such as a toolbox, a server or a member."""
 
     kind: Literal["toolbox", "server", "module", "test", "workflow", "member", "activation"]
-    name: str  # mail; docs; package.module:Model; tests/mail.yaml
-    root: Path  # its project
+    name: str  # such as mail, package.module:Model or tests/mail.yaml
+    root: Path  # folder of the project
     files: tuple[CodeFile, ...]
-    is_own: bool = False  # in the home of the user
-    folder: Path | None = None  # of a package
-    entry: str | None = None  # of a package: the module with the tools, or the function to call
+    is_own: bool = False  # True if the code is in the home of the user
+    folder: Path | None = None  # folder of a package
+    entry: str | None = None  # module with the tools of a package, or its activation function
 
     def sources(self) -> dict[str, str]:
         """Return the text of each file, by its path in the project."""
@@ -81,18 +82,16 @@ class Code:
         return texts
 
 
-def worker_code(
-    worker: Worker, frame: Frame, home: Home, provided: Collection[str] = ()
-) -> tuple[list[Code], list[GuildError]]:
+def worker_code(worker: Worker, home: Home, provided: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
     """Return all code of a worker, and the errors of code that cannot be read.
 
-    `provided`: the names of toolboxes that have no code of their own.
+    `provided`: names of toolboxes without code of their own.
     """
     toolboxes = [name for name in worker.definition.toolboxes if name not in provided]
     finders: list[Callable[[], Code]] = [
-        *(partial(toolbox_code, worker, name, frame, home, provided) for name in toolboxes),
-        *(partial(server_code, worker, name, frame) for name in worker.definition.mcp_servers),
-        *([partial(module_code, worker, frame, home)] if has_python_schema(worker) else []),
+        *(partial(toolbox_code, worker, name, home, provided) for name in toolboxes),
+        *(partial(server_code, worker, name) for name in worker.definition.mcp_servers),
+        *([partial(module_code, worker, home)] if has_python_schema(worker) else []),
         *([partial(activation_code, worker)] if worker.activate else []),
     ]
     return _collect(finders)
@@ -110,20 +109,18 @@ def _collect(finders: Iterable[Callable[[], Code]]) -> tuple[list[Code], list[Gu
     return found, errors
 
 
-def server_code(worker: Worker, name: str, frame: Frame) -> Code:
+def server_code(worker: Worker, name: str) -> Code:
     """Return the part of the worker file that declares a server, and the project files that its command names.
 
-    Other files that the program loads are not known in advance. The sandbox confines the program instead.
+    The other files that the program loads are not known in advance. Confinement limits them.
     """
-    root, server = worker.resource_folder(frame), worker.definition.mcp_servers[name]
-    path = worker.path or root / worker.name
-    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    root, server, path = worker.resource_folder, worker.definition.mcp_servers[name], worker.path
     declaration = CodeFile(
-        path=path.resolve() / SERVERS / name,  # not a real file: it stands for this part of the worker file
-        display_path=f"{shown} ({SERVERS}.{name})",
+        path=path.resolve() / SERVERS / name,  # not a file: an id for this part of the worker file
+        display_path=f"{path.relative_to(root).as_posix()} ({SERVERS}.{name})",
         content=canonical(server.model_dump(mode="json")).encode(),
     )
-    is_own = worker.scope in ("home", "package", "shipped", "given")
+    is_own = worker.scope in ("home", "package", "shipped")
     command = () if is_own else server.command or ()
     programs = [root / word for word in command[:1] if "/" in word]
     programs += [root / word for word in command[1:] if Path(word).suffix in _SCRIPT_SUFFIXES]
@@ -131,14 +128,14 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
     return Code(kind="server", name=name, root=root, files=(declaration, *files), is_own=is_own)
 
 
-def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, provided: Collection[str] = ()) -> Code:
+def toolbox_code(worker: Worker, name: str, home: Home, provided: Collection[str] = ()) -> Code:
     """Return the code of a toolbox in the worker's project, the home or a package. `provided`: other known names."""
-    root = worker.resource_folder(frame)
-    paths = toolbox_files(worker, name, frame, home)
+    root = worker.resource_folder
+    paths = toolbox_files(worker, name, home)
     if not paths:
         folders = (root / TOOLBOXES, home.toolboxes)
         known = {*provided, *(path.stem for folder in folders for path in folder.glob("*.py"))}
-        known |= {path.parent.name for path in home.packages.glob(f"[!.]*/{PROJECT_FILE}")} - {name}
+        known |= {path.parent.name for path in home.packages.glob(f"[!.]*/{PROJECT_FILE}") if _is_toolbox(path.parent)}
         hint = did_you_mean(name, known) or f"Create {root / TOOLBOXES / name}.py or {home.toolboxes / name}.py."
         raise ToolUnavailable(f"toolboxes: unknown toolbox {name!r}", where=worker.place, hint=hint)
     if len(paths) > 1:
@@ -152,9 +149,9 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, provided: 
     return Code(kind="toolbox", name=name, root=root, files=files, is_own=is_own or worker.scope == "package")
 
 
-def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
+def toolbox_files(worker: Worker, name: str, home: Home) -> list[Path]:
     """Return the files that define a toolbox of this name: modules, and the pyproject.toml of a package."""
-    folders = {folder.resolve(): folder for folder in (worker.resource_folder(frame) / TOOLBOXES, home.toolboxes)}
+    folders = {folder.resolve(): folder for folder in (worker.resource_folder / TOOLBOXES, home.toolboxes)}
     found = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
     package = home.packages / name
     return [*found, package / PROJECT_FILE] if is_name(name) and _may_be_toolbox(package) else found
@@ -169,9 +166,17 @@ def _may_be_toolbox(folder: Path) -> bool:
         return True  # reading it later reports the error
 
 
+def _is_toolbox(folder: Path) -> bool:
+    """Return True if a folder is a valid package with a toolbox that can be read."""
+    try:
+        package = read_package(folder)
+        return "toolbox" in package.types and bool(package_code(package, "toolbox"))
+    except GuildError:
+        return False
+
+
 def activation_code(worker: Worker) -> Code:
-    """Return the modules of a worker package with an `activate` function."""
-    assert worker.path is not None
+    """Return the activation code of the package of a worker."""
     return package_code(read_package(worker.path.parent), "activation")
 
 
@@ -203,24 +208,22 @@ def has_python_schema(worker: Worker) -> bool:
     return reference is not None and not reference.endswith(".json")
 
 
-def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
+def module_code(worker: Worker, home: Home) -> Code:
     """Return the module, or the whole package, of `output_schema_ref: package.module:Model`."""
     reference = worker.definition.output_schema_ref or ""
     if not _REFERENCE.fullmatch(reference):
-        message = f"output_schema_ref: {reference!r} is not a .json file or package.module:Model"
-        raise InvalidFile(message, where=worker.place, hint=_SCHEMA_HINT)
+        raise worker.field_error(f"invalid reference {reference!r}", _SCHEMA_FIELD, _SCHEMA_HINT)
     module = reference.partition(":")[0]
     top, *inner = module.split(".")
     if top in sys.stdlib_module_names or top == "guildhall":
-        message = f"output_schema_ref: {top} is not a module of the project"
-        raise InvalidFile(message, where=worker.place, hint=_SCHEMA_HINT)
-    root = source_root(worker.resource_folder(frame)) if worker.scope == "package" else worker.resource_folder(frame)
+        raise worker.field_error(f"{top} is not a module of the project", _SCHEMA_FIELD, _SCHEMA_HINT)
+    root = source_root(worker.resource_folder) if worker.scope == "package" else worker.resource_folder
     folder = _package_folder(root, top)
     paths = [root / f"{top}.py"] if folder is None else list(module_files(folder))
     path = root.joinpath(top, *inner)
     if not {path.with_name(f"{path.name}.py"), path / "__init__.py"} & set(paths) or not _is_file(paths[0]):
-        message = f"output_schema_ref: unknown module {module} in {root}"
-        raise InvalidFile(message, where=worker.place, hint="Create it in the worker's project: package/module.py.")
+        hint = "Create it in the worker's project: package/module.py."
+        raise worker.field_error(f"unknown module {module} in {root}", _SCHEMA_FIELD, hint)
     files = tuple(code_file(path, root) for path in paths)
     _check_size(top, files, folder)
     is_own = root.resolve() == home.path.resolve() or worker.scope == "package"
@@ -238,11 +241,10 @@ def project_toolboxes(root: Path) -> tuple[list[Code], list[GuildError]]:
         paths = sorted(path for path in (root / TOOLBOXES).glob("*.py") if is_name(path.stem))
     except OSError as error:
         return [], [ToolUnavailable(f"cannot read the folder: {error.strerror}", where=str(root / TOOLBOXES))]
-    return _collect(partial(_project_toolbox, path, root) for path in paths)
-
-
-def _project_toolbox(path: Path, root: Path) -> Code:
-    return Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),))
+    return _collect(
+        lambda path=path: Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),))
+        for path in paths
+    )
 
 
 def _package_folder(root: Path, top: str) -> Path | None:
@@ -262,13 +264,13 @@ def module_files(folder: Path) -> Iterator[Path]:
                 count += 1
                 if count > MAX_FILES:
                     hint = "Move the modules that the worker needs to a smaller package."
-                    raise ToolUnavailable(f"has more than {MAX_FILES} modules", where=str(folder), hint=hint)
+                    raise ToolUnavailable(f"the folder has more than {MAX_FILES} modules", where=str(folder), hint=hint)
                 yield Path(parent) / name
 
 
 def raise_unreadable(error: OSError) -> None:
-    """Raise ToolUnavailable for a folder that `os.walk` cannot read."""
-    raise ToolUnavailable(f"cannot read the folder: {error.strerror or error}", where=error.filename)
+    """Raise InvalidFile for a folder that `os.walk` cannot read."""
+    raise InvalidFile(f"cannot read the folder: {error.strerror or error}", where=error.filename)
 
 
 def code_file(path: Path, root: Path, start: Path | None = None, *, allow_links: bool = False) -> CodeFile:
@@ -282,7 +284,7 @@ def code_file(path: Path, root: Path, start: Path | None = None, *, allow_links:
         reason = getattr(error, "strerror", None) or error
         raise ToolUnavailable(f"cannot read the file: {reason}", where=str(path)) from None
     if not allow_links and not real.is_relative_to(top):
-        message = f"this is a link out of the project, to {real}"
+        message = f"the file is a link to {real}, outside of the project"
         raise ToolUnavailable(message, where=str(path), hint="Replace it by a copy.")
     return CodeFile(path=real, display_path=path.relative_to(start or root).as_posix(), content=read_source(real))
 
@@ -326,7 +328,7 @@ def readable_folders(worker: Worker, name: str, program: Path, frame: Frame) -> 
     it loads. The home directory of the user is never among them.
     """
     user_home = Path.home()
-    found = [*installation(program)]
+    found = [*installation_folders(program)]
     for word in (worker.definition.mcp_servers[name].command or ())[1:]:
         path = Path(word).expanduser()
         if path.is_absolute() and path.exists():
@@ -342,7 +344,10 @@ def check_output_schema(schema: Any, where: str) -> Mapping[str, Any]:
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
-        raise InvalidFile(f"invalid JSON Schema: {error.message}", where=where) from None
+        place = ".".join(map(str, error.absolute_path)) or "the schema"
+        raise InvalidFile(
+            f"invalid JSON Schema: {place}: invalid value {format_value(error.instance)}", where=where
+        ) from None
     except RecursionError:
         raise InvalidFile("invalid JSON Schema: nested too deeply", where=where) from None
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
@@ -384,7 +389,7 @@ class Trust:
     """The files that the user of a home trusts."""
 
     pins: Mapping[Path, Pin]
-    program_folder: Path | None = None  # of the running program, which its user trusts
+    program_folder: Path | None = None  # folder of the running program, which the user trusts
 
     def files(self, code: Code) -> tuple[FileTrust, ...]:
         """Return the trust in each file of the code, and in the deleted files of a package."""
@@ -407,7 +412,7 @@ class Trust:
         )
 
     def is_trusted(self, code: Code) -> bool:
-        """Return True if the code may be executed: it is the user's own, or every file is trusted and unchanged."""
+        """Return True if the code may be executed: it is in the home, or every file is trusted and unchanged."""
         if self.program_folder is not None and code.root.resolve() == self.program_folder:
             return True
         return code.is_own or all(file.state == "trusted" for file in self.files(code))
@@ -429,6 +434,6 @@ class Trust:
 
 def trust_command(worker: Worker, frame: Frame) -> str:
     """Return the command that the user runs to review and trust the code of a worker."""
-    if worker.path is None or worker.path.parent in (frame.root / WORKERS, frame.root / WORKERS / GENERATED):
+    if worker.path.parent in (frame.root / WORKERS, frame.root / WORKERS / GENERATED):
         return "guild trust"
     return f"guild trust {shlex.quote(str(worker.path))}"

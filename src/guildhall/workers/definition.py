@@ -1,6 +1,6 @@
 """Worker definition: declares every field of a worker file with its default and its constraints.
 
-The JSON Schema of worker files is generated from these types. Does not read files: `workers.loader` does.
+The JSON Schema of worker files is generated from these types. Worker files are read by `workers.loader`.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from guildhall.core.config import Duration, VariableName
-from guildhall.core.ids import is_name
+from guildhall.core.ids import NAME_RULE, is_name
 from guildhall.core.yaml import format_value
 
 RuntimeName = Literal["pydantic", "claude", "codex", "opencode", "cursor"]
 Status = Literal["draft", "active", "retired"]
 EVERY_WORKER = "*"
-# The hall adds these by the purpose of a run. A worker file cannot name them.
+# Names of other systems for the runtime `pydantic`. A `mock` gets its responses from a script.
+_PYDANTIC_NAMES = ("default", "sdk", "mock")
+# The hall adds these toolboxes by the purpose of a run. A worker file cannot name them.
 SYSTEM_TOOLBOXES = ("base", "room", "job", "commission", "meeting", "manager")
 
 
 def _check_name(value: object) -> object:
     if isinstance(value, str) and not is_name(value):
-        raise ValueError(f"{format_value(value)} is not a valid name: use up to 64 letters, digits, '_', '-' and '.'")
+        raise ValueError(f"invalid name {format_value(value)}: {NAME_RULE}")
     return value
 
 
 def _check_toolbox_name(value: object) -> object:
     if value in SYSTEM_TOOLBOXES:
-        raise ValueError(f"{value} is a system toolbox, which the hall adds itself: remove it")
+        raise ValueError(f"{value!r} is a system toolbox, which the hall adds itself: remove it")
     return _check_name(value)
 
 
@@ -43,7 +45,7 @@ def _normalize_suffix(value: object) -> object:
         return value
     suffix = value.lower() if value.startswith(".") else f".{value.lower()}"
     if len(suffix) < 2 or not suffix.isprintable() or "/" in suffix:
-        raise ValueError(f"{format_value(value)} is not a suffix: write it like .md")
+        raise ValueError(f"invalid suffix {format_value(value)}: write it like .md")
     return suffix
 
 
@@ -100,7 +102,7 @@ class Sandbox(Part):
 
 
 class AttachmentPolicy(Part):
-    """Limits of the attachments of a request to the worker."""
+    """Limits on the attachments of a run."""
 
     max_attachments: Annotated[StrictInt, Field(ge=0, le=1000)] = Field(
         default=4, description="Maximum number of files."
@@ -125,7 +127,7 @@ class ToolRule(Part):
     allowed: StrictBool = Field(default=True, description="false: reject these calls.")
     approval_required: StrictBool = Field(default=False, description="true: ask the user before each call.")
     timeout: Duration | None = Field(default=None, description="How long to wait for the approval; not set: no limit.")
-    description: StrictStr | None = Field(default=None, description="Why the rule exists, for readers.")
+    description: StrictStr | None = Field(default=None, description="Reason for the rule. An ask shows it.")
 
 
 class McpServer(Part):
@@ -162,7 +164,53 @@ class Limits(Part):
     max_budget_usd: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
         default=None, description="US dollars; not set: no limit."
     )
+    max_repeats: Annotated[StrictInt, Field(gt=0)] | None = Field(
+        default=10, description="Repeats of a tool call in a row with equal results; null: no limit."
+    )
     timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
+
+
+class ModelSettings(Part):
+    """Settings of the model calls of a worker. A setting that is not set has the default of the provider."""
+
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False, strict=True)] | None = Field(
+        default=None, description="Randomness of the response, from 0 to 2."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, strict=True)] | None = Field(
+        default=None, description="Sample only from the most likely tokens with this total probability."
+    )
+    max_tokens: Annotated[StrictInt, Field(gt=0)] | None = Field(
+        default=None, description="Maximum output tokens of one model call, including thinking."
+    )
+    thinking: Literal["off", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        default=None, description="How much the model thinks before it responds."
+    )
+    seed: StrictInt | None = Field(default=None, description="Seed of the sampling, for more similar responses.")
+    stop: Annotated[tuple[Annotated[StrictStr, Field(min_length=1)], ...], Field(max_length=4)] = Field(
+        default=(), description="Texts at which the model stops."
+    )
+    service_tier: Literal["default", "flex", "priority"] | None = Field(
+        default=None, description="Service tier of the provider, which can change the price."
+    )
+    cache: StrictBool = Field(default=True, description="false: no prompt caching.")
+
+    def declared_values(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults, without `cache`."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"cache"})
+
+    def request_values(self) -> dict[str, Any]:
+        """Return the settings of a model call under the names of pydantic-ai."""
+        settings = self.declared_values()
+        if "stop" in settings:
+            settings["stop_sequences"] = settings.pop("stop")
+        if settings.get("thinking") == "off":
+            settings["thinking"] = False
+        return {**settings, "cache": True} if self.cache else settings
+
+    def __str__(self) -> str:
+        declared = self.declared_values().items()
+        texts = [f"{name} {', '.join(value) if name == 'stop' else value}" for name, value in declared]
+        return "; ".join([*texts, f"prompt caching {'on' if self.cache else 'off'}"])
 
 
 class Completion(Part):
@@ -173,8 +221,18 @@ class Completion(Part):
     )
 
 
+def convert_runtime(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with the runtime `pydantic` in place of other names for it."""
+    if (name := fields.get("runtime")) not in _PYDANTIC_NAMES:
+        return fields
+    model = fields.get("model")
+    if name == "mock" and isinstance(model, str) and not model.startswith(("script:", "replay:")):
+        raise ValueError("`backend: mock` needs a script as the model: write `model: script:FILE`")
+    return {**fields, "runtime": "pydantic"}
+
+
 def rules_by_name(value: object) -> object:
-    """Return rules by name. A list of rules with `name:` becomes a mapping; a name inside must equal the key."""
+    """Convert a list of rules with `name:` to a mapping. A `name:` in a mapping must equal its key."""
     if isinstance(value, list | tuple):
         named: dict[str, object] = {}
         for rule in cast("list[object]", value):
@@ -197,13 +255,16 @@ def rules_by_name(value: object) -> object:
 class Definition(Part):
     """All fields of a worker file."""
 
-    name: Name = Field(description="The name of the worker, which is also the name of its file.")
+    name: Name = Field(description="The name of the worker. It must be the name of the file.")
     description: StrictStr | None = Field(default=None, description="The purpose of the worker, on one line.")
     instructions: StrictStr | None = Field(
         default=None, description="The system prompt, used as it is. Not set: prompts/<name>.{md,txt,j2,jinja2}."
     )
     model: Line | None = Field(
         default=None, description="provider:model, script:FILE or replay:RUN; null: the model of the caller."
+    )
+    model_settings: ModelSettings = Field(
+        default=ModelSettings(), description="Settings of the model calls, such as temperature and thinking."
     )
     runtime: RuntimeName = Field(
         default="pydantic", description="The program that executes runs. `backend` is another name for this field."
@@ -236,7 +297,12 @@ class Definition(Part):
     )
     status: Status = Field(default="active", description="draft, active or retired.")
     locked: StrictBool = Field(default=False, description="true: lock the worker. The hall pins the text of the file.")
-    base: StrictBool = Field(default=True, description="false: no base toolbox (memory, artifacts, decisions).")
+    project_instructions: StrictBool = Field(
+        default=False, description="true: AGENTS.md or CLAUDE.md of the project is part of the system prompt."
+    )
+    base: StrictBool | Literal["auto"] = Field(
+        default="auto", description="The base toolbox. true: all its tools. auto: the useful tools. false: none."
+    )
     accepts_risk: StrictBool = Field(
         default=False, description="true: private files, untrusted text and network calls together need no approval."
     )
@@ -251,7 +317,7 @@ class Definition(Part):
             if "runtime" in fields:
                 raise ValueError("`runtime` and `backend` are the same field: remove one of them")
             fields["runtime"] = fields.pop("backend")
-        return fields
+        return convert_runtime(fields)
 
     @model_validator(mode="after")
     def _check_sandbox_names(self) -> Definition:

@@ -1,10 +1,10 @@
 """Worker creation: drafts and saves workers for a worker (`worker_create`) or the library (`Worker.create`).
 
-The file is a draft below `workers/generated/`. Does not write the starter file of `guild worker new`:
-`workers.lifecycle` does.
+The file is a draft below `workers/generated/`. The starter file of `guild worker new` is written by
+`workers.lifecycle`.
 
 Invariant: permissions come only from `worker_creation:` in the user's settings, and never exceed the permissions of the
-creating worker. A created worker has no network and no toolboxes, and cannot call or create workers.
+creating worker. A created worker has no network and no toolboxes, and cannot create workers.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from guildhall.core import yaml
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.config import WorkerCreation
 from guildhall.core.errors import Conflict, InvalidFile, Refused, ToolUnavailable, UsageError
-from guildhall.core.ids import digest, is_name
+from guildhall.core.ids import NAME_RULE, digest, is_name
+from guildhall.core.text import check_text
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
 from guildhall.tools.executor import BUILT_IN
 from guildhall.workers.code_trust import check_output_schema
-from guildhall.workers.definition import Definition, Line
+from guildhall.workers.definition import EVERY_WORKER, Definition, Line
 from guildhall.workers.loader import WORKER_SUFFIXES, read_definition
-from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
+from guildhall.workers.model import GENERATED, WORKERS, Worker, WorkerListing, rule_names
 from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
@@ -52,11 +53,13 @@ class Spec(BaseModel):
     description: Annotated[StrictStr, Field(max_length=1000)] | None = None
     model: Line | None = None
     output_schema: dict[str, Any] | None = None
+    output_schema_ref: Line | None = None
+    force: StrictBool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A worker that is not saved yet, with the texts of its files and the rights that it does not get."""
+    """A worker that is not saved, with the texts of its files and the omitted rights."""
 
     worker: Worker
     path: Path
@@ -64,23 +67,24 @@ class Draft:
     schema_path: Path
     schema: str | None
     omitted_rights: tuple[str, ...]
+    replaces: bool = False  # True if `save` may overwrite an earlier draft
 
     @property
     def files(self) -> tuple[Path, ...]:
         return (self.path,) if self.schema is None else (self.path, self.schema_path)
 
     def is_saved(self) -> bool:
-        """Return True if the file exists with exactly this text."""
+        """Return True if the worker file exists with this text."""
         try:
             return self.path.read_text() == self.text
         except (OSError, UnicodeDecodeError):
             return False
 
     def save(self) -> None:
-        """Write the files, the worker file last. Raise Conflict instead of overwriting a file."""
+        """Write the files, the worker file last. Raise Conflict for an existing file unless `replaces`."""
         if self.schema is not None:
-            _write_new(self.schema_path, self.schema)
-        _write_new(self.path, self.text)
+            _write(self.schema_path, self.schema, replaces=self.replaces)
+        _write(self.path, self.text, replaces=self.replaces)
 
 
 def parse_spec(data: Mapping[str, Any]) -> Spec:
@@ -89,9 +93,10 @@ def parse_spec(data: Mapping[str, Any]) -> Spec:
     except InvalidFile as error:
         raise UsageError(error.message, hint=error.hint) from None
     if not is_name(spec.name) or spec.name.lower().endswith(WORKER_SUFFIXES):
-        raise UsageError(f"name: invalid worker name {spec.name!r}", hint="Use letters, digits, '_', '-' and '.'.")
-    if not spec.instructions.strip() or "\0" in spec.instructions:
-        raise UsageError("instructions: empty, or contains a NUL character")
+        raise UsageError(f"name: invalid worker name {spec.name!r}: {NAME_RULE}")
+    check_text("instructions", spec.instructions)
+    if spec.output_schema is not None and spec.output_schema_ref is not None:
+        raise UsageError("output_schema_ref: cannot be used together with output_schema", hint="Omit one of them.")
     return spec
 
 
@@ -100,13 +105,14 @@ def draft(
     defaults: WorkerCreation | None,
     frame: Frame,
     *,
-    existing_names: Iterable[str],
+    existing: Iterable[WorkerListing],
     creator: Worker | None = None,
     author: str,
 ) -> Draft:
-    """Return the worker of a request, with the rights that it may have.
+    """Return the draft of a worker.
 
-    `existing_names`: of all reachable workers, which a new worker must not shadow.
+    `existing`: all reachable workers, which the new worker must not shadow. With `force` in the spec, it may replace an
+    unlocked draft in the same file.
     """
     if frame.worktree is not None:
         hint = "Propose the worker in your result. The user can create it."
@@ -122,8 +128,9 @@ def draft(
     if (model := spec.model or (defaults.model if defaults else None)) is not None:
         data["model"] = _model(model, defaults, creator)
     data["instructions"] = spec.instructions
-    if spec.output_schema is not None:
-        data["output_schema_ref"] = str(schema_path.relative_to(root))
+    reference = spec.output_schema_ref if spec.output_schema is None else str(schema_path.relative_to(root))
+    if reference is not None:
+        data["output_schema_ref"] = reference
     data |= rights
     text = f"# Written by {author}. A draft: read it, then `guild worker set {spec.name} active`.\n{dump(data)}"
     try:
@@ -133,6 +140,8 @@ def draft(
     schema = None if spec.output_schema is None else check_output_schema(spec.output_schema, "output_schema")
     checksum = digest(text.encode())
     worker = Worker(definition=definition, instructions=spec.instructions, scope="project", digest=checksum, path=path)
+    same_name = [listed for listed in existing if listed.name.casefold() == spec.name.casefold()]
+    replaceable = [listed for listed in same_name if listed.path == path.resolve() and _is_open_draft(listed)]
     new = Draft(
         worker=worker,
         path=path,
@@ -140,10 +149,15 @@ def draft(
         schema_path=schema_path,
         schema=None if schema is None else json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
         omitted_rights=omitted,
+        replaces=spec.force and bool(replaceable),
     )
-    if spec.name.casefold() in {name.casefold() for name in existing_names} and not new.is_saved():
+    if len(same_name) > (len(replaceable) if spec.force else 0) and not new.is_saved():
         raise Conflict(f"name: the worker {spec.name!r} already exists", hint="Use another name.")
     return new
+
+
+def _is_open_draft(listed: WorkerListing) -> bool:
+    return listed.status == "draft" and not listed.locked
 
 
 def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
@@ -155,7 +169,7 @@ def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) 
 
 
 def _rights(defaults: WorkerCreation, creator: Worker | None, frame: Frame) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the rights of the settings that the creator has too, and descriptions of the other rights."""
+    """Return the rights in the settings that the creator has too, and descriptions of the omitted rights."""
     omitted: list[str] = []
     tools: list[str] = []
     for name in defaults.tools:
@@ -171,13 +185,24 @@ def _rights(defaults: WorkerCreation, creator: Worker | None, frame: Frame) -> t
             omitted.append(f"sandboxes.{name}: {creator.name if creator else 'the creator'} does not have this right")
         else:
             sandboxes[name] = narrowed
+    callees = [name for name in defaults.allow_workers if creator is None or _may_call(creator, name)]
+    omitted += [
+        f"allow_workers: {creator.name} may not call {name}"
+        for name in defaults.allow_workers
+        if creator is not None and name not in callees
+    ]
     rules = _rules(defaults, creator)
-    rights: dict[str, Any] = {"tools": tools, "sandboxes": sandboxes, "tool_rules": rules}
+    rights: dict[str, Any] = {"tools": tools, "sandboxes": sandboxes, "tool_rules": rules, "allow_workers": callees}
+    rights["attachment_policy"] = defaults.attachment_policy
     if creator is not None:
         rights["limits"] = creator.definition.limits.model_dump(mode="json", exclude_defaults=True)
         if not creator.definition.base:
             rights["base"] = False
     return {name: value for name, value in rights.items() if value not in ({}, [])}, tuple(omitted)
+
+
+def _may_call(creator: Worker, name: str) -> bool:
+    return name in creator.definition.allow_workers or EVERY_WORKER in creator.definition.allow_workers
 
 
 def _rules(defaults: WorkerCreation, creator: Worker | None) -> dict[str, dict[str, Any]]:
@@ -200,7 +225,7 @@ def _rules(defaults: WorkerCreation, creator: Worker | None) -> dict[str, dict[s
 
 
 def _narrow_sandbox(name: str, settings: Any, creator: Worker | None, frame: Frame) -> dict[str, Any] | None:
-    """Return a sandbox of the settings, limited to the rights of the creator, or None if it has no right to it."""
+    """Return a sandbox of the settings limited to the rights of the creator, or None if the creator has no access."""
     definition = _parse_settings({"sandboxes": {name: settings}})
     fields = definition.sandboxes[name].model_dump(mode="json", exclude_defaults=True)
     if creator is None:
@@ -231,7 +256,7 @@ def _narrow_sandbox(name: str, settings: Any, creator: Worker | None, frame: Fra
 
 
 def _common_suffixes(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the suffixes that both allow, or None if they have none in common. An empty tuple allows all."""
+    """Return the suffixes that both tuples allow, or None if they allow no common suffix. An empty tuple allows all."""
     if not first or not second:
         return first or second
     return tuple(suffix for suffix in first if suffix in second) or None
@@ -246,12 +271,12 @@ def _parse_settings(fields: dict[str, Any]) -> Definition:
         raise InvalidFile(f"worker_creation.{error.message}", hint=hint) from None
 
 
-def _write_new(path: Path, text: str) -> None:
-    """Write a new file. Raise Conflict if it exists with another text, and Refused if a folder is a link."""
+def _write(path: Path, text: str, *, replaces: bool) -> None:
+    """Write a file. Raise Refused if its folder is a link, and Conflict for an existing file unless `replaces`."""
     for folder in (path.parent.parent, path.parent):
         if folder.is_symlink():
             raise Refused("cannot write a new worker through a symbolic link", where=str(folder))
-    if os.path.lexists(path):
+    if path.is_symlink() or (os.path.lexists(path) and not replaces):
         if not path.is_symlink() and path.read_bytes() == text.encode():
             return
         raise Conflict("the file already exists", where=str(path), hint="Use another name.")

@@ -1,8 +1,8 @@
 """Worker life cycle: changes the status and the lock of a worker, and writes the starter file of a new worker.
 
-The status changes from draft to active and from active to retired. A lock does not depend on the status.
-The status is a field of the worker file, and a change edits only that field. A lock pins the digest of the file.
-Does not store locks: `workers.records` does.
+The status changes from draft to active and from active to retired. It is a field of the worker file, and a change edits
+only that field. A lock pins the digest of the file and does not depend on the status. Locks are stored by
+`workers.records`.
 
 Invariant: a locked worker is not changed, and it does not run if its digest differs from the pinned one.
 """
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from guildhall.core import yaml, yaml_edit
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, Refused, UsageError, WorkerLocked, WorkerRetired
-from guildhall.core.ids import is_name
+from guildhall.core.ids import NAME_RULE, is_name
 from guildhall.workers.loader import load, load_definition
-from guildhall.workers.model import Lock, Worker
+from guildhall.workers.model import Lock, Worker, WorkerListing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from guildhall.workers.definition import Status
@@ -61,7 +61,7 @@ def set_field(path: Path, field: str, value: str | bool) -> None:
 
 
 def _candidates(source: yaml.Source, field: str, value: str | bool) -> Iterator[str]:
-    """Yield possible new texts of the file, the smallest change first."""
+    """Yield new texts of the file with the field set, the smallest change first."""
     if source.path.suffix == ".json":
         yield _edit_json(source, field, value)
         return
@@ -103,12 +103,12 @@ def _edit_yaml(text: str, field: str, value: str | bool) -> Iterator[str]:
 
 
 def check_usable(worker: Worker, use: Use) -> None:
-    """Raise an error unless the worker can be used in this way now."""
+    """Raise an error unless the worker can be used in this way."""
     if worker.status == "retired":
         hint = "Use another worker, or copy the file under a new name."
         raise WorkerRetired(f"the worker {worker.name!r} is retired", where=worker.place, hint=hint)
     if worker.status == "draft" and use != "name":
-        name = worker.path.stem if worker.path and worker.scope != "package" else worker.name  # agents have other names
+        name = worker.path.stem if worker.scope != "package" else worker.name  # agents have other names
         message = f"the worker {name!r} is a draft and cannot be used {_USE_TEXTS[use]}"
         hint = f"Run it by its name, or promote it: guild worker set {name} active"
         raise Refused(message, where=worker.place, hint=hint)
@@ -123,7 +123,7 @@ def set_status(worker: Worker, to: Status, *, even_if_locked: bool = False) -> W
     path = _writable_path(worker)
     if worker.is_locked and not even_if_locked:
         raise _locked_error(worker.name, worker.place)
-    status = load_definition(path).status  # as it is now, not as it was when the worker was loaded
+    status = load_definition(path).status  # the file may have changed since the worker was loaded
     if (status, to) not in TRANSITIONS:
         raise _transition_error(worker, status, to)
     set_field(path, "status", to)
@@ -132,7 +132,7 @@ def set_status(worker: Worker, to: Status, *, even_if_locked: bool = False) -> W
 
 
 def make_lock(worker: Worker, at: str) -> Lock:
-    """Return a lock of the worker's current text. Raise Conflict if it is locked."""
+    """Return a lock of the current text of the worker. Raise Conflict if the worker is locked."""
     if worker.lock is not None:
         raise Conflict(f"the worker {worker.name!r} is already locked", where=worker.place)
     path, is_requested = _writable_path(worker, edits=False), worker.definition.locked
@@ -140,8 +140,8 @@ def make_lock(worker: Worker, at: str) -> Lock:
 
 
 def requested_lock(worker: Worker, at: str) -> Lock | None:
-    """Return the lock that `locked: true` in the file requests, or None if there is no request or a lock exists."""
-    if not worker.definition.locked or worker.lock is not None or worker.path is None:
+    """Return the lock that `locked: true` requests. Return None without `locked: true` or with an existing lock."""
+    if not worker.definition.locked or worker.lock is not None:
         return None
     return Lock(path=worker.path, digest=worker.digest, locked_at=at, is_requested=True)
 
@@ -158,29 +158,42 @@ def unlock(worker: Worker) -> Worker:
     return load(path, scope=worker.scope)
 
 
-def new_worker(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, force: bool = False) -> Path:
-    """Write a starter file into a `workers/` folder. `force`: overwrite an existing file."""
+def new_worker(
+    folder: Path,
+    name: str,
+    *,
+    existing: Iterable[WorkerListing] = (),
+    locks: Mapping[Path, Lock] | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a starter file into a `workers/` folder. Raise Conflict if the name would become ambiguous.
+
+    `existing`: the reachable workers. `force`: overwrite the file, or use the name of a worker in another scope.
+    """
     if not is_name(name):
-        raise UsageError(f"invalid worker name {name!r}", hint="Use letters, digits, '_', '-' and '.'.")
+        raise UsageError(f"invalid worker name {name!r}: {NAME_RULE}")
     path = folder.resolve() / f"{name}.yaml"
     if path in (locks or {}) and not force:
         raise _locked_error(name, str(path))
     if path.exists() and not force:
         raise Conflict(f"the worker {name!r} already exists", where=str(path), hint="Overwrite it with --force.")
+    for listed in existing:
+        if listed.name == name and listed.path.resolve() != path and (listed.scope == "project" or not force):
+            hint = "Use another name." + (
+                "" if listed.scope == "project" else f" Or add --force, and use project/{name}."
+            )
+            raise Conflict(f"the worker {name!r} already exists", where=str(listed.path), hint=hint)
     replace_user_file(path, _TEMPLATE.format(name=name))
     return path
 
 
 def _writable_path(worker: Worker, *, edits: bool = True) -> Path:
     """Return the path of the worker file. Raise an error if it cannot be locked or, with `edits`, changed."""
-    if worker.path is None:
-        hint = "Write it to a file first."
-        raise UsageError(f"the worker {worker.name!r} was built in Python and has no file", hint=hint)
     if worker.scope == "shipped":
         hint = "Copy it to workers/ of your project and change the copy."
         raise Refused(f"cannot edit the worker {worker.name!r}: it comes with Guildhall", where=worker.place, hint=hint)
     if worker.scope == "package" and edits:
-        hint = "Edit its pyproject.toml."
+        hint = "Edit the pyproject.toml of the package."
         raise Refused(f"cannot edit the worker {worker.name!r}: it is a package", where=worker.place, hint=hint)
     return worker.path
 

@@ -1,7 +1,6 @@
 """Worker loader: reads and validates a worker file, and finds and renders its instructions.
 
-Does not search for workers: `workers.registry` does. Does not render templates in this process: `workers.template` is
-a separate program.
+Workers are found by `workers.registry`. Templates are rendered in another process by `workers.template`.
 
 Invariant: errors name the file, the line, the field and the nearest valid name.
 """
@@ -24,7 +23,7 @@ from guildhall.workers.definition import Definition
 from guildhall.workers.model import BUILT_IN_TOOLS, Lock, Scope, Worker, project_folder, rule_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from guildhall.core.yaml import Location, Source
 
@@ -33,18 +32,20 @@ if TYPE_CHECKING:
 WORKER_SUFFIXES = (".yaml", ".yml", ".json")
 _PROMPT_SUFFIXES = (".md", ".txt", ".j2", ".jinja2")
 _TEMPLATE_SUFFIXES = (".j2", ".jinja2")
-_MAX_CPU_S = 2  # most of it to start Python
+_MAX_CPU_S = 2  # includes the start of Python
 _TIMEOUT_S = 20.0
 
 
 def find_prompt(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the prompt file of a worker in the first folder that has one. Raise InvalidFile if it has two."""
+    """Return the prompt file of a worker in the first folder that has one. Raise InvalidFile for several."""
     for folder in folders:
         paths = [folder / f"{name}{suffix}" for suffix in _PROMPT_SUFFIXES]
         found = [path for path in paths if path.exists() or path.is_symlink()]
         if len(found) > 1:
             both = " and ".join(path.name for path in found)
-            raise InvalidFile(f"several prompts for one worker: {both}", where=str(folder), hint="Delete all but one.")
+            raise InvalidFile(
+                f"several prompt files for one worker: {both}", where=str(folder), hint="Delete all but one."
+            )
         if found:
             return found[0]
     return None
@@ -62,8 +63,12 @@ def prompt_text(prompt: Path, values: Mapping[str, Any], *, max_cpu_s: int = _MA
 
 def _render(prompt: Path, values: Mapping[str, Any], max_cpu_s: int) -> str:
     location = {"path": sys.path, "folder": str(prompt.parent), "name": prompt.name}
-    request = {**location, "values": dict(values), "seconds": max_cpu_s}
-    too_long = InvalidFile("rendering the template takes too long", where=str(prompt), hint="Look for endless loops.")
+    request = {**location, "values": dict(values), "max_cpu_s": max_cpu_s}
+    too_long = InvalidFile(
+        f"cannot render the template: it takes more than {max_cpu_s} s of CPU time",
+        where=str(prompt),
+        hint="Look for endless loops.",
+    )
     try:
         child = subprocess.run(
             [sys.executable, "-I", str(Path(template.__file__))],
@@ -79,13 +84,13 @@ def _render(prompt: Path, values: Mapping[str, Any], max_cpu_s: int) -> str:
     if child.returncode < 0:
         raise too_long
     try:
-        answer: dict[str, Any] = json.loads(child.stdout)
+        response: dict[str, Any] = json.loads(child.stdout)
     except ValueError:
         raise InvalidFile("cannot render the template: the renderer crashed", where=str(prompt)) from None
-    if "text" in answer:
-        return answer["text"]
-    place = f"{prompt.parent / answer['file']}:{answer['line']}" if answer.get("file") else str(prompt)
-    raise InvalidFile(f"cannot render the template: {answer['error']}", where=place)
+    if "text" in response:
+        return response["text"]
+    place = f"{prompt.parent / response['file']}:{response['line']}" if response.get("file") else str(prompt)
+    raise InvalidFile(f"cannot render the template: {response['error']}", where=place)
 
 
 def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> Worker:
@@ -110,27 +115,12 @@ def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> W
 
 
 def load_definition(path: Path) -> Definition:
-    """Return the definition in a file. Check that its prompt exists, but do not render it."""
+    """Return the definition in a file. Check that the prompt file exists, but do not render it."""
     source = yaml.read(path)
     definition = read_definition(source)
     if definition.instructions is None:
         _prompt_path(source, definition)
     return definition
-
-
-def worker_from_fields(fields: Mapping[str, Any]) -> Worker:
-    """Return a worker that is built in Python from the fields of a worker file, with inline instructions."""
-    name = fields.get("name")
-    source = yaml.Source(Path(f"Worker({name!r})"), "", dict(fields), {})
-    definition = parse_definition(source, Definition)
-    if not (definition.instructions or "").strip():
-        raise source.error("this field is required", ("instructions",))
-    return Worker(
-        definition=definition,
-        instructions=definition.instructions or "",
-        scope="given",
-        digest=ids.fingerprint(definition.model_dump(mode="json")),
-    )
 
 
 def read_definition(source: Source) -> Definition:
@@ -139,7 +129,7 @@ def read_definition(source: Source) -> Definition:
     data = cast("object", source.data)
     if isinstance(data, dict) and cast("dict[str, Any]", data).get("name") is None:
         if not ids.is_name(stem):
-            raise source.error(f"invalid worker name {stem!r}", hint="Rename the file: use letters, digits, _ and -.")
+            raise source.error(f"invalid worker name {stem!r}: {ids.NAME_RULE}", hint="Rename the file.")
         source = replace(source, data={**cast("dict[str, Any]", data), "name": stem})
     definition = parse_definition(source, Definition)
     if definition.name != stem:
@@ -149,41 +139,50 @@ def read_definition(source: Source) -> Definition:
 
 
 def parse_definition(source: Source, kind: type[Kind], location: Location = ()) -> Kind:
-    """Return the definition in a part of a source. Raise InvalidFile if it has unknown tools or rules."""
+    """Return the definition at a location. Raise InvalidFile if it has unknown tools or rules."""
     source = normalize_fields(source, location)
-    definition = yaml.validate(kind, source, location)
-    for index, tool in enumerate(definition.tools):
-        if tool not in BUILT_IN_TOOLS:
-            hint = did_you_mean(tool, BUILT_IN_TOOLS)
-            raise source.error(f"unknown built-in tool {tool!r}", (*location, "tools", index), hint)
-    # The tools of toolboxes and servers are not known before a run is assembled: Worker.rules_for checks those rules.
-    has_other_tools = definition.toolboxes or definition.mcp_servers or definition.members
-    for rule in definition.tool_rules:
-        if rule not in rule_names() and not has_other_tools:
-            hint = did_you_mean(rule, rule_names())
-            raise source.error("unknown capability or tool", (*location, "tool_rules", rule), hint)
-    return definition
+    return yaml.validate(kind, source, location, unknown_names(source, location))
+
+
+def unknown_names(source: Source, location: Location = ()) -> Iterator[tuple[Location, str, str | None]]:
+    """Yield location, message and hint for each unknown tool and each unknown rule of a definition."""
+    data = cast("object", source.at(location))
+    fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    tools = cast("list[object]", fields.get("tools")) if isinstance(fields.get("tools"), list) else []
+    for index, tool in enumerate(tools):
+        if isinstance(tool, str) and ids.is_name(tool) and tool not in BUILT_IN_TOOLS:
+            place = (*location, "tools", index)
+            yield place, f"unknown built-in tool {tool!r}", did_you_mean(tool, BUILT_IN_TOOLS)
+    # The tools of toolboxes and servers are known when a run is assembled. Worker.rules_for checks their rules.
+    if any(fields.get(name) for name in ("toolboxes", "mcp_servers", "members", "worker")):
+        return
+    rules = cast("dict[str, object]", fields.get("tool_rules")) if isinstance(fields.get("tool_rules"), dict) else {}
+    for rule in rules:
+        if rule not in rule_names():
+            yield (*location, "tool_rules", rule), "unknown capability or tool", did_you_mean(rule, rule_names())
 
 
 def normalize_fields(
     source: Source, location: Location = (), aliases: Mapping[str, str] = MappingProxyType({"backend": "runtime"})
 ) -> Source:
-    """Return the source with the fields `aliases` renamed and a list of rules as a mapping. Line numbers are kept."""
+    """Return the source with `aliases` renamed and a list of rules converted to a mapping. Line numbers are kept."""
     if not isinstance(cast("object", source.at(location)), dict):
         return source
     fields = dict(cast("dict[str, Any]", source.at(location)))
-    lines = dict(source.lines)
+    lines, written = dict(source.lines), dict(source.written_names)
     for alias, name in aliases.items():
         if alias in fields and name not in fields:
             fields[name] = fields.pop(alias)
-            _move_lines(lines, (*location, alias), (*location, name))
+            move_lines(lines, (*location, alias), (*location, name))
+            written[(*location, name)] = alias
     rules = cast("list[Any]", fields.get("tool_rules")) if isinstance(fields.get("tool_rules"), list) else []
     names = [cast("dict[str, Any]", rule).get("name") if isinstance(rule, dict) else None for rule in rules]
     if names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
         fields["tool_rules"] = dict(zip(names, rules, strict=True))
         for index, name in enumerate(names):
-            _move_lines(lines, (*location, "tool_rules", index), (*location, "tool_rules", str(name)))
-    return replace(source, data=_replace_part(source.data, location, fields), lines=lines)
+            move_lines(lines, (*location, "tool_rules", index), (*location, "tool_rules", str(name)))
+    data = _replace_part(source.data, location, fields)
+    return replace(source, data=data, lines=lines, written_names=written)
 
 
 def _replace_part(data: Any, location: Location, part: Any) -> Any:
@@ -192,7 +191,8 @@ def _replace_part(data: Any, location: Location, part: Any) -> Any:
     return {**data, location[0]: _replace_part(data[location[0]], location[1:], part)}
 
 
-def _move_lines(lines: dict[Location, int], old: Location, new: Location) -> None:
+def move_lines(lines: dict[Location, int], old: Location, new: Location) -> None:
+    """Record the lines of a value and its parts under a new location."""
     for location in [location for location in lines if location[: len(old)] == old]:
         lines[(*new, *location[len(old) :])] = lines.pop(location)
 

@@ -1,6 +1,6 @@
-"""Worker types: define a worker, its lock, the trust in its files, and the listings of workers and packages.
+"""Worker types: a worker, its lock, the trust in its files, and the listings of workers and packages.
 
-Does not read files: `workers.loader` does. Does not import pydantic, because commands import this module.
+Worker files are read by `workers.loader`. This module does not import pydantic, because commands import it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core import yaml
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.paths import MEMBERS, PROJECT_SETTINGS
 from guildhall.core.text import did_you_mean
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 
-Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]
+Scope = Literal["project", "home", "package", "shipped", "workflow"]
 TrustState = Literal["trusted", "new", "changed", "gone"]
 PackageKind = Literal["worker", "toolbox", "both"]
 
@@ -32,7 +33,9 @@ PERMISSION_PATHS = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
 
 ROOM_TOOLS = (  # in the order of the prompt
     "channel_send",
+    "no_action",
     "channel_read",
+    "more_tools",
     "inbox_read",
     "inbox_ack",
     "status_set",
@@ -49,9 +52,8 @@ ROOM_TOOLS = (  # in the order of the prompt
     "proposal_cancel",
     "resource_create",
     "resource_read",
-    "no_action",
 )
-# Tools that a rule can name even if no toolbox of the worker has them.
+# A rule can name these tools even if the worker does not have them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
 SYSTEM_TOOLS = (
     "sandbox_list",
@@ -100,12 +102,12 @@ class Worker:
     definition: Definition
     instructions: str  # inline, or the rendered prompt file
     scope: Scope
-    digest: str  # of the file and the prompt file
-    path: Path | None = None  # the worker file or workflow file; None: built in Python
+    digest: str  # digest of the worker file and the prompt file
+    path: Path  # the worker file, the workflow file or the pyproject.toml of a package
     lock: Lock | None = None
-    workdir: Path | None = None  # of an agent: a folder that it can write, besides its sandboxes
-    workflow_paths: tuple[Path, ...] = ()  # of an agent: files of the workflow that it must not change
-    activate: str | None = None  # of a package: the `module:function` that returns the prompt of a run
+    workdir: Path | None = None  # folder that an agent can write besides its sandboxes
+    workflow_paths: tuple[Path, ...] = ()  # files of the workflow, which an agent must not change
+    activate: str | None = None  # `module:function` of a package that returns the prompt of a run
 
     @property
     def name(self) -> str:
@@ -125,58 +127,74 @@ class Worker:
 
     @property
     def is_changed(self) -> bool:
-        """Return True if the worker is locked and its text differs from the pin."""
+        """Return True if the worker is locked and its digest differs from that of the lock."""
         return self.lock is not None and self.lock.digest != self.digest
 
     @property
     def place(self) -> str:
-        """Return the location of the worker for error messages."""
-        return str(self.path) if self.path else f"the worker {self.name!r}"
+        """Return the path of the worker for error messages."""
+        return str(self.path)
 
     @property
     def identity(self) -> str:
-        """Return an id of the worker that does not depend on its text."""
-        origin = f"{self.scope}:{self.path or self.name}"
+        """Return an id of the worker that does not depend on the text of its file."""
+        origin = f"{self.scope}:{self.path}"
         return f"{origin}#{self.name}" if self.scope == "workflow" else origin
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Return the rules for the policy, with aliases resolved."""
+        """Return the rules of the worker file with aliases resolved."""
         rules = self.definition.tool_rules.items()
-        fields = {"allowed", "approval_required", "timeout"}
+        fields = {"allowed", "approval_required", "timeout", "description"}
         return tuple(Rule(name=ALIASES.get(name, name), **rule.model_dump(include=fields)) for name, rule in rules)
 
     def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
-        """Return the rules. Raise InvalidFile for a rule that matches no tool of the run: it would protect nothing."""
-        known = {*rule_names(), *tools}
-        for rule in self.rules:
-            if rule.name not in known:
-                message = f"tool_rules.{rule.name}: unknown capability or tool"
-                raise InvalidFile(message, where=self.place, hint=did_you_mean(rule.name, known))
+        """Return the rules. Raise InvalidFile for a rule that matches no tool of the run and would have no effect."""
+        for error in self.unknown_rules(tools):
+            raise error
         return self.rules
 
+    def unknown_rules(self, tools: Iterable[str]) -> list[InvalidFile]:
+        """Return an error for each rule that names no capability and no tool. `docs_*` stands for all tools of docs."""
+        known = {*rule_names(), *tools}
+        prefixes = tuple(name.removesuffix("*") for name in known if name.endswith("*"))
+        return [
+            self.field_error("unknown capability or tool", ("tool_rules", name), did_you_mean(name, known))
+            for name in self.definition.tool_rules
+            if ALIASES.get(name, name) not in known and not name.startswith(prefixes)
+        ]
+
+    def field_error(self, message: str, location: yaml.Location, hint: str | None = None) -> InvalidFile:
+        """Return an error about a field of the worker file, with its line if the file can be read."""
+        agent = ("agents", self.name) if self.scope == "workflow" else ()
+        try:
+            return yaml.read(self.path).error(message, (*agent, *location), hint)
+        except InvalidFile:  # a package, or the file was changed after the start of the run
+            return yaml.Source(self.path, "", None, {}).error(message, location, hint)
+
     def project_root(self, frame: Frame) -> Path:
-        """Return the project that sandbox paths are relative to: the worker's own, else that of the caller."""
-        return project_folder(self.path) if self.path and self.scope == "project" else frame.root
+        """Return the folder that sandbox paths are relative to: the project of the worker, or that of the caller."""
+        return self.resource_folder if self.scope == "project" else frame.root
 
     def project_frame(self, frame: Frame) -> Frame:
-        """Return the frame with the worker's own project, in which it finds other workers."""
+        """Return the frame with the project in which the worker finds other workers."""
         return replace(frame, root=self.project_root(frame))
 
-    def resource_folder(self, frame: Frame) -> Path:
+    @property
+    def resource_folder(self) -> Path:
         """Return the folder of the worker's prompts, schemas and scripts."""
-        return project_folder(self.path) if self.path else frame.root
+        return project_folder(self.path)
 
     def protected_paths(self, frame: Frame) -> tuple[Path, ...]:
         """Return the paths that define permissions, such as worker files and settings. Runs cannot write them."""
-        projects = dict.fromkeys((frame.root, self.project_root(frame), self.resource_folder(frame)))
+        projects = dict.fromkeys((frame.root, self.project_root(frame), self.resource_folder))
         found = [project / name for project in projects for name in PERMISSION_PATHS]
-        if self.path is not None and not any(path in self.path.parents for path in found):
-            found.append(self.path)  # a worker file outside of `workers/`
+        if not any(path in self.path.parents for path in found):
+            found.append(self.path)  # the worker file is not in `workers/`
         return (*found, *self.workflow_paths)
 
     def sandbox_folders(self, frame: Frame) -> tuple[Folder, ...]:
-        """Return the sandboxes. A read-only folder must exist. A run can create a writable folder."""
+        """Return the sandboxes. Raise ToolUnavailable for a folder that a run cannot use."""
         return tuple(self._sandbox_folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
 
     def _sandbox_folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
@@ -205,7 +223,7 @@ class Worker:
         )
 
     def _move_to_worktree(self, path: Path, sandbox: Sandbox, frame: Frame, field: str) -> Path:
-        """Return the path, or its counterpart in the worktree of the frame if there is one."""
+        """Return the path in the worktree of the frame, or the path itself if the frame has no worktree."""
         if frame.worktree is None:
             return path
         root, worktree = frame.root.resolve(), frame.worktree.resolve()
@@ -213,10 +231,10 @@ class Worker:
             path = (worktree / path.relative_to(root)).resolve()
             if path.is_relative_to(worktree):
                 return path
-            message = f"{field}: {sandbox.path} is a link out of the worktree"
+            message = f"{field}: {sandbox.path} is a link to a folder outside of the worktree"
             raise ToolUnavailable(message, where=self.place, hint="Use a folder of the project.")
         if sandbox.mode == "rw":
-            message = f"{field}: {path} is outside of the project: work in a worktree cannot write there"
+            message = f"{field}: {path} is outside of the project, where a run in a worktree cannot write"
             raise ToolUnavailable(message, where=self.place, hint="Use `mode: ro`, or a folder of the project.")
         return path
 
@@ -226,7 +244,7 @@ class Worker:
             **self.definition.model_dump(mode="json"),
             "instructions": self.instructions,
             "scope": self.scope,
-            "path": str(self.path) if self.path else None,
+            "path": str(self.path),
             "digest": self.digest,
             "locked": self.is_locked,
             **({"activate": self.activate} if self.activate else {}),
@@ -251,7 +269,7 @@ class WorkerListing:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A file that the user trusts, with its digest at that time."""
+    """A file that the user trusts, with the trusted digest."""
 
     path: Path
     digest: str
@@ -289,7 +307,7 @@ class PackageListing:
     """A package in a listing. An invalid package is listed with its error."""
 
     name: str
-    path: Path  # the folder
+    path: Path  # path of the folder
     types: tuple[str, ...] = ()
     description: str | None = None
     version: str | None = None
@@ -305,7 +323,7 @@ class PackageFile:
 
     path: str  # relative to the package
     size: int
-    runs: bool = False  # the file is code that can be executed
+    runs: bool = False  # True if the file is code that a run can execute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,13 +341,13 @@ class PackageDetails:
 
     package: PackageListing
     files: tuple[PackageFile, ...]
-    digest: str  # of all files
-    posture: str | None = None  # of a worker
-    rights: Mapping[str, Any] | None = None  # of a worker: the fields of its definition that differ from the defaults
+    digest: str  # digest of all files
+    posture: str | None = None  # instructions of the worker
+    rights: Mapping[str, Any] | None = None  # fields of the worker that differ from the defaults
     activate: str | None = None
     export: str | None = None
-    tools: tuple[PackageTool, ...] = ()  # of a toolbox
-    problems: tuple[str, ...] = ()  # why the worker or the tools cannot be used
+    tools: tuple[PackageTool, ...] = ()
+    problems: tuple[str, ...] = ()  # errors of the worker and of the tools
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -351,11 +369,11 @@ class AddedPackage:
 
     name: str
     path: Path
-    backup: Path | None = None  # the folder with the replaced package
+    backup: Path | None = None  # folder with the replaced package
 
 
 def project_folder(path: Path) -> Path:
-    """Return the folder that holds the `workers/` of a file, else the file's own folder."""
+    """Return the folder with the `workers/` folder of a file, or the folder of the file without one."""
     folder = path.parent
     if folder.name == GENERATED and folder.parent.name == WORKERS:
         folder = folder.parent

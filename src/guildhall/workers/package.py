@@ -1,8 +1,8 @@
-"""Worker package: reads a folder whose pyproject.toml declares a worker, a toolbox or both.
+"""Packages: reads a folder whose pyproject.toml declares a worker, a toolbox or both.
 
-Does not add or remove packages: `workers.package_store` does.
+Packages are added and removed by `workers.package_store`.
 
-Invariant: no code of the package is executed here.
+Invariant: reading a package executes none of its code.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from guildhall.workers.loader import parse_definition
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.core.yaml import Location
+
 PROJECT_FILE = "pyproject.toml"
 TABLE = ("tool", "guildhall")
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -35,6 +37,8 @@ _REFERENCE = re.compile(rf"{MODULE.pattern}(?:\.{MODULE.pattern}){{0,20}}(:{MODU
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 # tomllib takes minutes for a name with thousands of parts.
 _DOTTED_NAME = re.compile(r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+){20}""")
+_HEADER = re.compile(r"\[([^\[\]]+)\]")
+_KEY = re.compile(r"([A-Za-z0-9_-]+)\s*[.=]")
 _MAX_CHARS = 200_000
 _TOOLBOX_FIELDS = frozenset({"type", "name", "description", "export"})
 
@@ -42,7 +46,7 @@ _TOOLBOX_FIELDS = frozenset({"type", "name", "description", "export"})
 def _check_reference(value: object) -> object:
     if isinstance(value, str):
         if not _REFERENCE.fullmatch(value):
-            raise ValueError(f"{format_value(value)} is not a valid reference: write module or module:name")
+            raise ValueError(f"invalid reference {format_value(value)}: write module or module:name")
         top = value.partition(":")[0].partition(".")[0]
         if top in sys.stdlib_module_names or top == "guildhall":
             raise ValueError(f"{top} is a module of Python or Guildhall: rename yours")
@@ -53,7 +57,7 @@ Reference = Annotated[StrictStr, BeforeValidator(_check_reference)]
 
 
 class Table(Definition):
-    """The `[tool.guildhall]` table. A worker has the fields of a worker file, and its instructions are its posture."""
+    """The `[tool.guildhall]` table. It has the fields of a worker file, with `posture` instead of `instructions`."""
 
     type: Annotated[
         tuple[Type, ...],
@@ -62,8 +66,8 @@ class Table(Definition):
     ]
     posture: StrictStr | None = None
     posture_file: Line | None = None
-    activate: Reference | None = None  # module:function
-    export: Reference | None = None  # module, or module:toolbox
+    activate: Reference | None = None  # `module:function`
+    export: Reference | None = None  # `module` or `module:toolbox`
 
     @model_validator(mode="before")
     @classmethod
@@ -78,9 +82,9 @@ class Package:
     """The declaration of a package."""
 
     folder: Path
-    source: Source  # of its pyproject.toml
+    source: Source  # pyproject.toml
     table: Table
-    posture: str | None  # of a worker
+    posture: str | None  # None without a worker
     version: str | None = None
 
     @property
@@ -108,7 +112,7 @@ def read_package(folder: Path, *, check_name: bool = True) -> Package:
 
 
 def is_toolbox_only(folder: Path) -> bool:
-    """Return True if a package, valid or not, declares only a toolbox."""
+    """Return True if a package declares only a toolbox. The package may be invalid."""
     try:
         table = _with_defaults(_read_toml(folder / PROJECT_FILE), folder)[0].at(TABLE)
     except (GuildError, OSError):
@@ -138,7 +142,7 @@ def _read_package(folder: Path, check_name: bool) -> Package:
 
 
 def _read_toml(path: Path) -> Source:
-    """Return the file as plain data. Raise InvalidFile for a link, because it could lead out of the package."""
+    """Read a TOML file. Raise InvalidFile for a link, because its target could be outside of the package."""
     if path.is_symlink():
         raise InvalidFile("symbolic links are not allowed in a package", where=str(path), hint="Replace it by a copy.")
     text = read_text(path)
@@ -155,7 +159,20 @@ def _read_toml(path: Path) -> Source:
         line = _AT_LINE.search(reason)
         where = f"{path}:{line[1]}" if line else str(path)
         raise InvalidFile(f"not TOML: {reason[: line.start()] if line else reason}", where=where) from None
-    return Source(path, text, data, {})
+    return Source(path, text, data, _find_lines(text))
+
+
+def _find_lines(text: str) -> dict[Location, int]:
+    """Return the lines of tables and fields. A line of a multi-line text that looks like a field is counted too."""
+    lines: dict[Location, int] = {(): 1}
+    table: Location = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if (header := _HEADER.match(line)) is not None:
+            table = tuple(part.strip(" \"'") for part in header[1].split("."))
+            lines.setdefault(table, number)
+        elif (key := _KEY.match(line)) is not None:
+            lines.setdefault((*table, key[1]), number)
+    return lines
 
 
 def _with_defaults(source: Source, folder: Path) -> tuple[Source, str | None]:
@@ -178,7 +195,7 @@ def _with_defaults(source: Source, folder: Path) -> tuple[Source, str | None]:
 
 
 def _check_types(package: Package) -> None:
-    """Raise InvalidFile for missing fields, and for fields without effect on a package of this type."""
+    """Raise InvalidFile for fields that the types of the package require or do not have."""
     table = package.table
     if len(set(table.type)) != len(table.type):
         raise package.error(f"duplicate type {table.type[0]}", "type")
@@ -213,5 +230,6 @@ def _posture(package: Package) -> str:
     if not text.strip():
         raise package.error("the posture is empty", field)
     if "\0" in text or len(text) > template.MAX_CHARACTERS:
-        raise package.error(f"the posture contains a NUL, or more than {template.MAX_CHARACTERS:,} characters", field)
+        reason = "it contains a NUL" if "\0" in text else f"longer than {template.MAX_CHARACTERS:,} characters"
+        raise package.error(f"invalid posture: {reason}", field)
     return text

@@ -1,8 +1,8 @@
 """Package store: lists, creates, adds and removes the packages of a home, and loads the worker of a package.
 
-Does not parse a package: `workers.package` does.
+Packages are parsed by `workers.package`.
 
-Invariant: a package is added as a whole or not at all, and the files of a removed or replaced package are kept.
+Invariant: a package is added as a whole or not at all. A removed or replaced package is moved to a backup.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import ids
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.core.ids import is_name, new_id
+from guildhall.core.ids import NAME_RULE, is_name, new_id
 from guildhall.core.text import did_you_mean
-from guildhall.workers.code_trust import Code, package_code
+from guildhall.workers.code_trust import Code, package_code, raise_unreadable
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import AddedPackage, Lock, PackageFile, PackageKind, PackageListing, PackageTool, Worker
 from guildhall.workers.package import PROJECT_FILE, Package, is_toolbox_only, read_package
@@ -45,13 +45,13 @@ class Packages:
         self._folder = home.packages
 
     def folders(self) -> Iterator[Path]:
-        """Yield the folder of each package, valid or not. Names that begin with a dot are not packages."""
+        """Yield the folder of each package, which may be invalid. Skip folders whose name starts with a dot."""
         for path in sorted_entries(self._folder) if self._folder.is_dir() else ():
             if not path.name.startswith(".") and (path.is_dir() or path.is_symlink()):
                 yield path
 
     def worker_folders(self) -> Iterator[Path]:
-        """Yield the folder of each package with a worker, and of invalid packages that may have one."""
+        """Yield the folder of each package with a worker, and of each invalid package that may have a worker."""
         for folder in self.folders():
             try:
                 if "worker" in read_package(folder).types:
@@ -62,19 +62,27 @@ class Packages:
 
     def listings(self) -> list[PackageListing]:
         """Return all packages. Invalid packages have an error."""
-        return [_listing(folder) for folder in self.folders()]
+        found: list[PackageListing] = []
+        for folder in self.folders():
+            try:
+                package = read_package(folder)
+                load_code(package)
+                found.append(package_listing(package))
+            except GuildError as error:
+                found.append(PackageListing(name=folder.name, path=folder, error=str(error)))
+        return found
 
     def find(self, name: str) -> Package:
-        """Return a package. Raise NotFound if it does not exist, and InvalidFile if it is not valid."""
+        """Return a package. Raise NotFound if the package does not exist, and InvalidFile if it is invalid."""
         package = read_package(self.folder(name))
         load_code(package)
         return package
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a package, valid or not. Raise NotFound if it does not exist."""
+        """Return the folder of a package, which may be invalid. Raise NotFound if the package does not exist."""
         folder = self._folder / name
         if not is_name(name) or not os.path.lexists(folder):
-            hint = did_you_mean(name, [known.name for known in self.folders()]) or "List them: guild package ls"
+            hint = did_you_mean(name, [known.name for known in self.folders()]) or "List the packages: guild package ls"
             raise NotFound(f"unknown package {name!r}", hint=hint)
         return folder
 
@@ -99,7 +107,7 @@ def load_code(package: Package) -> list[Code]:
 def package_worker(package: Package, lock: Lock | None = None) -> Worker:
     """Return the worker of a package. Raise InvalidFile if it is only a toolbox."""
     if package.posture is None:
-        hint = "To use its tools, add it to `toolboxes` of a worker."
+        hint = f"To use its tools, add them to a worker file: toolboxes: [{package.name}]"
         raise package.error(f"the package {package.name!r} is a toolbox, not a worker", "type", hint)
     fields = package.table.model_dump(mode="json", include=set(Definition.model_fields), exclude_unset=True)
     files = {file.display_path: file.digest for code in load_code(package) for file in code.files}
@@ -123,15 +131,6 @@ def package_listing(package: Package) -> PackageListing:
         description=package.table.description,
         version=package.version,
     )
-
-
-def _listing(folder: Path) -> PackageListing:
-    try:
-        package = read_package(folder)
-        load_code(package)
-        return package_listing(package)
-    except GuildError as error:
-        return PackageListing(name=folder.name, path=folder, error=str(error))
 
 
 _PROJECT = """\
@@ -189,9 +188,9 @@ def templates() -> list[str]:
 
 
 def new_package(home: Home, name: str, kind: PackageKind = "worker", template: str | None = None) -> Path:
-    """Create a package that works without changes. Raise Conflict if it exists."""
+    """Create a package that works without changes. Raise Conflict if a package of this name exists."""
     if not is_name(name):
-        raise UsageError(f"invalid package name {name!r}", hint="Use up to 64 letters, digits, '_', '-' and '.'.")
+        raise UsageError(f"invalid package name {name!r}: {NAME_RULE}")
     if template is not None and template not in templates():
         raise NotFound(f"unknown template {template!r}", hint=did_you_mean(template, templates()))
     files = _starter_files(name, kind) if template is None else _template_files(name, template)
@@ -262,8 +261,9 @@ def add_package(
         backup = _back_up(home, folder, at) if exists else None
         incoming.rename(folder)
     except InvalidFile as error:
-        where = (error.where or "").replace(str(incoming), str(source)) or None
-        raise InvalidFile(error.message, others=error.others, where=where, hint=error.hint) from None
+        others = [{**other, "where": _move(other.get("where"), incoming, source)} for other in error.others]
+        where = _move(error.where, incoming, source)
+        raise InvalidFile(error.message, field=error.field, others=others, where=where, hint=error.hint) from None
     except OSError as error:
         raise Conflict(f"cannot copy the package: {error.strerror or error}", where=str(source)) from None
     finally:
@@ -271,8 +271,13 @@ def add_package(
     return AddedPackage(name=package.name, path=folder, backup=backup)
 
 
+def _move(place: str | None, incoming: Path, source: Path) -> str:
+    """Return the place of an error in the folder of the user."""
+    return (place or str(source)).replace(str(incoming), str(source))
+
+
 def remove_package(home: Home, name: str, at: str) -> Path:
-    """Remove a package, valid or not. Return the folder with its backup."""
+    """Remove a package, which may be invalid. Return the folder with its backup."""
     return _back_up(home, Packages(home).folder(name), at)
 
 
@@ -297,7 +302,7 @@ def _back_up(home: Home, folder: Path, at: str) -> Path:
 def package_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a package. Raise InvalidFile for a link or another special file."""
     count = size = 0
-    for parent, folders, files in os.walk(folder, onerror=_raise_invalid):
+    for parent, folders, files in os.walk(folder, onerror=raise_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _IGNORED_FOLDERS)
         for name in (*folders, *sorted(files)):
             path = folder / parent / name
@@ -309,21 +314,14 @@ def package_files(folder: Path) -> Iterator[Path]:
                 raise InvalidFile(kind, where=str(path), hint="Replace it by a copy.")
             count, size = count + 1, size + status.st_size
             if count > MAX_FILES or size > MAX_BYTES:
-                message = f"the package is too large: over {MAX_FILES:,} files or {MAX_BYTES // 1_000_000} MB"
-                raise Conflict(
-                    message,
-                    where=str(folder),
-                    hint="Remove files that do not belong to it.",
-                )
+                limit = f"{MAX_FILES:,} files" if count > MAX_FILES else f"{MAX_BYTES:,} bytes"
+                hint = "Remove files that do not belong to the package."
+                raise Conflict(f"the package has more than {limit}", where=str(folder), hint=hint)
             yield path
 
 
-def _raise_invalid(error: OSError) -> None:
-    raise InvalidFile(f"cannot read the folder: {error.strerror or error}", where=str(error.filename))
-
-
 def describe_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
-    """Return the files of a package, and their common digest."""
+    """Return the files of a package and one digest of all files."""
     executed = {file.path for part in code for file in part.files}
     found: list[PackageFile] = []
     digests: dict[str, str] = {}

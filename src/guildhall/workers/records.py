@@ -1,6 +1,6 @@
-"""SQL of workers: reads and writes locks and trusted files, and finds the unfinished work of workers.
+"""Queries for the locks of workers, for trusted files and for the unfinished work of a worker.
 
-Does not decide about trust (`workers.code_trust`) or locks (`workers.lifecycle`).
+Trust is decided in `workers.code_trust`, and locks in `workers.lifecycle`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
-from guildhall.store.tables import commissions, meetings, trust
-from guildhall.store.tables import locks as table
+from guildhall.store.tables import commissions, locks, meetings, trust
 from guildhall.workers.model import Lock, Pin
 
 if TYPE_CHECKING:
@@ -22,27 +21,29 @@ _ENDED = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 
 
 def all_locks(connection: Connection) -> dict[Path, Lock]:
-    rows = connection.execute(select(table.c.path, table.c.digest, table.c.locked_at, table.c.wished))
-    found = (Lock(path=Path(path), digest=pin, locked_at=at, is_requested=wished) for path, pin, at, wished in rows)
+    rows = connection.execute(select(locks.c.path, locks.c.digest, locks.c.locked_at, locks.c.requested))
+    found = (
+        Lock(path=Path(path), digest=pin, locked_at=at, is_requested=requested) for path, pin, at, requested in rows
+    )
     return {lock.path: lock for lock in found}
 
 
 def put_lock(connection: Connection, lock: Lock) -> None:
-    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.is_requested}
-    statement = insert(table).values(path=str(lock.path), **values)
+    values = {"digest": lock.digest, "locked_at": lock.locked_at, "requested": lock.is_requested}
+    statement = insert(locks).values(path=str(lock.path), **values)
     connection.execute(statement.on_conflict_do_update(index_elements=["path"], set_=values))
 
 
 def add_requested_lock(connection: Connection, lock: Lock) -> Lock:
     """Add a lock that the worker file requests, unless the file is locked. Return the current lock."""
-    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": True}
-    connection.execute(insert(table).values(path=str(lock.path), **values).on_conflict_do_nothing())
+    values = {"digest": lock.digest, "locked_at": lock.locked_at, "requested": True}
+    connection.execute(insert(locks).values(path=str(lock.path), **values).on_conflict_do_nothing())
     return all_locks(connection)[lock.path]
 
 
 def drop_lock(connection: Connection, path: Path) -> bool:
-    """Remove the lock of a file. Return False if it was not locked."""
-    return connection.execute(delete(table).where(table.c.path == str(path))).rowcount > 0
+    """Remove the lock of a file. Return False if the file was not locked."""
+    return connection.execute(delete(locks).where(locks.c.path == str(path))).rowcount > 0
 
 
 def all_pins(connection: Connection) -> dict[Path, Pin]:

@@ -1,7 +1,7 @@
 """Worker registry: finds and lists workers, and chooses the model of a run.
 
-It searches the project's `workers/`, the home's `workers/`, the home's packages, and the workers that come with
-Guildhall. Does not parse worker files: `workers.loader` does.
+The registry searches `workers/` of the project, `workers/` of the home, the packages of the home, and the shipped
+workers. Worker files are parsed by `workers.loader`.
 
 Invariant: a name that matches several files is an error, never a silent choice.
 """
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 SHIPPED = Path(__file__).parent / "shipped"
+_INTERNAL = "internal"  # folder of workers that only the hall runs; they are found by name and never listed
 FILE_SUFFIXES = (*WORKER_SUFFIXES, PROJECT_FILE)
 
 
@@ -61,8 +62,14 @@ class Registry:
         if not matching and scope in ("", "package") and is_toolbox_only(self._folders["package"] / rest):
             hint = f"To use its tools, add them to a worker file: toolboxes: [{rest}]"
             raise NotFound(f"the package {rest!r} is a toolbox, not a worker", hint=hint)
+        internal = {path.stem: path for path in (self._folders["shipped"] / _INTERNAL).glob("*.yaml")}
+        if not matching and scope in ("", "shipped") and rest in internal:
+            return self._load(internal[rest], "shipped")
         if not matching:
-            hint = did_you_mean(rest, {found.name for found in workers}) or "Create one: guild worker new NAME"
+            usable = {found.name for found in map(self._complete, workers) if found.error is None}
+            hint = did_you_mean(rest, usable) or "Create one: guild worker new NAME"
+            if not (folder := self._folders["project"]).is_dir():
+                hint += f" There is no folder {folder}. Is this your project? Create one: guild init"
             raise NotFound(f"unknown worker {name!r}", hint=hint)
         if len(matching) > 1:
             raise _ambiguous(name, matching)
@@ -99,7 +106,7 @@ class Registry:
         return self._locks.get(path) or self._locks.get(path.resolve())
 
     def _complete(self, found: WorkerListing) -> WorkerListing:
-        """Return the listing with the fields of the worker file, or with its error."""
+        """Return the listing with the fields of the worker file, or with the error of an invalid file."""
         is_locked = self._lock(found.path) is not None
         try:
             in_package = found.scope == "package"
@@ -110,7 +117,7 @@ class Registry:
         return replace(found, status=definition.status, locked=is_locked, description=definition.description)
 
     def _files(self) -> Iterator[WorkerListing]:
-        """Yield all worker files in the order of look-up. A folder that is in two scopes is listed once."""
+        """Yield all worker files in the order of the search. A folder of two scopes is listed once."""
         known: set[Path] = set()
         for scope, top in self._folders.items():
             if scope == "package":
@@ -138,13 +145,13 @@ def _ambiguous(name: str, found: list[WorkerListing]) -> GuildError:
 ModelSource = Literal["override", "worker", "caller", "frame", "settings"]
 MODEL_OPTION = "--model provider:model"
 MODEL_CONFIG = """--config '{"model": "provider:model"}'"""
-# The options and variables of a caller do not reach a member.
+# A member does not receive the options and variables of its caller.
 _MEMBER_HINT = f"Dispatch with {MODEL_CONFIG}, or set `model:` in the worker file or in your settings."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
-    """A model, and the setting that it comes from."""
+    """A model and the source that named it."""
 
     model: str
     by: ModelSource
@@ -172,7 +179,7 @@ def choose_model(
     )
     for by, model in candidates:
         if model:
-            folder = worker.resource_folder(frame) if by == "worker" else frame.cwd
+            folder = worker.resource_folder if by == "worker" else frame.cwd
             return ModelChoice(model=resolve_script_path(normalize_model(model), folder), by=by)
     hint = f"Add `model:` to the worker file or your settings, set GUILDHALL_MODEL, or use {model_option}"
     hint = _MEMBER_HINT if frame.caller == "member" else hint
@@ -180,6 +187,7 @@ def choose_model(
 
 
 def normalize_model(model: str) -> str:
-    """Return `provider/model` as `provider:model`. A name with a colon before the first slash stays unchanged."""
+    """Return `provider/model` as `provider:model`. Other names and paths of script files stay unchanged."""
     provider, slash, rest = model.partition("/")
-    return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider else model
+    is_file = model.endswith((".yaml", ".yml", ".json"))
+    return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider and not is_file else model

@@ -1,10 +1,10 @@
-"""Template renderer: a program that renders a jinja2 template of a prompt.
+"""Template renderer: a program that renders the jinja2 template of a prompt.
 
-`workers.loader` starts it as a script, with a request as JSON on standard input, and reads the answer as JSON from
-standard output. A template that loops forever, exhausts memory or escapes the jinja2 sandbox harms only this process,
-which has an empty environment and strict limits.
+`workers.loader` starts it as a script, writes a request as JSON to its standard input, and reads the response as JSON
+from its standard output. A template that loops forever, exhausts memory or escapes the jinja2 sandbox harms only this
+process, which has an empty environment and strict limits.
 
-Invariant: it imports nothing of Guildhall, and reads files only below the prompts folder.
+Invariant: the program reads files only below the prompts folder. It imports no module of Guildhall.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _read_part(folder: str, name: str) -> str:
 
 
 def _error_location(error: Exception, folder: str) -> dict[str, Any]:
-    """Return the template and line of an error. jinja2 puts the lines of the template into the traceback."""
+    """Return the template and the line of an error, from the traceback that jinja2 provides."""
     line: int | None = getattr(error, "lineno", None)
     if line is not None:
         return {"file": str(getattr(error, "name", "")), "line": line}
@@ -109,15 +109,14 @@ def _error_location(error: Exception, folder: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the request, limit this process, render, and answer."""
+    """Read the request, limit this process, render the template, and write the response."""
     request = json.load(sys.stdin.buffer)
     sys.path[:] = request["path"]
-    seconds = int(request["seconds"])
-    for kind, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, _MAX_MEMORY_BYTES)):
+    for kind, limit in ((resource.RLIMIT_CPU, int(request["max_cpu_s"])), (resource.RLIMIT_AS, _MAX_MEMORY_BYTES)):
         with contextlib.suppress(OSError, ValueError):  # not supported by every system
             resource.setrlimit(kind, (limit, limit))
-    answer = render(request["folder"], request["name"], request["values"])
-    sys.stdout.buffer.write(json.dumps(answer).encode())
+    response = render(request["folder"], request["name"], request["values"])
+    sys.stdout.buffer.write(json.dumps(response).encode())
 
 
 if __name__ == "__main__":

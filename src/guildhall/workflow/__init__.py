@@ -1,4 +1,4 @@
-"""Workflows: YAML files that define a team of agents, and the scheduler that runs the team in a shared room.
+"""Workflows: YAML files that define a team of agents, and the execution of the team in a shared room.
 
 A workflow is a run without a model. Its phases are setup commands, the election of the document owner, the kickoff
 message, and turns of the agents until no agent can make progress. Each turn of an agent is a run below it.
@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.workflow.definition import Definition as Definition
+    from guildhall.workflow.instance import Start as Start
+    from guildhall.workflow.instance import WorkflowSummary as WorkflowSummary
     from guildhall.workflow.loader import load as load
     from guildhall.workflow.model import Agent as Agent
     from guildhall.workflow.model import Workflow as Workflow
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.replay import WorkflowReplays as WorkflowReplays
     from guildhall.workflow.service import WorkflowPolicy as WorkflowPolicy
     from guildhall.workflow.service import Workflows as Workflows
-    from guildhall.workflow.target import Start as Start
     from guildhall.workflow.target import Target as Target
-    from guildhall.workflow.target import WorkflowSummary as WorkflowSummary
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

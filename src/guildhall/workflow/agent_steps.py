@@ -1,9 +1,9 @@
 """Turns of agents: derive the next step of an agent from the database, and record the start and end of its run.
 
 A step resumes an unfinished run, or starts a run on the unread mail. A run that failed for a transient reason is
-resumed after a pause, up to 5 times. Other failures start a new run, up to 3 attempts, whose first message lists the
-tool calls of the failed runs. After that, the mail becomes dead letters. Also reads the result of a team.
-Does not execute steps (`scheduler.py`).
+resumed after a pause, up to 5 times in mode `run` and without a limit in mode `start`. Other failures start a new run,
+up to 3 attempts, whose input lists the tool calls of the failed runs. After that, the mail becomes dead letters.
+Does not execute steps (`team.py`).
 
 Invariant: a step depends on the database alone, so a killed team continues at its last recorded state. The end of a
 run and the status of the mail that it was shown change in one transaction.
@@ -17,16 +17,17 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, stamp
+from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import ErrorInfo
 from guildhall.room import inbox, shared_records
 from guildhall.room import records as room_records
-from guildhall.room.model import PERSON, SYSTEM, Actor, Mail
+from guildhall.room.model import ALL, PERSON, SYSTEM, Actor, Mail
 from guildhall.room.operation import READS, Turn
 from guildhall.room.service import Room, perform_in
 from guildhall.room.text import escape_headers
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
-from guildhall.runs.execution.grants import Grant
+from guildhall.room.tools import room_tools
+from guildhall.runs.execution.limit_grants import Grant
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import ModelCallFailed, ToolEnded, ToolStarted
 from guildhall.runs.record.journal import entries_with
@@ -35,19 +36,20 @@ from guildhall.workflow import loop_guard, records
 from guildhall.workflow.quiescence import blocking_asks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.model import SegmentEnd
+    from guildhall.runs.model import Run, SegmentEnd
     from guildhall.store.engine import Store
+    from guildhall.tools.model import Tool
+    from guildhall.workflow.instance import Instance
     from guildhall.workflow.model import Workflow
-    from guildhall.workflow.target import Instance
 
 MAX_ATTEMPTS = 3  # runs on the same mail, if the failure is not transient
-MAX_RETRIES = 5  # resumes after transient failures
+MAX_RETRIES = 5  # resumes after transient failures, in mode `run`
 FIRST_PAUSE_S = 1.0
-_MAX_PAUSE_S = 60.0
+_MAX_PAUSE_S = 300.0
 _TRANSIENT_CODES = frozenset({"runtime_crashed"})
 
 _MAX_CALLS = 40
@@ -64,12 +66,47 @@ _EFFECTS_INTRO = """\
 An earlier attempt at this task failed after these tool calls. The list is a record, not an instruction. The effects \
 of the calls remain: do not repeat them, continue from there."""
 
-ROOM_INSTRUCTIONS = """\
-You are {agent}, one of several agents who share a room: {team}.
-Above are your unread messages. Your final answer is not shown to anyone: act through the tools. channel_send posts a \
-message to the team channel; each agent mentioned as @name is notified and starts working. channel_read and \
-document_read show the conversation and the shared documents. Mention an agent only if it has something to do. If no \
-action is needed, call no_action and end your turn."""
+TEAM_INSTRUCTIONS = """\
+You are {agent}. The other agents of your team:
+{team}
+Do your own part first, with your own tools. To hand work to another agent, send it a message, for example \
+channel_send(to="{other}", message="Please check the result."). It starts working at once, and its reply is delivered \
+to you later, so do not wait for it.
+Your final answer goes to the sender of the message, unless you have sent a message. If no action is needed, call \
+no_action."""
+SOLO_INSTRUCTIONS = "Your final answer goes to the user. If no action is needed, call no_action."
+
+_DOCUMENT_TOOLS = ("document_read", "document_write", "document_append", "document_list", "document_suggest")
+_PROPOSAL_TOOLS = ("proposal_vote", "proposal_status")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomToolSet:
+    """The room tools of a run: the tools, the tools that complete the run, and the tools that are shown on demand."""
+
+    tools: tuple[Tool, ...] = ()
+    final: frozenset[str] = frozenset()
+    deferred: frozenset[str] = frozenset()
+    loader: str | None = None
+
+
+def room_tool_set(workflow: Workflow, agent: str, kinds: Collection[str]) -> RoomToolSet:
+    """Return the room tools of an agent's run. `kinds` are the kinds of the messages that the run reads."""
+    context = workflow.definition.context
+    if not context.enabled:
+        return RoomToolSet()
+    others = [one.name for one in workflow.agents if one.name != agent]
+    has_votes = "proposal" in kinds
+    shown = {"channel_send", "no_action", "resource_read", "more_tools"}
+    shown.update(("channel_read",) if others else ())
+    shown.update(_DOCUMENT_TOOLS if context.uses_documents or (others and context.document_owner is None) else ())
+    shown.update(_PROPOSAL_TOOLS if has_votes else ())
+    return RoomToolSet(
+        tools=room_tools(recipients=[*others, PERSON, *([ALL] if others else [])]),
+        final=frozenset({"no_action"} | ({"proposal_vote"} if has_votes and len({*kinds}) == 1 else set())),
+        deferred=frozenset(ROOM_TOOLS) - shown,
+        loader="more_tools",
+    )
 
 
 def run_input(
@@ -77,7 +114,8 @@ def run_input(
 ) -> str:
     """Return the first message of a run. `before` lists the effects of failed runs. `more` messages are not shown."""
     if workflow.definition.context.enabled:
-        return first_message(agent, [one.name for one in workflow.agents], batch, more=more, before=before)
+        team = {one.name: one.worker.description for one in workflow.agents if one.name != agent}
+        return first_message(agent, team, batch, more=more, before=before)
     texts = [_full_text(connection, room, mail) for mail in batch]  # without a room, the agent cannot fetch the rest
     return "\n\n".join([*texts, before] if before else texts)
 
@@ -88,15 +126,21 @@ def _full_text(connection: Connection, room: str, mail: Mail) -> str:
     return found[0] if found else mail.message.content
 
 
-def first_message(agent: str, team: Sequence[str], batch: Sequence[Mail], *, more: int = 0, before: str = "") -> str:
-    """Return the first message of a run in a room: its unread mail, and how the room works."""
+def first_message(
+    agent: str, team: Mapping[str, str | None], batch: Sequence[Mail], *, more: int = 0, before: str = ""
+) -> str:
+    """Return the first message of a run in a room: its unread mail, and its team with descriptions."""
     lines = [f"Your inbox ({len(batch)} unread):" if batch else "Your inbox is empty."]
     for mail in batch:
         message = mail.message
         lines += [f"--- #{message.id} from {message.sender}, {mail.urgency} priority", escape_headers(message.content)]
     if more:
-        lines.append(f"--- {more} more unread messages: read them with inbox_read.")
-    lines += ["---", "", ROOM_INSTRUCTIONS.format(agent=agent, team=", ".join(team))]
+        lines.append(f"--- {more} more unread messages will be delivered to you later.")
+    if team:
+        names = "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in team.items())
+        lines += ["---", "", TEAM_INSTRUCTIONS.format(agent=agent, team=names, other=next(iter(team)))]
+    else:
+        lines += ["---", "", SOLO_INSTRUCTIONS]
     if before:
         lines += ["", before]
     return "\n".join(lines)
@@ -111,8 +155,10 @@ class AgentTurn:
     agent: str
     step: Step
     clock: Clock
-    max_rounds: int  # without progress
+    max_rounds: int  # limit of rounds without progress
     first_pause_s: float
+    has_room: bool
+    keeps_trying: bool  # True in mode `start`
     turns: list[Turn]  # to announce after the commit
 
     def record_start(self, connection: Connection, run: str) -> None:
@@ -124,9 +170,10 @@ class AgentTurn:
     def record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         at = stamp(self.clock.now())
         if end.status == "completed":
-            seen = room_records.shown_inbox(connection, self.room, run)
+            until = room_records.shown_inbox(connection, self.room, run).last_message_number
             actor = Actor(name=self.agent, run=run)
-            perform_in(connection, self.room, "acknowledge", actor, at, agent=self.agent, until=seen.until)
+            self._deliver_answer(connection, run, end.output, at)
+            perform_in(connection, self.room, "acknowledge", actor, at, agent=self.agent, until=until)
             self._set_state(connection, "idle")
             loop_guard.count_turn(connection, self.instance, self.room, self.agent, run, self.max_rounds, at)
         elif end.status == "waiting":
@@ -134,11 +181,30 @@ class AgentTurn:
         elif end.status == "failed":
             self._record_failure(connection, run, end, at)
 
+    def _deliver_answer(self, connection: Connection, run: str, output: Any, at: str) -> None:
+        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+        if self.has_room and output is not None and text.strip():
+            actor = Actor(name=self.agent, run=run, key="answer")
+            performed = perform_in(connection, self.room, "post_answer", actor, at, text=text)
+            if performed.turn is not None:
+                self.turns.append(performed.turn)
+
+    def retry_text(self, connection: Connection, run: Run) -> str | None:
+        """Return a line about the next attempt after a failed run, or None if there is none."""
+        state = records.get_agent(connection, self.instance, self.agent)
+        reason = (run.error or {}).get("message") or run.reason or "no reason given"
+        if run.status != "failed" or state.status not in ("backoff", "idle") or not state.attempts:
+            return None
+        if state.due_at is None:
+            return f"{self.agent} failed: {reason}. Attempt {state.attempts + 1} of {MAX_ATTEMPTS} starts."
+        pause = (parse_stamp(state.due_at) - self.clock.now()).total_seconds()
+        return f"{self.agent} failed: {reason}. Retry in {max(0.0, pause):.3g} s."
+
     def record_start_failure(self, connection: Connection, error: ErrorInfo) -> None:
         """Record that the run could not be started or resumed. It is not tried again."""
         batch = self.step.batch
         shown = room_records.shown_inbox(connection, self.room, self.step.run or "")
-        until = batch[-1].message.id if batch else shown.until
+        until = batch[-1].message.id if batch else shown.last_message_number
         self._give_up(connection, until, self.step.run, error, stamp(self.clock.now()))
 
     def _record_failure(self, connection: Connection, run: str, end: SegmentEnd, at: str) -> None:
@@ -146,14 +212,14 @@ class AgentTurn:
         transient = _is_transient(connection, run, end)
         if end.is_at_limit:
             self._set_state(connection, "failed", run=run, attempts=attempts - 1)  # a grant resumes it
-        elif transient and attempts <= MAX_RETRIES:
-            pause = min(_MAX_PAUSE_S, self.first_pause_s * 2 ** (attempts - 1))
+        elif transient and (self.keeps_trying or attempts <= MAX_RETRIES):
+            pause = min(_MAX_PAUSE_S, self.first_pause_s * 2 ** min(attempts - 1, 30))
             due = stamp(self.clock.now() + timedelta(seconds=pause))
             self._set_state(connection, "backoff", run=run, attempts=attempts, due=due)
         elif not transient and attempts < MAX_ATTEMPTS:
             self._set_state(connection, "idle", attempts=attempts)  # a new run lists the effects of this one
         else:
-            until = room_records.shown_inbox(connection, self.room, run).until
+            until = room_records.shown_inbox(connection, self.room, run).last_message_number
             error = end.error or ErrorInfo(code="error", message=end.reason or "no reason given")
             self._give_up(connection, until, run, error, at)
 
@@ -162,17 +228,17 @@ class AgentTurn:
         self._set_state(connection, "failed", attempts=self._attempts(connection) + 1)
         records.add_agent_note(connection, self.instance, self.agent, error=dict(error))
         actor = Actor.system(run=run)
-        buried = perform_in(connection, self.room, "bury", actor, at, agent=self.agent, until=until).result
-        if not buried:
+        dead_mail = perform_in(connection, self.room, "mark_dead", actor, at, agent=self.agent, until=until).result
+        if not dead_mail:
             return
         letters = room_records.mail_by_status(connection, self.room, "dead", self.agent)
-        dead = [mail for _, mail in letters if mail.message.id in buried["messages"]]
+        dead = [mail for _, mail in letters if mail.message.id in dead_mail["messages"]]
         senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
-        said = f"{self.agent} could not handle {numbers} and gave up: {error['message']}"
+        text = f"{self.agent} could not handle {numbers} and gave up: {error['message']}"
         hops = max(mail.message.hops for mail in dead) + 1
         to = sorted(senders | {PERSON})
-        performed = perform_in(connection, self.room, "tell", actor, at, text=said, to=to, hops=hops)
+        performed = perform_in(connection, self.room, "post_notice", actor, at, text=text, to=to, hops=hops)
         if performed.turn is not None:
             self.turns.append(performed.turn)
 
@@ -223,8 +289,8 @@ def _effects(connection: Connection, run: str) -> Iterator[str]:
 
 
 def _call_text(call: ToolStarted) -> str:
-    told = f"{call.tool} {json.dumps(call.arguments, ensure_ascii=False)}"
-    return told if len(told) <= _MAX_CALL_CHARS else f"{told[:_MAX_CALL_CHARS]}..."
+    text = f"{call.tool} {json.dumps(call.arguments, ensure_ascii=False)}"
+    return text if len(text) <= _MAX_CALL_CHARS else f"{text[:_MAX_CALL_CHARS]}..."
 
 
 _GRANT_FIELDS = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}
@@ -238,6 +304,7 @@ class Step:
     batch: Sequence[Mail] = ()
     due_at: str | None = None
     text: str = ""  # the first message of the run
+    kinds: frozenset[str] = frozenset()  # kinds of the messages that the run reads
     number: int = 0
     more: int = 0  # unread messages that are not in the batch
 
@@ -278,7 +345,8 @@ def next_step(
 
 
 def _resume_step(connection: Connection, instance: Instance, name: str, run: str) -> Step:
-    return Step(run=run, number=records.count_runs(connection, instance.id, name))
+    kinds = frozenset(one.kind for one in room_records.messages_read(connection, instance.room, run))
+    return Step(run=run, number=records.count_runs(connection, instance.id, name), kinds=kinds)
 
 
 def _new_run_step(connection: Connection, instance: Instance, workflow: Workflow, name: str, until: int | None) -> Step:
@@ -293,7 +361,7 @@ def _new_run_step(connection: Connection, instance: Instance, workflow: Workflow
     number = records.count_runs(connection, instance.id, name) + 1
     before = earlier_effects(connection, instance.id, name, number)
     text = run_input(connection, workflow, instance.room, name, batch, more=more, before=before)
-    return Step(batch=batch, number=number, text=text, more=more)
+    return Step(batch=batch, number=number, text=text, more=more, kinds=frozenset(one.message.kind for one in batch))
 
 
 def retry_failed(connection: Connection, instance: Instance, at: str) -> None:
@@ -317,14 +385,20 @@ def grant_for(connection: Connection, run: str, granted: Mapping[str, Any]) -> G
 
 
 def team_result(workflow: Workflow, instance: Instance, room: Room, store: Store) -> str:
-    """Return the result of a team: the last message of an agent to all, or without a room the outputs of the agents."""
+    """Return the result of a team: the last message to the user, else the last message of an agent.
+
+    Without a room, return the outputs of the agents.
+    """
     if not workflow.definition.context.enabled:
         return store.read(lambda connection: _agent_outputs(connection, instance.id, workflow))
     names = {agent.name for agent in workflow.agents}
-    for message in reversed(room.list_messages(newest=True)):
-        if message.sender in names and message.kind == "message" and message.at >= instance.created_at:
-            return message.content
-    return ""
+    own = [
+        one
+        for one in room.list_messages(newest=True)
+        if one.sender in names and one.kind in ("message", "answer") and one.at >= instance.created_at
+    ]
+    to_user = [one for one in own if PERSON in one.mentions]
+    return (to_user or own)[-1].content if own else ""
 
 
 def _agent_outputs(connection: Connection, instance: str, workflow: Workflow) -> str:

@@ -1,24 +1,34 @@
 """The schema of workflow files: pydantic models with every field, its default and its allowed values.
 
-The JSON Schema of workflow files is generated from these models. Also parses wake-up times: an interval such as `5m`,
-or a cron line with five fields.
-Does not read files or resolve agents to workers (`loader.py`), and does not fill in placeholders (`model.py`).
+The JSON Schema of workflow files is generated from these models. A wake-up time is an interval such as `5m` or a cron
+line with five fields.
+Does not read files, resolve agents to workers (`loader.py`) or fill in placeholders (`model.py`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, cast
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from guildhall.core.config import Dollars, Duration, VariableName, parse_duration
+from guildhall.core.config import Dollars, Duration, VariableName, check_unit, parse_duration
 from guildhall.core.errors import UsageError
 from guildhall.core.yaml import format_value
 from guildhall.room.model import RESERVED as RESERVED_IN_ROOM
-from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, rules_by_name
+from guildhall.workers.definition import (
+    Line,
+    ModelSettings,
+    Name,
+    Part,
+    RuntimeName,
+    ToolRule,
+    WorkerName,
+    convert_runtime,
+    rules_by_name,
+)
 
 MIN_INTERVAL_S = 1.0
 _WAKEUP_SYNTAX = 'Write 30s, 5m, 1h, or a cron line with five fields such as "0 9 * * 1-5".'
@@ -30,7 +40,7 @@ _MAX_CRON_CHARS = 200
 class Wakeup:
     """An interval or a cron line. Exactly one of the two is set."""
 
-    every: float | None = None  # seconds
+    every: float | None = None  # in seconds
     cron: str | None = None
 
     def after(self, moment: datetime) -> datetime:
@@ -51,6 +61,7 @@ def parse_wakeup(value: object) -> Wakeup:
         return value
     if isinstance(value, str) and _CRON_LINE.fullmatch(value.strip()) and len(value) <= _MAX_CRON_CHARS:
         return Wakeup(cron=_check_cron(value.strip()))
+    check_unit(value)
     try:
         seconds = parse_duration(value)
     except UsageError:
@@ -61,8 +72,6 @@ def parse_wakeup(value: object) -> Wakeup:
 
 
 def _check_cron(line: str) -> str:
-    from datetime import UTC, datetime
-
     from cronsim import CronSim, CronSimError
 
     try:
@@ -81,13 +90,14 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-NO_OWNER = "none"  # of `documentOwner`
+NO_OWNER = "none"  # value of `documentOwner`
 GLOBAL = "global"  # the workflow of agents without a workflow file
 RESERVED = RESERVED_IN_ROOM | {NO_OWNER}  # not allowed as agent names
-PREFIXES = ("env", "params", "workflow")  # of placeholders
+PREFIXES = ("env", "params", "source", "workflow")  # prefixes of placeholders
 
 _AGENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?")
 _MAX_TEXT_CHARS = 200_000
 _MAX_AGENTS = 100
 
@@ -140,6 +150,14 @@ class Prompt(Part):
 class AgentDefinition(Part):
     """An agent of the team, defined in this file or by the file of a worker."""
 
+    FIELD_HINTS: ClassVar = {
+        "schedule": "Use `wakeup`, with an interval or a cron line.",
+        "soul": "Write it into `system_prompt`.",
+        "instructions": "Use `system_prompt`, or name the worker file: `worker: NAME`.",
+        "sandboxes": "Write a worker file with `sandboxes`, and name it: `worker: NAME`.",
+        "toolboxes": "Write a worker file with `toolboxes`, and name it: `worker: NAME`.",
+        "limits": "Use max_turns, max_budget_usd and timeout of the agent.",
+    }
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     worker: WorkerName | None = Field(default=None, description="The worker of the agent; `ref` is an alias.")
@@ -150,6 +168,9 @@ class AgentDefinition(Part):
     )
     model: Line | None = Field(
         default=None, description="provider:model, script:FILE or replay:RUN; null: the model of the caller."
+    )
+    model_settings: ModelSettings | None = Field(
+        default=None, description="Settings of the model calls. With `worker`: they replace settings of the worker."
     )
     runtime: RuntimeName | None = Field(
         default=None, description="The program that executes the agent; `backend` is an alias."
@@ -177,19 +198,23 @@ class AgentDefinition(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _other_names(cls, value: object) -> object:
+    def _resolve_aliases(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
         fields = dict(cast("dict[str, Any]", value))
-        for other, name in FIELD_ALIASES.items():
-            if other in fields:
+        for alias, name in FIELD_ALIASES.items():
+            if alias in fields:
                 if name in fields:
-                    raise ValueError(f"`{other}` is an alias of `{name}`: keep one of them")
-                fields[name] = fields.pop(other)
-        return fields
+                    raise ValueError(f"`{alias}` is an alias of `{name}`: keep one of them")
+                fields[name] = fields.pop(alias)
+        if "max_tokens" in fields:  # the maximum of one response
+            settings: object = fields.get("model_settings") or {}
+            if isinstance(settings, dict):
+                fields["model_settings"] = {"max_tokens": fields.pop("max_tokens"), **cast("dict[str, Any]", settings)}
+        return convert_runtime(_convert_provider(_convert_prompt(fields)))
 
     @model_validator(mode="after")
-    def _one_kind(self) -> AgentDefinition:
+    def _check_instructions(self) -> AgentDefinition:
         if self.worker is None and self.system_prompt is None:
             raise ValueError("the agent needs a `system_prompt` or a `worker`")
         if self.worker is not None and self.system_prompt is not None:
@@ -201,7 +226,42 @@ class AgentDefinition(Part):
         return self
 
 
-FIELD_ALIASES = {"backend": "runtime", "ref": "worker"}
+FIELD_ALIASES = {"backend": "runtime", "ref": "worker", "max_steps": "max_turns", "system_prompt_file": "system_prompt"}
+
+
+def _convert_prompt(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with `prompt: {system: TEXT}` as `system_prompt: TEXT`."""
+    prompt: object = fields.get("prompt")
+    if not isinstance(prompt, dict) or "system" not in prompt:
+        return fields
+    rest = dict(cast("dict[str, Any]", prompt))
+    if "system_prompt" in fields:
+        raise ValueError("`prompt.system` is an alias of `system_prompt`: keep one of them")
+    fields = {**fields, "system_prompt": rest.pop("system"), "prompt": rest}
+    return fields if rest else {name: value for name, value in fields.items() if name != "prompt"}
+
+
+def _convert_provider(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with `provider: NAME` as a part of the model."""
+    if "provider" not in fields:
+        return fields
+    fields = dict(fields)
+    provider: object = fields.pop("provider")
+    if isinstance(provider, dict):
+        options = cast("dict[str, Any]", provider)
+        if others := [name for name in options if name != "name"]:
+            raise ValueError(
+                f"`provider.{others[0]}` cannot be set in a file: set the key or the address of the provider in the "
+                "environment, such as OPENAI_API_KEY and OPENAI_BASE_URL"
+            )
+        provider = options.get("name")
+    model: object = fields.get("model")
+    if not isinstance(provider, str) or not isinstance(model, str):
+        raise ValueError("`provider` needs the name of a provider and a `model`: write `model: provider:model`")
+    own = re.split("[:/]", model)[0] if re.search("[:/]", model) else None
+    if own not in (None, provider):
+        raise ValueError(f"the model {format_value(model)} names another provider than `provider: {provider}`")
+    return {**fields, "model": model if own else f"{provider}:{model}"}
 
 
 class ContextConfig(Part):
@@ -212,7 +272,7 @@ class ContextConfig(Part):
     bind: Line | None = Field(default=None, description="An alias of `dir`.")
 
     @model_validator(mode="after")
-    def _one_folder(self) -> ContextConfig:
+    def _check_folder(self) -> ContextConfig:
         if self.dir is not None and self.bind is not None:
             raise ValueError("`bind` is an alias of `dir`: keep one of them")
         return self
@@ -238,12 +298,18 @@ class Context(Part):
     config: ContextConfig = Field(default=ContextConfig(), description="Paths.")
 
     @model_validator(mode="after")
-    def _fits(self) -> Context:
+    def _check_provider(self) -> Context:
         if self.config.db is not None and self.provider != "sqlite":
             raise ValueError(f"`config.db` needs `provider: sqlite`, not {self.provider}")
         if self.provider == "memory" and self.documents == "file":
             raise ValueError("`documents: file` cannot be used with `provider: memory`")
         return self
+
+    @property
+    def uses_documents(self) -> bool:
+        """Return True if the file configures documents."""
+        named = self.document_owner not in (None, NO_OWNER)
+        return named or self.documents is not None or self.config.dir is not None or self.config.bind is not None
 
     @property
     def stores_files(self) -> bool:
@@ -261,6 +327,8 @@ class Param(Part):
 
     name: ValueName | None = Field(default=None, description="The name, if params are a list.")
     default: StrictStr | None = Field(default=None, description="The value if none is passed.")
+    type: Literal["string", "number", "boolean"] = Field(default="string", description="The form of the value.")
+    short: StrictStr | None = Field(default=None, description="A letter of other systems. Use --param NAME=VALUE.")
     required: StrictBool | None = Field(default=None, description="Default: true without a `default`.")
     description: Line | None = Field(default=None, description="The purpose, in one line.")
 
@@ -274,6 +342,18 @@ class Param(Part):
             default = fields["default"]
             fields["default"] = str(default).lower() if isinstance(default, bool) else str(default)
         return fields
+
+    def accepts(self, value: str) -> bool:
+        """Return True if the value has the type of the param."""
+        if self.type == "number":
+            return _NUMBER.fullmatch(value) is not None
+        return self.type == "string" or value in ("true", "false")
+
+    @model_validator(mode="after")
+    def _check_default(self) -> Param:
+        if self.default is not None and not self.accepts(self.default):
+            raise ValueError(f"invalid default {format_value(self.default)}: expected a {self.type}")
+        return self
 
     @property
     def is_required(self) -> bool:
@@ -360,14 +440,3 @@ class Definition(Part):
         description="Dollars for all agents together, then the user is asked; none: no limit in this file.",
     )
     limits: TeamLimits = Field(default=TeamLimits(), description="Limits of messages between agents without progress.")
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Definition:
-        owner = self.context.document_owner
-        if owner not in (None, NO_OWNER, *self.agents):
-            known = ", ".join(self.agents)
-            raise ValueError(f"context.documentOwner: unknown agent {format_value(owner)} (use {known} or none)")
-        names = [step.name for step in self.setup if step.name]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"setup: duplicate output name {format_value(twice[0])}")
-        return self

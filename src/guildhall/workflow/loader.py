@@ -1,9 +1,7 @@
 """The loader of workflow files: parses and checks a file, resolves its agents to workers, and checks its trust.
 
-Errors name file, line and field. Also converts a workflow to and from its record, which is sufficient to resume the
-workflow after its files have changed. The commands of a setup require trust in the file.
-Does not execute commands (`setup_commands.py`). Checks the names of placeholders; their values come with the start
-(`start_values.py`).
+Errors name file, line and field. The record of a workflow is sufficient to resume it after its files have changed.
+Does not execute commands (`setup_commands.py`) or compute the values of placeholders (`start_values.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from guildhall.runs.assembly.assembled import from_snapshot, snapshot
 from guildhall.runs.plan.model import ExecutedCode
 from guildhall.workers.code_trust import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
-from guildhall.workers.definition import Limits, ToolRule
-from guildhall.workers.loader import normalize_fields
-from guildhall.workers.model import BUILT_IN_TOOLS, Worker
+from guildhall.workers.definition import Limits, ModelSettings, ToolRule
+from guildhall.workers.loader import move_lines, normalize_fields, unknown_names
+from guildhall.workers.model import Worker
 from guildhall.workers.registry import normalize_model
-from guildhall.workflow.definition import FIELD_ALIASES, AgentDefinition, Definition
+from guildhall.workflow.definition import FIELD_ALIASES, NO_OWNER, AgentDefinition, Definition
 from guildhall.workflow.model import Agent, Names, Workflow, quote_placeholders, shell_command
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source
     from guildhall.workers.code_trust import Trust
 
-    Find = Callable[[str], Worker]  # a worker by its name or file, as the workflow's project sees it
+    Find = Callable[[str], Worker]  # returns a worker by its name or file
 
 PROMPT_SUFFIXES = (".md", ".txt")
 
@@ -63,7 +61,7 @@ def _check_kickoff(source: Source, definition: Definition) -> None:
 
 
 def parse_definition(source: Source) -> Definition:
-    """Return the checked definition of a source. It does not resolve agents."""
+    """Return the checked definition of a source, without its workers."""
     source = _resolve_aliases(source)
     data = cast("object", source.data)
     if isinstance(data, dict) and cast("dict[str, Any]", data).get("name") is None:
@@ -72,20 +70,20 @@ def parse_definition(source: Source) -> Definition:
             hint = "Set a name, such as `name: review`."
             raise source.error(f"invalid workflow name {stem!r} (from the file name)", hint=hint)
         source = replace(source, data={**cast("dict[str, Any]", data), "name": stem})
-    definition = yaml.validate(Definition, source)
-    for name, agent in definition.agents.items():
-        for index, tool in enumerate(agent.tools or ()):
-            if tool not in BUILT_IN_TOOLS:
-                hint = did_you_mean(tool, BUILT_IN_TOOLS)
-                raise source.error(f"unknown built-in tool {tool!r}", ("agents", name, "tools", index), hint)
-    _check_variables(source, definition)
+    agents = (
+        cast("dict[str, Any]", source.data).get("agents") if isinstance(cast("object", source.data), dict) else None
+    )
+    names = cast("dict[str, Any]", agents) if isinstance(agents, dict) else {}
+    unknown = (found for name in names for found in unknown_names(source, ("agents", name)))
+    definition = yaml.validate(Definition, source, further=unknown)
+    _check_names(source, definition)
     for text in placeholder_texts(definition):
         text.check(source)
     return definition
 
 
 def to_record(workflow: Workflow) -> dict[str, Any]:
-    """Return the data that, with the text of the file, restores the workflow after its files have changed."""
+    """Return the record of a workflow. With the text of the file, `from_record` restores the workflow."""
     return {
         "name": workflow.name,
         "path": str(workflow.path),
@@ -148,12 +146,13 @@ def placeholder_texts(definition: Definition) -> Iterator[PlaceholderText]:
     before: tuple[str, ...] = ()
     for index, step in enumerate(definition.setup):
         later = tuple(name for name in outputs if name not in before)
-        names = replace(known, outputs=before, later=later)
+        names = replace(known, outputs=before, later_outputs=later)
         yield PlaceholderText(location=("setup", index, "shell"), text=step.shell, names=names, read_by_model=False)
         before = (*before, step.name) if step.name else before
     for field in ("db", "dir", "bind"):
         if (text := getattr(definition.context.config, field)) is not None:
-            yield PlaceholderText(location=("context", "config", field), text=text, names=replace(known, later=outputs))
+            names = replace(known, later_outputs=outputs)
+            yield PlaceholderText(location=("context", "config", field), text=text, names=names)
     known = names_after_setup(definition)
     texts: list[tuple[Location, str | None, str | None]] = [(("kickoff",), definition.kickoff, None)]
     for name, agent in definition.agents.items():
@@ -171,28 +170,64 @@ def names_after_setup(definition: Definition) -> Names:
     return Names(outputs=outputs, params=definition.params, env=definition.env)
 
 
+def _check_names(source: Source, definition: Definition) -> None:
+    """Raise InvalidFile for an unknown document owner, and for names of outputs and params that are used twice."""
+    owner = definition.context.document_owner
+    if owner not in (None, NO_OWNER, *definition.agents):
+        message = f"unknown agent {yaml.format_value(owner)} (use {', '.join(definition.agents)} or none)"
+        raise source.error(message, ("context", "documentOwner"))
+    names = [step.name for step in definition.setup]
+    for index, name in enumerate(names):
+        if name is not None and name in names[:index]:
+            raise source.error(f"duplicate output name {yaml.format_value(name)}", ("setup", index, "as"))
+    _check_variables(source, definition)
+
+
 def _check_variables(source: Source, definition: Definition) -> None:
-    """Raise InvalidFile if two names, such as `a-b` and `a_b`, become the same environment variable."""
+    """Raise InvalidFile if two names, such as `a-b` and `a_b`, map to the same environment variable."""
     for field, names in (("params", [*definition.params]), ("setup", [step.name for step in definition.setup])):
         seen: dict[str, str] = {}
         for name in filter(None, names):
             if (other := seen.setdefault(name.replace("-", "_"), name)) != name:
-                message = f"{other!r} and {name!r} become the same environment variable"
+                message = f"{other!r} and {name!r} map to the same environment variable"
                 raise source.error(message, (field,), "Rename one of them.")
 
 
 def _resolve_aliases(source: Source) -> Source:
     """Return the source with the usual names of fields in place of their aliases. Line numbers do not change."""
     data = cast("object", source.data)
-    agents = cast("dict[str, Any]", data).get("agents") if isinstance(data, dict) else None
+    agents: object = cast("dict[str, Any]", data).get("agents") if isinstance(data, dict) else None
+    if isinstance(agents, list):
+        source = _name_agents(source, cast("list[object]", agents))
+        agents = source.at(("agents",))
     if not isinstance(agents, dict):
         return source
     if not agents:
         raise source.error("define at least one agent", ("agents",))
     for name, fields in cast("dict[str, Any]", agents).items():
+        file: object = cast("dict[str, Any]", fields).get("system_prompt_file") if isinstance(fields, dict) else None
+        if isinstance(file, str) and not file.endswith(PROMPT_SUFFIXES):
+            raise source.error(
+                "the name of a prompt file must end in .md or .txt", ("agents", name, "system_prompt_file")
+            )
         if isinstance(fields, dict):
             source = normalize_fields(source, ("agents", name), FIELD_ALIASES)
     return source
+
+
+def _name_agents(source: Source, agents: list[object]) -> Source:
+    """Return the source with a list of agents as a mapping. A name alone is a worker with a file of its own."""
+    named: dict[str, Any] = {}
+    lines = dict(source.lines)
+    for index, agent in enumerate(agents):
+        fields = {"worker": agent} if isinstance(agent, str) else agent
+        own = dict(cast("dict[str, Any]", fields)) if isinstance(fields, dict) else {}
+        name = own.pop("name", None) or own.get("ref") or own.get("worker")
+        if not isinstance(name, str) or name in named:
+            raise source.error("in a list, each agent needs a `name:` of its own", ("agents", index))
+        named[name] = own
+        move_lines(lines, ("agents", index), ("agents", name))
+    return replace(source, data={**source.data, "agents": named}, lines=lines)
 
 
 class _AgentLoader:
@@ -226,6 +261,7 @@ class _AgentLoader:
             name=name,
             description=fields.description,
             model=self._model(fields),
+            model_settings=fields.model_settings or ModelSettings(),
             runtime=fields.runtime or "pydantic",
             tools=fields.tools or (),
             tool_rules=fields.tool_rules,
@@ -241,7 +277,7 @@ class _AgentLoader:
         )
 
     def _from_worker_file(self, name: str, fields: AgentDefinition) -> Worker:
-        """Return a worker with its own file. The workflow can restrict its tools and choose its model and limits."""
+        """Return the worker of a file, with the tools, model and limits of the workflow."""
         place: Location = ("agents", name)
         try:
             worker = self._find(fields.worker or "")
@@ -258,6 +294,7 @@ class _AgentLoader:
             "name": name,
             "description": fields.description or own.description,
             "model": self._model(fields) or own.model,
+            "model_settings": _merge_settings(own.model_settings, fields.model_settings),
             "runtime": fields.runtime or own.runtime,
             "tools": own.tools if fields.tools is None else fields.tools,
             "tool_rules": _merge_rules(own.tool_rules, fields.tool_rules),
@@ -300,12 +337,12 @@ class _AgentLoader:
         if not inside:
             hint = "Copy it into the project."
             raise self._source.error(f"prompt file outside of the project: {path}", location, hint)
-        said = yaml.read_text(path)
-        if not said.strip() or "\0" in said:
+        content = yaml.read_text(path)
+        if not content.strip() or "\0" in content:
             raise InvalidFile("invalid prompt: empty or not text", where=str(path))
-        placeholders = PlaceholderText(location=location, text=said, names=names_after_setup(self._definition))
+        placeholders = PlaceholderText(location=location, text=content, names=names_after_setup(self._definition))
         placeholders.check(self._source, str(path))
-        return said
+        return content
 
     def _file(self, text: str) -> Path | None:
         """Return the path of the prompt file that a text names, or None if the text is the prompt itself."""
@@ -319,8 +356,14 @@ class _AgentLoader:
             return None
 
 
+def _merge_settings(own: ModelSettings, replacing: ModelSettings | None) -> ModelSettings:
+    """Return the model settings of a worker. Settings in the workflow file replace them one by one."""
+    given = replacing.model_fields_set if replacing else ()
+    return own.model_copy(update={name: getattr(replacing, name) for name in given})
+
+
 def _merge_limits(fields: AgentDefinition, own: Limits) -> Limits:
-    """Return the limits of a worker. Limits in the workflow file replace them."""
+    """Return the limits of an agent. Limits in the workflow file replace the limits of the worker."""
     named = ("max_turns", "max_budget_usd", "timeout")
     return own.model_copy(update={name: getattr(fields, name) for name in named if getattr(fields, name) is not None})
 
@@ -347,7 +390,7 @@ def setup_commands(definition: Definition) -> tuple[str, ...]:
 
 
 def setup_code(workflow: Workflow, home: Home) -> Code | None:
-    """Return the file as code that is executed, or None if it has no setup."""
+    """Return the file as executed code, or None if it has no setup."""
     if not workflow.definition.setup:
         return None
     root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
@@ -381,5 +424,5 @@ def check_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
     raise NotTrusted(
         f"setup has commands that you have not trusted ({trust.files(code)[0].state_text}):{lines}{more}",
         where=workflow.place,
-        hint=f"Review them: guild trust {shlex.quote(workflow.place)}",
+        hint=f"Review the commands: guild trust {shlex.quote(workflow.place)}",
     )

@@ -1,8 +1,8 @@
-"""The loop guard: holds the messages of agents that only talk to each other, and words the question about them.
+"""The loop guard: holds the messages of agents that only talk to each other, and writes the question for the user.
 
 The room detects `max_hops` and `max_repeats` when a message is posted. This module counts rounds of turns without
-progress (`max_rounds_without_progress`) at the end of each turn. The answer `yes` delivers the held messages.
-Does not ask the user (`scheduler.py`), or hold and deliver messages itself (`room/inbox.py`).
+progress (`max_rounds_without_progress`) at the end of each turn.
+Does not ask the user (`team.py`) or change deliveries (`room/inbox.py`).
 """
 
 from __future__ import annotations
@@ -27,42 +27,53 @@ if TYPE_CHECKING:
 
     from guildhall.room.operation import Turn
     from guildhall.workflow.definition import TeamLimits
-    from guildhall.workflow.target import Instance
+    from guildhall.workflow.instance import Instance
 
 _MAX_MESSAGES = 1_000
 _MAX_SHOWN = 10  # pairs of agents, and held messages
-_MAX_CHARS = 200
+_MAX_LINE_CHARS = 200
 TALK_TOOLS = frozenset(
     {
-        *("channel_send", "channel_read", "inbox_read", "inbox_ack", "status_set", "team_list", "no_action"),
+        *(
+            "channel_send",
+            "channel_read",
+            "inbox_read",
+            "inbox_ack",
+            "status_set",
+            "team_list",
+            "no_action",
+            "more_tools",
+        ),
         *("document_read", "document_list", "document_suggest", "resource_read"),
         *("proposal_create", "proposal_vote", "proposal_status", "proposal_cancel"),
     }
 )
 
 
-def count_turn(connection: Connection, instance: str, room: str, agent: str, run: str, most: int, at: str) -> None:
+def count_turn(
+    connection: Connection, instance: str, room: str, agent: str, run: str, max_rounds: int, at: str
+) -> None:
     """Count a finished turn. Hold the messages of agents after too many rounds without progress.
 
     A round is one turn per talking agent, on average. A message from outside, or progress, resets the count.
     """
-    asked_from_outside = room_records.shown_inbox(connection, room, run).hops == 0
-    if asked_from_outside or _has_progress(connection, room, run):
+    is_from_outside = room_records.shown_inbox(connection, room, run).hops == 0
+    if is_from_outside or _has_progress(connection, room, run):
         records.reset_talk_turns(connection, instance)
         perform_in(connection, room, "stop_holding", Actor.system(), at)
         return
     talked = records.talk_turns(connection, instance)
     talked[agent] = talked.get(agent, 0) + 1
     records.add_agent_note(connection, instance, agent, talked=talked[agent])
-    if _is_too_long(talked, most):
+    if _is_too_long(talked, max_rounds):
         busy = [state.name for state in records.list_agents(connection, instance) if state.run is not None]
-        perform_in(connection, room, "hold", Actor.system(), at, but=sorted(busy))
+        perform_in(connection, room, "hold_messages", Actor.system(), at, exempt=sorted(busy))
 
 
 def _has_progress(connection: Connection, room: str, run: str) -> bool:
     """Return True if a run did more than talk: it used another tool, or a proposal was decided meanwhile."""
-    began = run_records.find_run(connection, run)
-    if began is not None and ballots.has_decision_since(connection, room, began.created_at):
+    started = run_records.find_run(connection, run)
+    if started is not None and ballots.has_decision_since(connection, room, started.created_at):
         return True
     calls = entries_with(run_records.list_entries(connection, run), ToolStarted)
     return any(call.data.tool not in TALK_TOOLS for call in calls)
@@ -72,7 +83,11 @@ def loop_question(connection: Connection, instance: Instance, limits: TeamLimits
     """Return the question for the user, with the number of messages by sender and recipient, and the held messages."""
     room = instance.room
     held = room_records.mail_by_status(connection, room, "held")
-    talk = (one for one in room_records.talk_since_input(connection, room, _MAX_MESSAGES) if one.kind == "message")
+    talk = (
+        one
+        for one in room_records.talk_since_input(connection, room, _MAX_MESSAGES)
+        if one.kind in ("message", "answer")
+    )
     pairs = Counter((one.sender, name) for one in talk for name in one.mentions)
     talkers = sorted({sender for sender, _ in pairs} or {mail.message.sender for _, mail in held})
     lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_MAX_SHOWN)]
@@ -87,13 +102,13 @@ def loop_question(connection: Connection, instance: Instance, limits: TeamLimits
         "yes: deliver them and reset the limits. no: drop them.",
     ]
     title = f"Possible loop in {instance.target}: {' and '.join(talkers)}"
-    return Question(title=title[:_MAX_CHARS], body="\n".join(body), choices=("yes", "no"))
+    return Question(title=title[:_MAX_LINE_CHARS], body="\n".join(body), choices=("yes", "no"))
 
 
 def release(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Deliver the held messages and count rounds from 0. Return the turn to announce."""
     records.reset_talk_turns(connection, instance.id)
-    return perform_in(connection, instance.room, "release", Actor.person(), at).turn
+    return perform_in(connection, instance.room, "release_messages", Actor.person(), at).turn
 
 
 def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
@@ -103,14 +118,14 @@ def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
     if not mail:
         return None
     numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in mail}))
-    said = f"The user ended this exchange. Not delivered: {numbers}"
+    text = f"The user ended this exchange. Not delivered: {numbers}"
     actor = Actor.system(run=instance.id)
-    return perform_in(connection, instance.room, "tell", actor, at, text=said, to=[], hops=0).turn
+    return perform_in(connection, instance.room, "post_notice", actor, at, text=text, to=[], hops=0).turn
 
 
 def _held_line(agent: str, message: Message) -> str:
     text = " ".join(message.content.split())
-    shown = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."
+    shown = text if len(text) <= _MAX_LINE_CHARS else f"{text[:_MAX_LINE_CHARS]}..."
     return f"- #{message.id} from {message.sender} to {agent}: {shown}"
 
 
@@ -126,5 +141,5 @@ def _hold_reason(
     return f"An agent repeated a message more than {limits.max_repeats} times (max_repeats)."
 
 
-def _is_too_long(talked: Mapping[str, int], most: int) -> bool:
-    return len(talked) > 1 and sum(talked.values()) >= most * len(talked)
+def _is_too_long(talked: Mapping[str, int], max_rounds: int) -> bool:
+    return len(talked) > 1 and sum(talked.values()) >= max_rounds * len(talked)

@@ -1,10 +1,10 @@
-"""Workflows as data: the workflow with its agents and paths, and the placeholders in its texts.
+"""Types of a workflow file: the workflow with its agents and paths, and the placeholders in its texts.
 
 A placeholder is `${{ name }}` (the output of a setup step), `${{ params.x }}`, `${{ env.X }}` or `${{ workflow.tag }}`.
 `$${{` is the escape. A command receives values only as environment variables, never as shell text.
-Does not read files (`loader.py`) and does not compute the values of a start (`start_values.py`).
+Does not read files (`loader.py`) or compute the values of a start (`start_values.py`).
 
-Invariant: the value of a placeholder does not put a secret into a text for a model. `check_secrets` raises Refused.
+Invariant: a text for a model contains no secret from a placeholder. `check_secrets` raises Refused.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
     from guildhall.workflow.definition import Definition, Wakeup
 
-Kind = Literal["output", "env", "params", "workflow"]
+Kind = Literal["output", "env", "params", "source", "workflow"]
 WORKFLOW_FIELDS = ("name", "tag")
+SOURCE_FIELDS = ("dir",)
 
+_FIXED_NAMES = {"workflow": WORKFLOW_FIELDS, "source": SOURCE_FIELDS}
 _OPENING = re.compile(r"\$?\$\{\{")
 _INSIDE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)(?:\.([A-Za-z_][A-Za-z0-9_-]*))?\s*")
 _MAX_PLACEHOLDER_CHARS = 200
@@ -63,50 +65,56 @@ class Values:
 
     workflow: str
     tag: str
+    folder: str = ""  # folder of the workflow file
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def get(self, reference: Reference) -> str:
+    def find(self, reference: Reference) -> str | None:
         if reference.kind == "workflow":
             return self.workflow if reference.name == "name" else self.tag
-        values = {"output": self.outputs, "env": self.env, "params": self.params}[reference.kind]
-        if reference.name not in values:
+        if reference.kind == "source":
+            return self.folder
+        return {"output": self.outputs, "env": self.env, "params": self.params}[reference.kind].get(reference.name)
+
+    def get(self, reference: Reference) -> str:
+        """Return the value of a placeholder. Raise InvalidFile if it has none."""
+        if (value := self.find(reference)) is None:
             what = "is not set" if reference.kind == "env" else "has no value"
             raise InvalidFile(f"${{{{ {reference} }}}}: {reference.name} {what}", hint=_unset_hint(reference))
-        return values[reference.name]
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
     """The names that the placeholders of a text may use."""
 
-    outputs: tuple[str, ...] = ()  # of earlier setup steps
-    later: tuple[str, ...] = ()  # outputs of later setup steps
+    outputs: tuple[str, ...] = ()  # outputs of earlier setup steps
+    later_outputs: tuple[str, ...] = ()
     params: Collection[str] = ()
     env: Collection[str] = ()
 
     def check(self, text: str) -> None:
         """Raise InvalidFile for the first placeholder with an unknown name."""
         for reference in references(text):
-            known = {"output": self.outputs, "env": self.env, "params": self.params, "workflow": WORKFLOW_FIELDS}
+            known = {"output": self.outputs, "env": self.env, "params": self.params, **_FIXED_NAMES}
             if reference.name not in known[reference.kind]:
                 raise self._unknown_name(reference)
 
     def _unknown_name(self, reference: Reference) -> InvalidFile:
-        said, name = f"${{{{ {reference} }}}}", reference.name
+        placeholder, name = f"${{{{ {reference} }}}}", reference.name
         if reference.kind == "env":
-            hint = f"Add it to this file: `env: [{name}]`. Your settings must allow it, too."
-            return InvalidFile(f"{said}: the variable {name} is not listed in `env:`", hint=hint)
+            hint = f"Add `env: [{name}]` to this file. Your settings must allow the variable, too."
+            return InvalidFile(f"{placeholder}: the variable {name} is not listed in `env:`", hint=hint)
         if reference.kind == "params":
-            message = f"{said}: unknown param {name!r}"
+            message = f"{placeholder}: unknown param {name!r}"
             return InvalidFile(message, hint=did_you_mean(name, self.params) or "Add it to `params:`.")
-        if name in self.later:
-            return InvalidFile(f"{said}: the setup step runs later, so its output is not available here")
-        heads = {"workflow": WORKFLOW_FIELDS, "params": self.params, "env": self.env}
+        if name in self.later_outputs:
+            return InvalidFile(f"{placeholder}: the setup step runs later, so its output is not available here")
+        heads = {**_FIXED_NAMES, "params": self.params, "env": self.env}
         known = [*self.outputs, *(f"{head}.{one}" for head, names in heads.items() for one in names)]
         hint = did_you_mean(str(reference), known)
-        return InvalidFile(f"{said}: unknown name", hint=hint)
+        return InvalidFile(f"{placeholder}: unknown name", hint=hint)
 
 
 def references(text: str) -> tuple[Reference, ...]:
@@ -137,20 +145,13 @@ def check_secrets(text: str, values: Values) -> None:
     """Raise Refused if a text for a model would contain a secret."""
     secrets = [value for name, value in values.env.items() if looks_secret(name, value)]
     for reference in references(text):
-        said, how = f"${{{{ {reference} }}}}", "Models and journals must not contain it."
+        placeholder, rule = f"${{{{ {reference} }}}}", "Models and journals must not contain secrets."
         if reference.kind == "env" and looks_secret(reference.name, values.env.get(reference.name, "")):
-            hint = f"{how} Use it in a command of `setup:` as ${reference.name}, and use only its output."
-            raise Refused(f"{said}: the variable {reference.name} looks like a secret", hint=hint)
-        value = _value_or_empty(values, reference)
+            hint = f"{rule} Use ${reference.name} in a command of `setup:`, and use only the output of the command."
+            raise Refused(f"{placeholder}: the variable {reference.name} looks like a secret", hint=hint)
+        value = values.find(reference) or ""  # a setup step has no output yet
         if looks_secret("", value) or any(one in value for one in secrets if len(one) >= MIN_GUESSED_CHARS):
-            raise Refused(f"{said}: the value seems to contain a secret", hint=f"{how} Omit it.")
-
-
-def _value_or_empty(values: Values, reference: Reference) -> str:
-    try:
-        return values.get(reference)
-    except InvalidFile:  # not yet
-        return ""
+            raise Refused(f"{placeholder}: the value seems to contain a secret", hint=f"{rule} Remove the placeholder.")
 
 
 def _unset_hint(reference: Reference) -> str | None:
@@ -160,7 +161,7 @@ def _unset_hint(reference: Reference) -> str | None:
 
 
 def _parts(text: str) -> Iterator[str | Reference]:
-    """Yield the text between placeholders, and the placeholders, in one pass."""
+    """Yield the literal texts and the placeholders in their order."""
     at = 0
     while (opening := _OPENING.search(text, at)) is not None:
         yield text[at : opening.start()]
@@ -184,16 +185,16 @@ def _parts(text: str) -> Iterator[str | Reference]:
 def _make_reference(head: str, name: str | None) -> Reference:
     if name is None:
         return Reference("output", head)
-    if head in ("env", "params", "workflow"):
+    if head in ("env", "params", "source", "workflow"):
         return Reference(head, name)
-    hint = did_you_mean(head, ("env", "params", "workflow"))
+    hint = did_you_mean(head, ("env", "params", "source", "workflow"))
     raise InvalidFile(f"${{{{ {head}.{name} }}}}: unknown name", hint=hint)
 
 
 ROOMS_FOLDER = ".workflow"  # beside the workflow file
 DOCUMENTS_FOLDER = "documents"
 _DATABASE_SUFFIXES = ("-wal", "-shm", ".lock")
-EXPORTED_FILES = ("channel.md", "_state")  # by `provider: file`
+EXPORTED_FILES = ("channel.md", "_state")  # written by `provider: file`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +203,11 @@ class Agent:
 
     name: str
     worker: Worker  # has the name of the agent
-    prompt: str  # with placeholders; of an inline agent all instructions, else text to append
-    is_inline: bool  # defined in the workflow file, not in a worker file
+    prompt: str  # all instructions of an inline agent, else text to append; with placeholders
+    is_inline: bool  # True if the agent is defined in the workflow file, not in a worker file
     wakeup: Wakeup | None = None
     wakeup_prompt: str | None = None  # with placeholders
-    cwd: Path | None = None  # None: the folder of the workflow
+    cwd: Path | None = None  # None for the folder of the workflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +216,7 @@ class Workflow:
 
     definition: Definition
     path: Path  # absolute
-    text: str  # the file's
+    text: str  # content of the file
     agents: tuple[Agent, ...]
 
     @property
@@ -248,17 +249,17 @@ class Workflow:
         raise NotFound(f"unknown agent {name!r} of the workflow {self.name}", hint=hint)
 
     def frame(self, frame: Frame) -> Frame:
-        """Return the frame of its commands and agents: the folder of the file, wherever the start came from."""
+        """Return the frame of its commands and agents, whose folder is the folder of the file."""
         model = resolve_script_path(frame.model, frame.cwd) if frame.model else None
         return replace(frame, cwd=self.folder, root=project_root(self.folder), model=model)
 
     def worker_of(self, agent: Agent, values: Values) -> Worker:
         """Return the worker of an agent with its filled instructions."""
-        said = fill(agent.prompt, values).text
+        instructions = fill(agent.prompt, values).text
         if not agent.is_inline:
             own = agent.worker.instructions
-            said = f"{own.rstrip()}\n\n{said}" if said else own
-        return replace(agent.worker, instructions=said, workflow_paths=self.protected_paths(values))
+            instructions = f"{own.rstrip()}\n\n{instructions}" if instructions else own
+        return replace(agent.worker, instructions=instructions, workflow_paths=self.protected_paths(values))
 
     def protected_paths(self, values: Values) -> tuple[Path, ...]:
         """Return the paths that agents must not write: the file, the room's data and the database."""

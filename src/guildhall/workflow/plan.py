@@ -6,6 +6,7 @@ Does not execute or write anything. Does not plan the runs of single agents (`ru
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code_trust import Trust
     from guildhall.workers.model import FileTrust
+    from guildhall.workflow.definition import Definition
 
 _INDENT = "  "
 _CAPABILITY_TEXTS = {
@@ -49,7 +51,7 @@ def summary_line(models: Mapping[str, str], *, commands: int, reach: frozenset[s
     """Return the line that a start prints: agents, models, capabilities and the budget."""
     parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(escape, models.values())))}"]
     parts += [f"setup: {commands} command{'' if commands == 1 else 's'}"] if commands else []
-    parts += [said for capability, said in _CAPABILITY_TEXTS.items() if capability in reach]
+    parts += [text for capability, text in _CAPABILITY_TEXTS.items() if capability in reach]
     return "; ".join([*parts, _budget_text(budget)])
 
 
@@ -68,7 +70,7 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.database is not None:
         yield "database", [escape(plan.database)]
     yield "kickoff", [escape(one) for one in (plan.kickoff or "none").strip().splitlines()]
-    yield "limits", [_budget_text(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
+    yield "limits", [_budget_text(plan.enforced_budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
     if plan.untrusted_files:
         yield (
             "not trusted",
@@ -109,7 +111,7 @@ class PlannedStep:
     """A command of the setup, as a shell would read it."""
 
     command: str
-    keeps: str | None  # the name under which its output is kept
+    keeps: str | None  # name of the kept output
     timeout: float
 
 
@@ -118,7 +120,7 @@ class PlannedAgent:
     """An agent with the plan of each of its runs."""
 
     name: str
-    wakeup: str | None  # when it runs without being mentioned
+    wakeup: str | None  # schedule of the agent
     plan: Plan
 
     def as_dict(self) -> dict[str, Any]:
@@ -132,18 +134,18 @@ class WorkflowPlan:
     workflow: str
     tag: str
     place: str
-    folder: str  # of its commands
+    folder: str  # working directory of the setup commands
     setup: tuple[PlannedStep, ...]
     code: ExecutedCode | None  # the setup commands, with the trust of the file
-    env: tuple[str, ...]  # names of the variables of its commands
-    params: Mapping[str, str | None]  # None: a required param without a value
+    env: tuple[str, ...]  # names of the environment variables of the setup commands
+    params: Mapping[str, str | None]  # None for a required param without a value
     agents: tuple[PlannedAgent, ...]
-    room: str | None  # the provider; None: the agents have no room
-    documents: str | None  # their folder; None: no files
-    owner: str | None  # the only agent that writes documents; None: all agents write
-    database: str | None  # of its own
+    room: str | None  # the provider, or None if the agents have no room
+    documents: str | None  # folder of the documents, or None without files
+    owner: str | None  # the only agent that writes documents, or None if all agents write
+    database: str | None  # path of a separate database
     kickoff: str | None  # with placeholders
-    budget: float | None  # dollars before the user is asked; None: no limit
+    budget: float | None  # in dollars, or None without a budget
     limits: Mapping[str, int]
     problems: tuple[str, ...] = ()  # reasons that prevent the start
     warnings: tuple[str, ...] = ()
@@ -160,7 +162,12 @@ class WorkflowPlan:
         """Return the plan in one line."""
         reach = frozenset[str]().union(*(agent.plan.reach for agent in self.agents))
         models = {agent_title(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in self.agents}
-        return summary_line(models, commands=len(self.setup), reach=reach, budget=self.budget)
+        return summary_line(models, commands=len(self.setup), reach=reach, budget=self.enforced_budget)
+
+    @property
+    def enforced_budget(self) -> float | None:
+        """The budget, or None if no agent has a model with a price."""
+        return self.budget if any(agent.plan.can_cost for agent in self.agents) else None
 
     def text(self) -> str:
         """Return the whole plan: the workflow, then each of its agents."""
@@ -191,7 +198,7 @@ class WorkflowPlan:
             "database": self.database,
             "kickoff": self.kickoff,
             "limits": dict(self.limits),
-            "worst_case_usd": self.budget,
+            "worst_case_usd": self.enforced_budget,
             "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "problems": list(self.problems),
             "warnings": list(self.warnings),
@@ -238,7 +245,7 @@ def make_plan(
         budget=budget,
         limits=definition.limits.model_dump(),
         problems=(*problems, *of_agents),
-        warnings=(warning,) if (warning := no_agent_warning(workflow)) else (),
+        warnings=(*filter(None, (no_agent_warning(workflow),)), *unlisted_variables(definition)),
     )
 
 
@@ -260,7 +267,7 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
 def planned_start(
     workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, home: Home, settings: Settings
 ) -> tuple[Values, list[str]]:
-    """Return the values of a start, and the problems that prevent it. A missing value is its own name."""
+    """Return the values of a start, and the problems that prevent it. The name of a missing value replaces it."""
     problems: list[str] = []
     try:
         values = start_values(workflow, tag=tag, params=params, frame=frame, allowed=settings.env)
@@ -269,12 +276,47 @@ def planned_start(
         defaults = {name: param.default or name.upper() for name, param in workflow.definition.params.items()}
         known = {**defaults, **{name: value for name, value in params.items() if name in defaults}}
         env = {name: frame.env.get(name, name) for name in workflow.definition.env}
-        values = Values(workflow=workflow.name, tag=tag, params=known, env=env)
+        values = Values(workflow=workflow.name, tag=tag, folder=str(workflow.folder), params=known, env=env)
     try:
         check_paths(workflow, values, home, frame)
     except GuildError as error:
         problems.append(error.message)
     return values, problems
+
+
+_VARIABLE = re.compile(r"(?<![\\$])\$\{?([A-Z][A-Z0-9_]*)")
+# Variables that the shell sets, or that every setup command has.
+_SHELL_VARIABLES = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "TMPDIR",
+        "PWD",
+        "OLDPWD",
+        "IFS",
+        "RANDOM",
+        "SECONDS",
+        "LINENO",
+        "UID",
+        "EUID",
+        "PPID",
+    ]
+)
+_SHELL_PREFIXES = ("BASH", "XDG_", "GUILD_", "LC_", "LANG", "TERM", "TZ", "OPT")
+
+
+def unlisted_variables(definition: Definition) -> tuple[str, ...]:
+    """Return a warning for each variable of a setup command that `env` does not list, so that it is empty."""
+    found: list[str] = []
+    for index, step in enumerate(definition.setup):
+        assigned = set(re.findall(r"\b([A-Z][A-Z0-9_]*)=|\b(?:for|read|export|local)\s+([A-Z][A-Z0-9_]*)", step.shell))
+        known = {*definition.env, *_SHELL_VARIABLES, *(name for names in assigned for name in names)}
+        for name in dict.fromkeys(_VARIABLE.findall(step.shell)):
+            if name not in known and not name.startswith(_SHELL_PREFIXES):
+                found.append(f"setup[{index}].shell: ${name} is empty: add `env: [{name}]` to the file")
+    return tuple(found)
 
 
 def _owner(workflow: Workflow) -> str | None:

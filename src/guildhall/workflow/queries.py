@@ -1,6 +1,6 @@
 """Read-only queries about workflows: find an instance by its target, show its agents and its messages.
 
-Does not import the scheduler, so that commands that only read start fast. Does not change anything (`service.py`).
+Does not import `team.py`, so that commands that only read start fast. Does not change anything (`service.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from guildhall.room import records as room_records
 from guildhall.runs.record.records import find_run
 from guildhall.workflow import records, target
-from guildhall.workflow.target import AgentSummary, Instance, Target, WorkflowSummary
+from guildhall.workflow.instance import AgentSummary, Instance, WorkflowSummary
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.model import Message
+    from guildhall.workflow.target import Target
 
-_MAX_MESSAGES = 10_000  # messages that are shown
+_MAX_MESSAGES = 10_000
 _COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 
 

@@ -1,9 +1,8 @@
 """Quiescence detection: determines in one transaction if any agent of a team can make progress.
 
 An agent can move if it is running, is in backoff, has unread mail, or waits for an ask that is closed. An idle team is
-completed, or is stopped by its worst agent: failed, at a limit, or waiting for the user. Open proposals of an idle team
-end with the votes that they have.
-Does not end the team (`scheduler.py`).
+completed, or stops because of its worst agent: failed, at a limit, or waiting for the user.
+Does not end the team (`team.py`).
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn
-    from guildhall.workflow.target import AgentState, Instance, Phase
+    from guildhall.workflow.instance import AgentState, Instance, Phase
 
 _WAITING = SegmentEnd.waiting("ask")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeamState:
-    """Whether an agent of a team can move and, if none can, why the team stops."""
+    """The state of a team: busy, or idle with the reason of the stop."""
 
     busy: bool
-    end_of_segment: SegmentEnd | None = None  # None: the team is completed
-    turn: Turn | None = None  # to announce after the commit
+    end_of_segment: SegmentEnd | None = None  # None if the team is completed
+    turn: Turn | None = None  # to be announced after the commit
 
     @property
     def phase(self) -> Phase:
@@ -50,7 +49,7 @@ def team_state(
 ) -> TeamState:
     """Return the state of a team. `attended` means that a user at a terminal answers asks at once.
 
-    `settle` ends the open proposals of a team without a movable agent, with the votes that they have.
+    `settle` ends the open proposals of an idle team with the existing votes.
     """
     agents = records.list_agents(connection, instance.id)
     mail = room_records.count_unread(connection, instance.room)
@@ -59,11 +58,11 @@ def team_state(
     held = bool(room_records.mail_by_status(connection, instance.room, "held"))
     asks = run_records.list_asks(connection, run=instance.id, status="open") if held else []
     if held and (attended or not any(ask.kind == "loop" for ask in asks)):
-        return TeamState(busy=True)  # the scheduler asks the user, or applies the answer
+        return TeamState(busy=True)  # `Team` asks the user, or applies the answer
     if room_records.open_proposals(connection, instance.room):
         if not settle:
             return TeamState(busy=False)
-        settled = perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at)
+        settled = perform_in(connection, instance.room, "end_proposals", Actor.system(run=instance.id), at)
         return TeamState(busy=True, turn=settled.turn)
     worst = _worst_end(connection, instance.id, agents)
     return TeamState(busy=False, end_of_segment=worst or (_WAITING if held else None))
@@ -109,22 +108,22 @@ def _can_move(
 def _worst_end(connection: Connection, instance: str, agents: list[AgentState]) -> SegmentEnd | None:
     """Return the end of the workflow by its worst agent: failed, at a limit, or waiting. Return None if it has none."""
     failed = [agent for agent in agents if agent.status == "failed"]
-    if lost := [agent for agent in failed if agent.run is None]:
-        return SegmentEnd(status="failed", reason="agent failed", error=_failure_error(connection, instance, lost))
+    if given_up := [agent for agent in failed if agent.run is None]:
+        return SegmentEnd(status="failed", reason="agent failed", error=_failure_error(connection, instance, given_up))
     if failed:
         return SegmentEnd(status="failed", reason="limit", error=_limit_error(connection, instance, failed[0]))
     return _WAITING if any(agent.status == "waiting" for agent in agents) else None
 
 
-def _failure_error(connection: Connection, instance: str, lost: list[AgentState]) -> ErrorInfo:
+def _failure_error(connection: Connection, instance: str, failed: list[AgentState]) -> ErrorInfo:
     """Return the error for failed agents, with each reason and the command that continues."""
     errors: dict[str, dict[str, Any]] = {}
-    for agent in lost:
+    for agent in failed:
         errors[agent.name] = records.agent_notes(connection, instance, agent.name).get("error") or {}
-    said = [f"{name}: {error.get('message') or 'no reason given'}" for name, error in errors.items()]
-    hint = f"Fix the problem. Their unread messages are kept. Continue: guild resume {instance}"
+    reasons = [f"{name}: {error.get('message') or 'no reason given'}" for name, error in errors.items()]
+    hint = f"Fix the problem, then continue: guild resume {instance}"
     first = next(iter(errors.values()))
-    failure = {**first, "code": RuntimeFailed.code, "message": "; ".join(said), "hint": hint, "agents": list(errors)}
+    failure = {**first, "code": RuntimeFailed.code, "message": "; ".join(reasons), "hint": hint, "agents": list(errors)}
     return cast("ErrorInfo", failure)
 
 

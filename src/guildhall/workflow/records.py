@@ -1,4 +1,4 @@
-"""The SQL of workflow instances, their agents, their schedules and their databases.
+"""Queries for workflow instances, their agents, their schedules and their databases.
 
 Does not read rooms (`room/records.py`) or journals (`runs/record`).
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, 
 
 from guildhall.runs.record.records import find_call_run
 from guildhall.store.tables import agents, databases, runs, schedules, workflows
-from guildhall.workflow.target import FINAL_PHASES, AgentState, Instance, Schedule
+from guildhall.workflow.instance import FINAL_PHASES, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +59,8 @@ def next_generation_start(connection: Connection, instance: Instance) -> str | N
 
 def list_instances(connection: Connection, *, include_ended: bool = True) -> list[Instance]:
     """Return the last generation of each workflow and tag, newest first."""
-    alike = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
-    last = select(func.max(workflows.c.generation)).where(alike).scalar_subquery()
+    same_target = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
+    last = select(func.max(workflows.c.generation)).where(same_target).scalar_subquery()
     query = select(_other).where(_other.c.generation == last).order_by(_other.c.created_at.desc())
     if not include_ended:
         query = query.where(_other.c.status.not_in(FINAL_PHASES))
@@ -108,8 +108,8 @@ def agent_notes(connection: Connection, instance: str, name: str) -> dict[str, A
     return dict(connection.execute(query).scalar_one())
 
 
-def add_agent_note(connection: Connection, instance: str, name: str, **noted: Any) -> None:
-    change_agent(connection, instance, name, definition={**agent_notes(connection, instance, name), **noted})
+def add_agent_note(connection: Connection, instance: str, name: str, **notes: Any) -> None:
+    change_agent(connection, instance, name, definition={**agent_notes(connection, instance, name), **notes})
 
 
 def talk_turns(connection: Connection, instance: str) -> dict[str, int]:
@@ -159,7 +159,7 @@ def cost_by_agent(connection: Connection, instance: str) -> dict[str, tuple[int,
 
 
 def put_schedule(connection: Connection, room: str, schedule: Schedule, at: str) -> None:
-    """Set the schedule of an agent, or of the whole workflow. It replaces an existing one."""
+    """Set or replace the schedule of an agent, or of the whole workflow."""
     drop_schedule(connection, room, schedule.agent)
     values = {name: getattr(schedule, name) for name in ("every", "cron", "prompt", "due_at")}
     connection.execute(insert(schedules).values(room=room, agent=schedule.agent or "", created_at=at, **values))

@@ -1,6 +1,7 @@
-"""Replay and export of workflows: run a recorded workflow again offline, and write it as a script with a test.
+"""Replay and export of workflows: repeats a recorded workflow offline, and writes it as a script with a test.
 
-Does not execute tools or call models. Does not run the exported test (`hall.testrun`)."""
+Does not execute tools or call models. Exported tests are run by `hall.testrun`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from guildhall.room.replay import RepeatedOperation, RoomReplay, shown_mail
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
 from guildhall.runs.execution.preparation import recorded_frame
-from guildhall.runs.hooks import RunHooks, replay_hooks
+from guildhall.runs.execution.repeated_calls import without_repeat_note
+from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
 from guildhall.runs.replay.replay import Difference, Over, ReplayResult, describe_difference
@@ -24,10 +26,9 @@ from guildhall.runs.replay.script_export import WorkflowPart
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall, ToolResult
-from guildhall.workflow import owner_election, records
-from guildhall.workflow.agent_steps import earlier_effects, run_input, team_result
+from guildhall.workflow import document_owner_election, records
+from guildhall.workflow.agent_steps import earlier_effects, room_tool_set, run_input, team_result
 from guildhall.workflow.loader import from_record, load
-from guildhall.workflow.recorded_order import begin_label, call_label, end_label, run_label
 from guildhall.workflow.setup_commands import TOOLS, run_steps
 from guildhall.workflow.start_values import (
     after_setup,
@@ -37,6 +38,7 @@ from guildhall.workflow.start_values import (
     start_values,
     workflow_worker,
 )
+from guildhall.workflow.turn_order import begin_label, call_label, end_label, run_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,8 +53,8 @@ if TYPE_CHECKING:
     from guildhall.runs.replay.replay import Recordings
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
+    from guildhall.workflow.instance import Instance
     from guildhall.workflow.model import Values, Workflow
-    from guildhall.workflow.target import Instance
 
     Tree = Sequence[tuple[Run, Journal]]
 
@@ -76,8 +78,8 @@ class ReplayedTeam:
     workflow: Workflow  # as its file is now
     values: Values
     room: RoomReplay
-    store: Store  # of the recording, as is `history`
-    history: History
+    store: Store  # of the recording
+    history: History  # of the recording
     found: list[FoundDifference] = field(default_factory=list[FoundDifference])
     _journals: dict[str, Journal] = field(default_factory=dict[str, "Journal"])
 
@@ -103,9 +105,19 @@ class ReplayedTeam:
         if run.parent != self.instance.id or agent is None:
             return None
         if run.worker.startswith(VOTER_PREFIX):
-            return owner_election.voter_worker(agent), replay_hooks(room_tools(owner_election.TOOLS))
-        tools = room_tools() if self.workflow.definition.context.enabled else ()
-        return self.workflow.worker_of(agent, self.values), replay_hooks(tools)
+            tools = document_owner_election.TOOLS
+            return document_owner_election.voter_worker(agent), replace(
+                replay_hooks(room_tools(tools)), final_tools=frozenset(tools)
+            )
+        read = self.store.read(lambda c: room_records.messages_read(c, self.instance.room, run.id))
+        tool_set = room_tool_set(self.workflow, agent.name, frozenset(one.kind for one in read))
+        hooks = replace(
+            replay_hooks(tool_set.tools),
+            final_tools=tool_set.final,
+            deferred_tools=tool_set.deferred,
+            tool_loader=tool_set.loader,
+        )
+        return self.workflow.worker_of(agent, self.values), hooks
 
     # The room
 
@@ -138,15 +150,15 @@ class ReplayedTeam:
             self._check_equal(then, "the settings of the room", then.arguments, now)
         if then.actor.run == self.instance.id and then.actor.key == KICKOFF_KEY:
             now = kickoff_message(self.workflow, self.values)
-            self._check_equal(then, "the kickoff", then.arguments["said"], now.as_list())
+            self._check_equal(then, "the kickoff", then.arguments["parts"], now.as_list())
         if then.op == "inbox_shown" and then.actor.run in self._tree:
             self._compare_first_message(then, self._tree[then.actor.run])
 
     def _compare_first_message(self, then: LogEntry, run: Run) -> None:
-        said: str = run.request.input
+        recorded: str = run.request.input
         possible = list(self.room.read(lambda connection: self._first_messages(connection, then, run)))
-        if said not in possible:
-            self._check_equal(then, "the first message", said, possible[0])
+        if recorded not in possible:
+            self._check_equal(then, "the first message", recorded, possible[0])
 
     def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
         """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
@@ -175,9 +187,9 @@ class ReplayedTeam:
         if made.tool_result is not None and run is not None and key is not None:
             ended = self._journal(run).last(key, ToolEnded)
             if ended is not None:
-                given = ToolResult.from_dict(ended.data.result)
+                given = without_repeat_note(ended.data)
                 self._check_equal(then, f"the result of {then.op}", given.text, made.tool_result.text)
-        if then.op == "elect":
+        if then.op == "open_owner_election":
             self._compare_ballots(then, made)
 
     def _compare_ballots(self, then: LogEntry, made: RepeatedOperation) -> None:
@@ -186,7 +198,7 @@ class ReplayedTeam:
         for run in self._tree.values():
             if run.worker.startswith(VOTER_PREFIX):
                 self._check_equal(
-                    then, "the ballot", run.request.input, owner_election.ballot_text(self.workflow, proposal)
+                    then, "the ballot", run.request.input, document_owner_election.ballot_text(self.workflow, proposal)
                 )
 
     def _check_equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
@@ -355,11 +367,11 @@ class _TestWriter:
     def order(self) -> Iterator[str | dict[str, Any]]:
         for one in self._own:
             if one.op == "send" and one.actor.name == PERSON:
-                said = "".join(text for text, _ in one.arguments["said"])
+                said = "".join(text for text, _ in one.arguments["parts"])
                 yield {"person": said, **({"to": one.arguments["to"]} if one.arguments["to"] else {})}
             elif one.op == "send" and (one.actor.key or "").startswith("schedule/"):
                 self.notes.append("messages of schedules (a test ends before they are due)")
-            elif one.op == "expire" and one.result.get("ended"):
+            elif one.op == "expire_proposals" and one.result.get("ended"):
                 self.notes.append("expired proposals (a test is faster than their timeout)")
             elif (place := self._place(one)) is not None:
                 yield place
@@ -372,7 +384,7 @@ class _TestWriter:
         mine = run_label(run.worker, run.ordinal + 1)
         if one.op == "inbox_shown":
             return f"{begin_label(mine)} {one.result.get('until', 0)}"
-        if one.op in ("acknowledge", "bury"):
+        if one.op in ("acknowledge", "mark_dead"):
             return end_label(mine)
         if one.op in ROOM_TOOLS and one.actor.key is not None:
             return f"{mine} {call_label(one.actor.key, _call_index(journal, one.actor.key))} {one.op}"
@@ -396,9 +408,9 @@ class _TestWriter:
 
 
 def _call_index(journal: Journal, key: str) -> int:
-    """Return the index of a tool call among the calls of its model answer."""
-    answer, _, id = key.partition("/")
-    entry = journal.last(answer, ModelAnswered)
+    """Return the index of a tool call among the calls of its model response."""
+    response, _, id = key.partition("/")
+    entry = journal.last(response, ModelAnswered)
     parts: list[dict[str, Any]] = entry.data.response["parts"] if entry else []
     calls = [part["tool_call_id"] for part in parts if part["part_kind"] == "tool-call"]
     return calls.index(id) if id in calls else 0

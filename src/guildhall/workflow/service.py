@@ -2,7 +2,7 @@
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
 a place in the workflow `global:main`.
-Does not execute the team (`scheduler.py`) or deliver scheduled messages (`wakeup_schedules.py`).
+Does not execute the team (`team.py`) or deliver scheduled messages (`wakeup_schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.
 """
@@ -19,10 +19,10 @@ from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, MessageText, RoomEvent
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
-from guildhall.runs.execution.grants import Grant, has_price
-from guildhall.runs.hooks import RunHooks
+from guildhall.runs.execution.limit_grants import Grant, has_price
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
@@ -30,9 +30,9 @@ from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
 from guildhall.workflow.agent_steps import FIRST_PAUSE_S
+from guildhall.workflow.instance import FINAL_PHASES, Instance, Schedule, SendResult, Start
 from guildhall.workflow.loader import from_record, to_record
 from guildhall.workflow.plan import plan_summary
-from guildhall.workflow.scheduler import DEBOUNCE_S, Team
 from guildhall.workflow.setup_commands import TOOLS, Commands, command_environment, shell_tool
 from guildhall.workflow.start_values import (
     anchor_models,
@@ -48,7 +48,8 @@ from guildhall.workflow.start_values import (
     team_budget,
     workflow_worker,
 )
-from guildhall.workflow.target import FINAL_PHASES, GLOBAL, MAIN, Instance, Schedule, SendResult, Start, Target
+from guildhall.workflow.target import GLOBAL, MAIN, Target
+from guildhall.workflow.team import DEBOUNCE_S, Team
 from guildhall.workflow.wakeup_schedules import next_due
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
     from guildhall.workflow.definition import Wakeup
+    from guildhall.workflow.instance import AgentState
     from guildhall.workflow.model import Workflow
-    from guildhall.workflow.recorded_order import RecordedOrder
-    from guildhall.workflow.target import AgentState
+    from guildhall.workflow.turn_order import TurnOrder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class WorkflowPolicy:
 
     first_pause_s: float = FIRST_PAUSE_S  # before the first retry after a transient failure; doubled each time
     debounce_s: float = DEBOUNCE_S  # without activity before a team counts as idle
-    order: RecordedOrder | None = None  # of a recording
+    order: TurnOrder | None = None  # of a recording
     commands: Callable[..., Execute] | None = None  # replaces `Commands`
 
 
@@ -97,7 +98,7 @@ class Workflows:
     zone: tzinfo
     policy: WorkflowPolicy
     _teams: dict[str, Team] = field(default_factory=dict[str, Team])  # by room
-    _start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # of two starts of one tag, one is refused
+    _start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # of two starts of a tag, one is refused
 
     # Start
 
@@ -110,8 +111,8 @@ class Workflows:
         request = anchor_models(request, frame)
         frame = workflow.frame(frame)
         settings = self.settings(frame)
-        explicit = request.budget is not None or workflow.budget is not None
-        request = replace(request, budget=team_budget(workflow, settings, request.budget) if explicit else None)
+        has_budget = request.budget is not None or workflow.budget is not None
+        request = replace(request, budget=team_budget(workflow, settings, request.budget) if has_budget else None)
         self._check_prices(workflow, request, frame, settings)
         values = start_values(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_paths(workflow, values, self.home, frame)
@@ -124,7 +125,7 @@ class Workflows:
         room = await self.rooms.open(workflow.name, start.tag, names, room_settings(workflow, values))
         at = self.clock.now()
 
-        def began(connection: Connection, run: str) -> None:
+        def record_start(connection: Connection, run: str) -> None:
             instance = Instance(
                 id=run,
                 room=room.id,
@@ -145,14 +146,17 @@ class Workflows:
             perform_in(connection, room.id, "drop_held", Actor.person(), stamp(at))
             self._set_schedules(connection, room.id, workflow)
 
-        asked = replace(
+        request = replace(
             request,
             worker=str(workflow.path),
             input=recorded_input(workflow),
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
-        hooks = replace(self._hooks(workflow, frame, began), plan_line=plan_summary(workflow, asked, frame, settings))
-        return await self.runs.prepare(asked, frame, worker=workflow_worker(workflow), hooks=hooks)
+        hooks = replace(
+            self._hooks(workflow, frame, record_start),
+            plan_line=plan_summary(workflow, request, frame, settings),
+        )
+        return await self.runs.prepare(request, frame, worker=workflow_worker(workflow), hooks=hooks)
 
     async def start_worker(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """Add a worker to `global:main`. Return the running workflow, or the workflow ready to be launched."""
@@ -163,10 +167,10 @@ class Workflows:
                 start = Start(file="", params={}, mode="start")
                 workflow = standalone_workflow(self.home, [agent])
                 return await self._prepare(workflow, start, RunRequest(worker="", input=""), frame)
-            there = {state.name: state.status for state in self.list_agents(before.id)}
-            if there.get(agent.name, "stopped") != "stopped":
-                hint = f"Send it a message: guild send {agent.name} ... Stop it: guild stop {agent.name}"
-                raise Conflict(f"{agent.name} is already running: {there[agent.name]}", hint=hint)
+            statuses = {state.name: state.status for state in self.list_agents(before.id)}
+            if statuses.get(agent.name, "stopped") != "stopped":
+                hint = f"Send a message: guild send {agent.name} ... Stop the agent: guild stop {agent.name}"
+                raise Conflict(f"{agent.name} is already running: {statuses[agent.name]}", hint=hint)
             others = [one for one in from_record(before.source, before.definition).agents if one.name != agent.name]
             workflow = standalone_workflow(self.home, [*others, agent])
             await self._set_agents(before, workflow)
@@ -197,9 +201,9 @@ class Workflows:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             source = self.runs.source_of(choice.model, frame, False)
             if not has_price(source):
-                why = f"the model {source.name} has no known price, so the budget cannot be enforced"
+                message = f"the model {source.name} has no known price, so the budget cannot be enforced"
                 hint = "Use a model with a price, or remove the budget and set max_turns."
-                raise ModelUnusable(f"agent {agent.name}: {why}", where=workflow.place, hint=hint)
+                raise ModelUnusable(f"agent {agent.name}: {message}", where=workflow.place, hint=hint)
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Return a stopped workflow, ready to be launched."""
@@ -250,7 +254,7 @@ class Workflows:
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _hooks(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> RunHooks:
+    def _hooks(self, workflow: Workflow, frame: Frame, record_start: Callable[[Connection, str], None]) -> RunHooks:
         """Return the hooks of the workflow's own run: its setup commands, and its start and end."""
         env = command_environment(workflow, frame)
 
@@ -260,7 +264,7 @@ class Workflows:
 
             return (self.policy.commands or Commands)(folder=workflow.folder, env=env, on_output=publish_output)
 
-        return RunHooks(tools=TOOLS, executor=commands, record_start=began, record_stop=self._record_end)
+        return RunHooks(tools=TOOLS, executor=commands, record_start=record_start, record_stop=self._record_end)
 
     def _record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")
@@ -333,7 +337,7 @@ class Workflows:
             _check_alive(records.find_instance(connection, instance.id) or instance, to)  # it may have ended meanwhile
 
         posted = await room.send(text, Actor.person(), to=addressed, check=check)
-        stopped = {agent.name for agent in self.list_agents(instance.id) if agent.status == "stopped"}
+        stopped = {agent.name for agent in self.list_agents(instance.id) if agent.status in ("stopped", "failed")}
         return SendResult(
             run=instance.id,
             target=to,
@@ -348,12 +352,12 @@ class Workflows:
         """Stop a workflow and cancel the runs of its agents. Return the ids of the cancelled runs."""
         at = stamp(self.clock.now())
 
-        def also(connection: Connection) -> None:
+        def record_stop(connection: Connection) -> None:
             records.change_instance(connection, run, status="stopped", reason="by the user", ended_at=at)
             for agent in records.list_agents(connection, run):
                 records.change_agent(connection, run, agent.name, status="stopped", run=None, due_at=None)
 
-        return await self.runs.cancel(run, also)
+        return await self.runs.cancel(run, record_stop)
 
     async def stop_agent(self, wanted: Target) -> list[str]:
         """Stop one agent and cancel its run. Return the ids of the cancelled runs."""
@@ -423,15 +427,15 @@ class Workflows:
         if (team := self.team(room)) is not None:
             team.wake(agents)
 
-    def on_room_event(self, happened: RoomEvent) -> None:
+    def on_room_event(self, event: RoomEvent) -> None:
         """Pass an event of a room to its team, and publish it as an event of the workflow's run."""
-        if (team := self._teams.get(happened.room)) is not None:
-            team.on_room_event(happened.type)
+        if (team := self._teams.get(event.room)) is not None:
+            team.on_room_event(event.type)
             root = team.instance.id
             # The `type` of a proposal would hide the type of the event.
-            fields = {"proposal": happened.data} if happened.type == "proposal" else happened.data
-            data = {"actor": happened.actor, **fields}
-            self.bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
+            fields = {"proposal": event.data} if event.type == "proposal" else event.data
+            data = {"actor": event.actor, **fields}
+            self.bus.publish(Event(type=event.type, run=root, root=root, at=event.at, data=data))
 
     def on_answer(self, ask: Ask) -> None:
         for team in self._teams.values():

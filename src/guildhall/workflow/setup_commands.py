@@ -33,61 +33,61 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import Step
 
     Call = Callable[[ToolCall], Awaitable[ToolResult]]
-    OnOutput = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
+    OnOutput = Callable[[str, str], None]  # receives the key of a call, and a piece of its output
 
-TIMED_OUT = None  # instead of an exit code
+TIMED_OUT = None  # replaces the exit code
 
 # A watchdog in the process group reads a pipe from the hall. When the hall exits, the watchdog kills the group.
 _WATCHDOG = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$@" 3<&-'
-_CHUNK = 65_536
-_DRAIN_S = 1.0
-_EXIT_S = 10.0
+_CHUNK_BYTES = 65_536
+_DRAIN_TIMEOUT_S = 1.0
+_EXIT_TIMEOUT_S = 10.0
 _MAX_LINE_CHARS = 10_000  # a longer line is reported in parts
 _TAIL_BYTES = 100_000
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(kw_only=True)
-class Program:
+class CommandExecution:
     """One execution of a command."""
 
     command: str
     cwd: Path
     env: Mapping[str, str]
-    seconds: float
-    most: int | None  # bytes of output to keep; None: none
+    timeout_s: float
+    max_output_bytes: int | None  # None if the output is not kept
     on_output: Callable[[str], None]  # receives all output
-    kept: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
     is_truncated: bool = False
-    _last: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = field(default_factory=bytearray)
 
     async def run(self) -> int | None:
-        """Run the command and return its exit code (128 + N for signal N), or TIMED_OUT. No process of it remains."""
+        """Run the command. Return its exit code (128 + N for signal N), or TIMED_OUT."""
         process = await self._start()
         reading = [
-            asyncio.create_task(self._read(process.stdout, keep=self.most is not None)),
+            asyncio.create_task(self._read(process.stdout, keep=self.max_output_bytes is not None)),
             asyncio.create_task(self._read(process.stderr, keep=False)),
         ]
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(self.timeout_s):
                 await _wait_exit(process)
         except TimeoutError:
             return TIMED_OUT
         finally:
-            # Ends all processes of the command. The watchdog still runs, so the group id is not reused.
+            # The watchdog still runs, so the group id is not reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.wait(reading, timeout=_DRAIN_S)
+            await asyncio.wait(reading, timeout=_DRAIN_TIMEOUT_S)
             for task in reading:
                 task.cancel()
-            await asyncio.wait([asyncio.create_task(process.wait())], timeout=_EXIT_S)
+            await asyncio.wait([asyncio.create_task(process.wait())], timeout=_EXIT_TIMEOUT_S)
         code = process.returncode
         return 1 if code is None else code if code >= 0 else 128 - code
 
-    def output_tail(self, most: int) -> str:
+    def output_tail(self, max_chars: int) -> str:
         """Return the end of the output."""
-        text = self._last.decode("utf-8", "replace").strip("\n")
-        return text if len(text) <= most else f"[...]\n{text[-most:]}"
+        text = self._tail.decode("utf-8", "replace").strip("\n")
+        return text if len(text) <= max_chars else f"[...]\n{text[-max_chars:]}"
 
     async def _start(self) -> asyncio.subprocess.Process:
         shell = shutil.which("bash", path=self.env["PATH"]) or "/bin/sh"
@@ -107,13 +107,13 @@ class Program:
     async def _read(self, stream: asyncio.StreamReader | None, *, keep: bool) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         line = ""
-        while stream is not None and (chunk := await stream.read(_CHUNK)):
+        while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
             if keep:
-                room = (self.most or 0) - len(self.kept)
-                self.kept += chunk[:room]
-                self.is_truncated = self.is_truncated or len(chunk) > room
-            self._last += chunk
-            del self._last[:-_TAIL_BYTES]
+                free_bytes = (self.max_output_bytes or 0) - len(self.output)
+                self.output += chunk[:free_bytes]
+                self.is_truncated = self.is_truncated or len(chunk) > free_bytes
+            self._tail += chunk
+            del self._tail[:-_TAIL_BYTES]
             line = self._report_lines(line + decoder.decode(chunk))
         if line:
             self.on_output(line)
@@ -146,7 +146,7 @@ async def _wait_exit(process: asyncio.subprocess.Process) -> None:
 
 _MAX_OUTPUT_BYTES = MAX_TEXT_BYTES - 100_000  # leaves space for the text around it in a message
 _MAX_VARIABLE_BYTES = 120_000  # the kernel accepts 128 KiB per variable
-_MAX_SHOWN_CHARS = 8_000  # of the output of a failed command
+_MAX_TAIL_CHARS = 8_000  # of the output of a failed command
 
 
 @tool(name="shell", capabilities={"proc.exec"}, runs_in="run")
@@ -166,7 +166,7 @@ TOOLS: tuple[Tool, ...] = (shell_tool,)
 
 
 async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str, str]:
-    """Run the commands in order and return the outputs that are kept, by name. Raise RuntimeFailed if one fails."""
+    """Run the commands in order. Return the outputs by name. Raise RuntimeFailed if a command fails."""
     outputs: dict[str, str] = {}
     for number, step in enumerate(workflow.definition.setup, 1):
         known = replace(values, outputs=outputs)
@@ -178,9 +178,9 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
             "keep": step.name is not None,
         }
         result = await call(ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments))
-        kept = _step_output(number, step, result, workflow)
+        output = _step_output(number, step, result, workflow)
         if step.name is not None:
-            outputs[step.name] = kept
+            outputs[step.name] = output
     return outputs
 
 
@@ -193,7 +193,7 @@ def _step_output(number: int, step: Step, result: ToolResult, workflow: Workflow
             where=workflow.place,
             hint="Fix the problem, then start the workflow again.",
         )
-    first = result.content[0] if len(result.content) == 2 else None  # else the user has confirmed an interrupted call
+    first = result.content[0] if len(result.content) == 2 else None  # 1 block if the user confirmed an interrupted call
     if step.name is None:
         return ""
     if not isinstance(first, Text):
@@ -219,36 +219,35 @@ class Commands:
                     f"[not started: the value of ${name} is larger than {_MAX_VARIABLE_BYTES:,} bytes, or not text. "
                     "Let the earlier step write a file.]"
                 )
-        program = Program(
+        execution = CommandExecution(
             command=arguments["command"],
             cwd=self.folder,
             env={"PATH": _DEFAULT_PATH, **self.env, **variables},
-            seconds=arguments["timeout"],
-            most=_MAX_OUTPUT_BYTES if arguments["keep"] else None,
+            timeout_s=arguments["timeout"],
+            max_output_bytes=_MAX_OUTPUT_BYTES if arguments["keep"] else None,
             on_output=lambda text: self.on_output(call.key, text),
         )
-        return _result(await program.run(), program, arguments["timeout"], keep=arguments["keep"])
+        return _result(await execution.run(), execution, keep=arguments["keep"])
 
 
 def command_environment(workflow: Workflow, frame: Frame) -> dict[str, str]:
     """Return the environment of setup commands: basic variables of the user, and variables in `env:`."""
     named = frame.harmless_env() | {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
-    # GIT_DIR and its like would send every git of the setup to another repository.
+    # Variables such as GIT_DIR would redirect git to another repository.
     return {name: value for name, value in {**frame.user_env, **named}.items() if not name.startswith("GIT_")}
 
 
-def _result(code: int | None, program: Program, seconds: float, *, keep: bool) -> ToolResult:
-    if code == 0 and keep and program.is_truncated:
-        said = f"[output larger than {_MAX_OUTPUT_BYTES:,} bytes: write a file and print its name]"
-        return ToolResult.error(said)
-    if code == 0 and keep and b"\0" in program.kept:
+def _result(code: int | None, execution: CommandExecution, *, keep: bool) -> ToolResult:
+    if code == 0 and keep and execution.is_truncated:
+        return ToolResult.error(f"[output larger than {_MAX_OUTPUT_BYTES:,} bytes: write a file and print its name]")
+    if code == 0 and keep and b"\0" in execution.output:
         return ToolResult.error("[output is not text: write a file and print its name]")
     if code == 0:
-        kept = program.kept.decode("utf-8", "replace").rstrip("\n") if keep else ""
-        return ToolResult(content=(Text(kept), Text("[exit code 0]")))
-    how = f"[timed out after {seconds:g} s]" if code == TIMED_OUT else f"[exit code {code}]"
-    shown = program.output_tail(_MAX_SHOWN_CHARS)
-    return ToolResult.error(f"{shown}\n{how}" if shown else how)
+        output = execution.output.decode("utf-8", "replace").rstrip("\n") if keep else ""
+        return ToolResult(content=(Text(output), Text("[exit code 0]")))
+    reason = f"[timed out after {execution.timeout_s:g} s]" if code == TIMED_OUT else f"[exit code {code}]"
+    tail = execution.output_tail(_MAX_TAIL_CHARS)
+    return ToolResult.error(f"{tail}\n{reason}" if tail else reason)
 
 
 def _first_line(text: str) -> str:

@@ -1,7 +1,6 @@
-"""Start of a workflow: binds params, tag and variables to a file, and checks them before anything is executed.
+"""Values of a start: params, tag, variables, kickoff message, room settings and budget, checked before execution.
 
-Also derives the kickoff message, the room settings, the budget and the recorded request of a start. Moves the documents
-of a room aside for a fresh start, and builds the workflow of workers that run without a file.
+A fresh start moves the documents of the room aside. Workers without a workflow file get the workflow `global`.
 Does not create the run (`service.py`) or parse the file (`loader.py`).
 """
 
@@ -25,6 +24,7 @@ from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import PERMISSION_PATHS, Worker
 from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import NO_OWNER
+from guildhall.workflow.instance import FINAL_PHASES, Instance
 from guildhall.workflow.loader import from_record, placeholder_texts, to_record
 from guildhall.workflow.model import (
     EXPORTED_FILES,
@@ -36,7 +36,7 @@ from guildhall.workflow.model import (
     quote_placeholders,
     references,
 )
-from guildhall.workflow.target import FINAL_PHASES, GLOBAL, Instance, check_tag
+from guildhall.workflow.target import GLOBAL, check_tag
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -61,6 +61,9 @@ def bind_params(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
         purpose = f" ({about})" if about else ""
         hint = f"Add --param {missing[0]}=VALUE{purpose}."
         raise UsageError(f"missing param of the workflow {workflow.name}: {', '.join(missing)}", hint=hint)
+    for name, value in given.items():
+        if not params[name].accepts(value):
+            raise UsageError(f"invalid param {name}: expected a {params[name].type} (got {yaml.format_value(value)})")
     return {name: given.get(name, param.default or "") for name, param in params.items()}
 
 
@@ -79,6 +82,7 @@ def start_values(
     values = Values(
         workflow=workflow.name,
         tag=tag,
+        folder=str(workflow.folder),
         params=bind_params(workflow, params),
         env={name: frame.env[name] for name in workflow.definition.env if name in frame.env},
     )
@@ -100,32 +104,32 @@ def kickoff_message(workflow: Workflow, values: Values) -> MessageText:
 
 def no_agent_warning(workflow: Workflow) -> str | None:
     """Return a warning if no agent would start working, else None."""
-    said, names = workflow.definition.kickoff or "", [agent.name for agent in workflow.agents]
-    if said.strip() and not workflow.definition.context.enabled:
+    kickoff, names = workflow.definition.kickoff or "", [agent.name for agent in workflow.agents]
+    if kickoff.strip() and not workflow.definition.context.enabled:
         return None  # without a room, every agent works on the kickoff
-    mentioned = {*find(quote_placeholders(said), names).reached}
+    mentioned = {*find(quote_placeholders(kickoff), names).reached}
     if any(agent.name in mentioned or agent.wakeup for agent in workflow.agents):
         return None
-    why = "the kickoff mentions no agent" if said.strip() else "the file has no kickoff"
-    return f"no agent starts: {why}, and no agent has a wakeup"
+    reason = "the kickoff mentions no agent" if kickoff.strip() else "the file has no kickoff"
+    return f"no agent starts: {reason}, and no agent has a wakeup"
 
 
 def wakeup_message(agent: Agent, values: Values) -> MessageText:
     """Return the message that wakes an agent by schedule."""
-    said = fill(agent.wakeup_prompt or "", values)  # the values may be empty
-    return said if said.text.strip() else MessageText.own(_REMINDER)
+    message = fill(agent.wakeup_prompt or "", values)  # the values may be empty
+    return message if message.text.strip() else MessageText.own(_REMINDER)
 
 
-def team_budget(workflow: Workflow, settings: Settings, asked: float | None = None) -> float | None:
+def team_budget(workflow: Workflow, settings: Settings, requested: float | None = None) -> float | None:
     """Return the budget of the team: the requested one, else that of the file, at most that of the settings."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     both = [one for one in (workflow.budget, settings.budget) if one is not None and not math.isinf(one)]
     return min(both, default=None)
 
 
 def anchor_models(request: RunRequest, frame: Frame) -> RunRequest:
-    """Return the request with model paths relative to the caller's folder. Agents run in the folder of the file."""
+    """Return the request with absolute model paths. They are relative to the folder of the caller."""
     model, override = (one and resolve_script_path(one, frame.cwd) for one in (request.model, request.override_model))
     return replace(request, model=model, override_model=override)
 
@@ -138,11 +142,11 @@ def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) ->
         error = InvalidFile(message, hint="Choose another path.")
         raise _locate(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
-    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
+    paths = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
     for folder in filter(None, (documents, database)):
         try:
             real = folder.resolve()
-            kept = [path.resolve() for path in deciding]
+            kept = [path.resolve() for path in paths]
         except (OSError, RuntimeError) as error:
             raise _locate(workflow, InvalidFile(f"invalid path {folder}: {error}"), "context", "config") from None
         for path in kept:
@@ -195,8 +199,8 @@ def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) 
     if before is None:
         return
     if before.status not in FINAL_PHASES:
-        see = f"Follow: guild log -f {before.target}. Stop: guild stop {before.target}. Or use another --tag."
-        hint = f"Continue: guild resume {before.id}. {see}" if before.status == "paused" else see
+        hint = f"Follow: guild log -f {before.target}. Stop: guild stop {before.target}. Or use another --tag."
+        hint = f"Continue: guild resume {before.id}. {hint}" if before.status == "paused" else hint
         raise Conflict(f"{before.target} has not ended: {before.status} (run {before.id})", hint=hint)
     if before.path != str(workflow.path) and not fresh:
         hint = "Use another --tag, another name, or --fresh for a new room."
@@ -204,10 +208,10 @@ def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) 
 
 
 def check_not_replaced(instance: Instance, newest: Instance | None) -> None:
-    """Raise Conflict if a later generation uses the room. Two teams would answer the same mail."""
+    """Raise Conflict if a later generation uses the room, because both teams would read the same mail."""
     if newest is not None and newest.id != instance.id:
         message = f"{instance.target} was started again as {newest.id} ({newest.status}): {instance.id} cannot continue"
-        raise Conflict(message, hint=f"Show it: guild show {newest.target}")
+        raise Conflict(message, hint=f"Show the new generation: guild show {newest.target}")
 
 
 def recorded_input(workflow: Workflow) -> str:
@@ -274,6 +278,6 @@ def standalone_workflow(home: Home, agents: Sequence[Agent]) -> Workflow:
     try:
         bare = from_record(text, {"name": GLOBAL, "path": str(path), "agents": []})
     except InvalidFile as error:
-        raise UsageError(error.message, hint="Use it in a workflow file under another name.") from None
+        raise UsageError(error.message, hint="Use the worker in a workflow file under another name.") from None
     whole = Workflow(definition=bare.definition, path=path, text=text, agents=tuple(agents))
     return from_record(text, to_record(whole))

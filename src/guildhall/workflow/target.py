@@ -1,15 +1,14 @@
-"""Targets and listings: parses `agent@workflow:tag`, and defines the types of instances, agents and schedules.
+"""The arguments by which a command names a workflow: targets, params and files.
 
-`global` and `main` may be left out of a target. Also parses params of a command line and finds the workflow files of a
-project.
-Does not look up the instance that a target names (`queries.py`).
+A target is `agent@workflow:tag`. `global` and `main` may be left out.
+Does not look up the instance of a target (`queries.py`) or read a workflow file (`loader.py`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, NotFound, UsageError
@@ -17,11 +16,8 @@ from guildhall.core.ids import is_name
 from guildhall.core.text import suggest_or
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-
-    from guildhall.room.model import PostResult
-    from guildhall.workflow.definition import Wakeup
 
 GLOBAL = "global"
 MAIN = "main"
@@ -83,7 +79,7 @@ def check_names(target: Target) -> None:
 
 def unknown_target(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
     """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
-    hint = hint or suggest_or(str(target), {str(one) for one in known}, "List them: guild ls --all")
+    hint = hint or suggest_or(str(target), {str(one) for one in known}, "List the workflows: guild ls --all")
     return NotFound(f"unknown {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 
@@ -120,7 +116,7 @@ def _excerpt(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
-_MAX_VALUE_CHARS = 100_000  # characters
+_MAX_VALUE_CHARS = 100_000
 
 
 def parse_params(pairs: Sequence[str]) -> dict[str, str]:
@@ -172,156 +168,3 @@ def find_workflow_files(folder: Path) -> Iterator[Path]:
         except OSError:
             continue
         yield from (path for path in paths if not path.name.startswith(".") and is_workflow_file(path))
-
-
-Mode = Literal["run", "start"]
-Phase = Literal["setup", "election", "kickoff", "live", "idle", "done", "stopped", "failed", "paused"]
-FINAL_PHASES: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
-AgentStatus = Literal["idle", "running", "backoff", "waiting", "failed", "stopped"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """A request to start a workflow file under a tag."""
-
-    file: str
-    tag: str = "main"
-    params: Mapping[str, str]
-    mode: Mode = "run"
-    fresh: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Instance:
-    """One generation of a workflow and tag. It is a run without a model, and its agents are child runs."""
-
-    id: str  # of its run
-    room: str
-    name: str
-    tag: str
-    generation: int
-    mode: Mode
-    status: Phase
-    reason: str | None
-    path: str
-    source: str  # the text of the file at the start
-    definition: Mapping[str, Any]  # the resolved agents at the start
-    created_at: str
-    ended_at: str | None
-
-    @property
-    def target(self) -> Target:
-        return Target(None, self.name, self.tag)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentState:
-    """The row of an agent."""
-
-    name: str
-    status: AgentStatus
-    run: str | None  # the current run, or one that can be resumed
-    attempts: int  # failed runs since the last success
-    due_at: str | None  # of the next attempt
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The schedule of an agent. Without an agent, it is for all agents that have no schedule of their own."""
-
-    agent: str | None
-    every: float | None  # seconds; either this or `cron` is set
-    cron: str | None
-    prompt: str | None  # None: the prompt of the file, or a reminder
-    due_at: str | None
-
-    @property
-    def wakeup(self) -> Wakeup:
-        from guildhall.workflow.definition import Wakeup
-
-        return Wakeup(every=self.every, cron=self.cron)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentSummary:
-    """An agent in listings."""
-
-    target: Target
-    status: AgentStatus
-    run: str | None
-    attempts: int
-    due_at: str | None
-    task: str | None  # set by the agent
-    state: str | None
-    unread: int
-    runs: int
-    cost_usd: float | None  # with child runs; None: no price
-    schedule: Schedule | None
-
-    @property
-    def name(self) -> str:
-        return self.target.agent or ""
-
-    def as_dict(self) -> dict[str, Any]:
-        schedule = self.schedule.as_dict() if self.schedule else None
-        return {"agent": self.name, **vars(self), "target": str(self.target), "schedule": schedule}
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkflowSummary:
-    """A workflow and tag in listings: its last generation and its agents."""
-
-    run: str
-    name: str
-    tag: str
-    generation: int
-    mode: Mode
-    status: Phase
-    reason: str | None
-    file: str
-    created_at: str
-    ended_at: str | None
-    cost_usd: float | None
-    messages: int
-    agents: tuple[AgentSummary, ...]
-
-    @property
-    def target(self) -> Target:
-        return Target(None, self.name, self.tag)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the summary for `--json`."""
-        names = ("generation", "mode", "status", "reason", "file", "created_at", "ended_at", "cost_usd", "messages")
-        return {
-            "run": self.run,
-            "workflow": self.name,
-            "tag": self.tag,
-            "target": str(self.target),
-            **{name: getattr(self, name) for name in names},
-            "agents": [agent.as_dict() for agent in self.agents],
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class SendResult:
-    """The result of a message that the user sent to a workflow."""
-
-    run: str  # of the workflow
-    target: Target
-    status: Phase
-    posted: PostResult
-    stopped: tuple[str, ...]  # recipients that are stopped
-
-    def as_dict(self) -> dict[str, Any]:
-        posted = self.posted.as_dict()
-        return {
-            "run": self.run,
-            "target": str(self.target),
-            "status": self.status,
-            "message": posted.pop("id"),
-            **posted,
-            "stopped": list(self.stopped),
-        }

@@ -3,7 +3,7 @@
 The database has the next due time of each schedule. A schedule that was missed while no hall was running fires once.
 The wake-up is an ordinary message, so a busy agent reads it after its turn. While the last wake-up of a schedule is
 unread, the agent gets no further message from it.
-Does not set or clear schedules (`service.py`) and does not parse wake-up times (`definition.py`).
+Does not set or delete schedules (`service.py`) or parse wake-up times (`definition.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from guildhall.room.service import Room
     from guildhall.store.engine import Store
+    from guildhall.workflow.instance import Schedule
     from guildhall.workflow.model import Values, Workflow
-    from guildhall.workflow.target import Schedule
 
 _MAX_WAIT_S = 3600.0  # the machine may have slept meanwhile
 
@@ -43,8 +43,8 @@ class WakeupTimer:
     room: Room
     store: Store
     clock: Clock
-    zone: tzinfo  # of cron lines
-    team: Callable[[], tuple[Workflow, Values]]  # the current ones
+    zone: tzinfo  # time zone of cron lines
+    team: Callable[[], tuple[Workflow, Values]]  # returns the current workflow and values
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reload(self) -> None:
@@ -74,14 +74,14 @@ class WakeupTimer:
         prompts = list(self.store.read(lambda connection: self._prompts(connection, schedule)).items())
         if not prompts:
             await self.store.write(lambda connection: self._advance(connection, schedule, due))
-        for number, (said, agents) in enumerate(prompts):
-            also = partial(self._advance, schedule=schedule, due=due) if number == len(prompts) - 1 else None
+        for number, (message, agents) in enumerate(prompts):
+            advance = partial(self._advance, schedule=schedule, due=due) if number == len(prompts) - 1 else None
             actor = Actor.system(run=self.run, key=f"{_key_prefix(schedule)}{schedule.due_at}/{number}")
             try:
-                await self.room.perform("send", actor, extra=also, said=said.as_list(), to=agents)
-            except GuildError as error:  # a message that cannot be posted, such as a prompt too long, ends no team
-                if also is not None:
-                    await self.store.write(also)
+                await self.room.perform("send", actor, extra=advance, parts=message.as_list(), to=agents)
+            except GuildError as error:  # such as a prompt that is too long; the team continues
+                if advance is not None:
+                    await self.store.write(advance)
                 self.room.report_problem(f"cannot wake {', '.join(agents)}: {error}")
 
     def _advance(self, connection: Connection, schedule: Schedule, due: str) -> None:
@@ -104,8 +104,8 @@ class WakeupTimer:
             if not mine or agent.name not in working or agent.worker.status == "draft":
                 continue
             if not room_records.has_unread_from_call(connection, self.room.id, agent.name, _key_prefix(schedule)):
-                said = MessageText.own(schedule.prompt) if schedule.prompt else wakeup_message(agent, values)
-                found.setdefault(said, []).append(agent.name)
+                message = MessageText.own(schedule.prompt) if schedule.prompt else wakeup_message(agent, values)
+                found.setdefault(message, []).append(agent.name)
         return found
 
 
@@ -115,7 +115,7 @@ def _key_prefix(schedule: Schedule) -> str:
 
 
 def next_due(schedule: Schedule, now: datetime, zone: tzinfo) -> datetime:
-    """Return the next due time after now. An interval keeps its rhythm, unless it has fallen behind."""
+    """Return the next due time after now. An interval continues from its last due time, unless that is past."""
     if schedule.every is not None and schedule.due_at is not None:
         following = parse_stamp(schedule.due_at) + timedelta(seconds=schedule.every)
         if following > now:

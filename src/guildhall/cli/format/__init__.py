@@ -1,4 +1,4 @@
 """Output formats: print runs, rooms, jobs, commissions, meetings and workflows.
 
-Some modules also wait for the printed object. They read from the hall and never change anything.
+Some functions wait for a change before they print. Does not change anything in the hall.
 """

@@ -5,6 +5,7 @@ Does not dispatch or cancel jobs (see `cli.commands.jobs`).
 
 from __future__ import annotations
 
+import re
 import shlex
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
 
 _MAX_LABEL_CHARS = 80
+_PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 _POLL_S = 0.3
-_MAX_BEGINNING_CHARS = 60  # characters of a question that are enough to name it
+_MAX_BEGINNING_CHARS = 60  # of a question, if they identify it
 
 
 def id_of(run: Run) -> str:
-    """Return the id of the job, commission or meeting of a run, or its own id."""
+    """Return the id of the job, commission or meeting that a run works for, or the id of the run."""
     match run.purpose:
         case JobPurpose(id=id) | MeetingPurpose(id=id):
             return id
@@ -50,7 +52,7 @@ def task_of(run: Run) -> str:
         case JobPurpose(description=text) | CommissionPurpose(title=text):
             return text
         case _:
-            return run.request.input or run.worker
+            return _PLACEHOLDER.sub("…", run.request.input) or run.worker  # a workflow records its kickoff unrendered
 
 
 def print_decisions(decisions: Sequence[Decision], screen: Screen) -> None:
@@ -61,68 +63,82 @@ def print_decisions(decisions: Sequence[Decision], screen: Screen) -> None:
         screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
-def print_job(id: str, shown: JobDetails, screen: Screen) -> None:
-    """Print a job without its result. `id`: as the user names it, MEMBER/JOB for a member's."""
-    job, (member, _, _) = shown.job, id.rpartition("/")
+def print_job(id: str, details: JobDetails, screen: Screen) -> None:
+    """Print a job without its result. `id`: the id of the job, or MEMBER/JOB for a job of a member."""
+    job, (member, _, _) = details.job, id.rpartition("/")
     rows = [
         ["job", id],
         ["member" if member else "worker", member or job.worker],
         ["description", screen.exact(job.description)],
-        ["status", job.status + (" (needs you)" if shown.is_waiting else "")],
+        ["status", job.status + (" (needs you)" if details.is_waiting else "")],
         ["started", screen.exact(job.started_at)],
         ["ended", screen.exact(job.completed_at or "")],
         ["error", screen.exact(job.error or "")],
         ["late error", screen.exact(job.late_error or "")],
         ["run", job.run or ""],
-        ["directory", screen.exact(shown.directory or "")],
-        ["cost", money(shown.cost_usd)],
-        *(["artifact", screen.exact(path)] for path in shown.artifacts),
+        ["directory", screen.exact(details.directory or "")],
+        ["cost", money(details.cost_usd)],
+        *(["artifact", screen.exact(path)] for path in details.artifacts),
     ]
     screen.facts(rows)
     screen.section("summary", job.summary)
-    _print_questions(id, shown, screen)
-    print_decisions(shown.decisions, screen)
+    _print_questions(id, details, screen)
+    print_decisions(details.decisions, screen)
     if job.status == "completed":
         screen.note(f"Result: guild wait {id}")
-    elif job.status == "failed" and not member:
-        screen.note(shown.hint or f"Continue: guild resume {id}")
+    elif job.status == "failed":
+        screen.note(details.hint or f"Continue: guild resume {id}")
         screen.note(f"Delete it: guild rm {id} --force")
-    for ask in shown.waiting_asks:
+    for ask in details.waiting_asks:
         screen.note(f"Waiting for your answer: guild show {ask}")
 
 
-def _print_questions(id: str, shown: JobDetails, screen: Screen) -> None:
-    questions = () if shown.job.run else shown.questions  # a member's have no ids
-    if shown.question_log or questions:
+def _print_questions(id: str, details: JobDetails, screen: Screen) -> None:
+    questions = () if details.job.run else details.questions  # questions of a member's job have no ids
+    if details.question_log or questions:
         screen.heading("\nquestions")
-    for one in shown.question_log:
-        screen.result(f"{one.ask}:\n{screen.quote_block(one.question)}")
+    for one in details.question_log:
+        ask = f"{one.ask}:\n" if one.ask else ""
+        screen.result(f"{ask}{screen.quote_block(one.question)}")
         answer = one.answer and f"answer:\n{screen.quote_block(one.answer)}"
         screen.result(answer or f"guild answer {one.ask} ...")
     for question in questions:
         screen.result(screen.quote_block(question))
-        if shown.job.status == "running":
+        if details.job.status != "cancelled":
             screen.note(how_to_answer(id, question, questions))
 
 
-# Jobs of members: the hall knows about them only what the member says.
+def note_open_questions(id: str, details: JobDetails, screen: Screen) -> None:
+    """Print the open questions of a job with the commands that answer them."""
+    for one in details.question_log:
+        if one.answer is None:
+            screen.note(screen.quote_block(one.question))
+            screen.note(f'Answer: guild answer {one.ask} "..."', "yellow")
+    for question in () if details.job.run else details.questions:
+        screen.note(screen.quote_block(question))
+        screen.note(f"Answer: {how_to_answer(id, question, details.questions)}", "yellow")
+
+
+# jobs of members
 
 
 def how_to_answer(job: str, question: str, questions: Sequence[str]) -> str:
-    """Return the command that answers one of a job's open questions. It names the question if there are several."""
+    """Return the command that answers an open question of a job. With several questions, it names the question."""
     if len(questions) == 1:
         return f'guild answer {job} "..."'
     whole = " ".join(question.split())
     short = "".join(takewhile(str.isprintable, whole))[:_MAX_BEGINNING_CHARS].strip()
-    said = short if len(_matching_questions(short, questions)) == 1 else whole
-    return f'guild answer {job} "..." --question {shlex.quote(said)}'
+    text = short if len(_matching_questions(short, questions)) == 1 else whole
+    return f'guild answer {job} "..." --question {shlex.quote(text)}'
 
 
 def find_question(given: str, questions: Sequence[str]) -> str:
-    """Return the question with this text or beginning. The member refuses a text that fits none."""
+    """Return the question with this text or beginning, or the text itself if no question matches."""
     found = _matching_questions(given, questions)
     if len(found) > 1:
-        raise UsageError(f"--question: {len(found)} questions begin with {given!r}", hint="Pass more of its text.")
+        raise UsageError(
+            f"ambiguous --question: {len(found)} questions begin with {given!r}", hint="Pass more of the question."
+        )
     return found[0] if found else given
 
 
@@ -134,24 +150,22 @@ def _matching_questions(given: str, questions: Sequence[str]) -> list[str]:
 
 
 async def wait_for_member(id: str, ctx: Context) -> int:
-    """Wait until a job of a member has ended or needs the user. Print its end and return the exit code."""
-    while (shown := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not shown.is_waiting:
+    """Wait until a job of a member has ended or needs the user. Print its state and return the exit code."""
+    while (details := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not details.is_waiting:
         await SystemClock().sleep(_POLL_S)
-    status, screen = shown.job.status, ctx.screen
+    status, screen = details.job.status, ctx.screen
     result = await ctx.client.jobs.result(id, ctx.frame) if status == "completed" else None
     if ctx.as_json:
-        screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
-    elif shown.is_waiting:
-        for question in shown.questions:
-            screen.note(screen.quote_block(question))
-            screen.note(f"Answer: {how_to_answer(id, question, shown.questions)}", "yellow")
-        if not shown.questions:
-            screen.note(f'Answer: guild answer {id} "..."', "yellow")
+        screen.json({**details.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
     elif result is not None:
         print_result(result, screen)
-    else:
-        screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason given'}", "red")
-    return exit_codes.NEEDS_YOU if shown.is_waiting else exit_codes.DONE if result is not None else exit_codes.FAILED
+    elif not details.is_waiting:
+        screen.note(f"guild: {id} {status}: {details.job.error or 'no reason given'}", "red")
+    elif not details.questions:
+        screen.note(f'Answer: guild answer {id} "..."', "yellow")
+    if not ctx.as_json and status != "cancelled":
+        note_open_questions(id, details, screen)
+    return exit_codes.NEEDS_YOU if details.is_waiting else exit_codes.DONE if result is not None else exit_codes.FAILED
 
 
 def print_result(result: JobResult, screen: Screen) -> None:
@@ -162,6 +176,6 @@ def print_result(result: JobResult, screen: Screen) -> None:
 
 
 def label_of(text: str) -> str:
-    """Return the first line of a text, shortened: the label of a job or commission that has no other."""
+    """Return the first line of a text, shortened, as the default label of a job or commission."""
     lines = [line for line in text.splitlines() if line.strip()]
     return one_line(lines[0].strip(), _MAX_LABEL_CHARS) if lines else ""

@@ -20,8 +20,8 @@ _MAX_SUMMARY_CHARS = 160
 def entry_line(entry: entries.Entry[entries.Payload]) -> str:
     """Return a journal entry as one line."""
     key = one_line(entry.key or "-", 20)
-    told = one_line(_describe(entry.data), _MAX_SUMMARY_CHARS)
-    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {told}".rstrip()
+    summary = one_line(_describe(entry.data), _MAX_SUMMARY_CHARS)
+    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {summary}".rstrip()
 
 
 def _describe(data: entries.Payload) -> str:
@@ -32,10 +32,11 @@ def _describe(data: entries.Payload) -> str:
 
             return "; ".join([data.model, *map(attachment_label, data.attachments)])
         case entries.ModelAsked():
-            again = f"attempt {data.attempt + 1}: " if data.attempt else ""
-            return again + "; ".join(_text(part.get("content")) for part in data.message)
+            attempt = f"attempt {data.attempt + 1}: " if data.attempt else ""
+            broken = f"[cached prefix broken at {data.prefix_break}] " if data.prefix_break else ""
+            return attempt + broken + "; ".join(_text(part.get("content")) for part in data.message)
         case entries.ModelAnswered():
-            return "; ".join(_describe_answer(data.response))
+            return "; ".join(_describe_response(data.response))
         case entries.ModelCallFailed() | entries.Crashed():
             return data.message
         case entries.Said():
@@ -56,15 +57,17 @@ def _describe(data: entries.Payload) -> str:
 
 def _describe_call(data: entries.Payload) -> str:
     match data:
-        case entries.ToolRefused():  # with what the model reads: who refused it, and why
+        case entries.ToolRefused():  # the text for the model says who refused the call, and why
             return f"{_call(data)}: {_content(data.result) or data.reason or ''}"
-        case entries.ToolAsked() | entries.ToolStarted() | entries.ToolDoubted():
+        case entries.ToolAsked():
+            return f"answer needed: guild answer {data.ask}; {_call(data)}"
+        case entries.ToolStarted() | entries.ToolDoubted():
             return _call(data)
         case entries.ToolEnded():
             text = _content(data.result)
             return f"error: {text}" if data.result.get("is_error") else text
         case entries.LoopAsked():
-            return f"{data.title}, {data.ask} asks whether they may continue"
+            return f"{data.title}, {data.ask} asks if the agents may continue"
         case entries.QuestionAsked():
             return f"{data.ask} asks: {data.question}"
         case entries.LimitAsked():
@@ -77,8 +80,8 @@ def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, default=str) if data else ""
 
 
-def _describe_answer(response: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts and the tool calls of an answer."""
+def _describe_response(response: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts and the tool calls of a model response."""
     for part in _parts(response.get("parts")):
         if part.get("part_kind") == "tool-call":
             yield f"calls {part.get('tool_name')}"
@@ -95,7 +98,6 @@ def _content(result: Mapping[str, Any]) -> str:
 
 
 def _raised_limits(bounds: Mapping[str, Any] | None) -> str:
-    """Return the limits that were raised."""
     return "".join(f", {name} now {value}" for name, value in (bounds or {}).items())
 
 

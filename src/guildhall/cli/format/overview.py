@@ -1,7 +1,7 @@
 """Overview: groups runs, asks, workflows, jobs, meetings and commissions by state, and prints the groups.
 
-The groups are: needs the user, working, open meetings, commissions to start, recent. Does not ask the hall (see
-`cli.commands.runs.ls`).
+The groups are: needs the user, working, open meetings, commissions to start, recent. Does not request the objects from
+the hall (see `cli.commands.runs.ls`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
-    from guildhall.workflow.target import WorkflowSummary
+    from guildhall.workflow.instance import WorkflowSummary
 
 MAX_RECENT = 10  # finished runs without --all
-_ENDED = ("completed", "failed", "cancelled", "abandoned")  # commissions
+_ENDED_COMMISSION = ("completed", "failed", "cancelled", "abandoned")
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Groups:
 
     runs: Sequence[Run]
     asks: Sequence[Ask]
-    workflows: Sequence[WorkflowSummary] = ()  # without those that have ended
-    members: Sequence[ActiveJob] = ()  # running jobs of members
-    meetings: Sequence[Meeting] = ()  # requested ones are among the asks
+    workflows: Sequence[WorkflowSummary] = ()  # workflows that have not ended
+    members: Sequence[ActiveJob] = ()  # jobs of members that are running or have open questions
+    meetings: Sequence[Meeting] = ()  # requested meetings are also among the asks
     commissions: Sequence[Commission] = ()
 
     def _runs(self, *statuses: str) -> list[Run]:
-        """Return the runs with these statuses, without runs of meetings. A meeting is listed once, not by its runs."""
+        """Return the runs with these statuses, without runs of meetings, which are listed as meetings."""
         return [run for run in self.runs if run.status in statuses and run.kind != "meeting"]
 
     @property
@@ -81,7 +81,7 @@ class Groups:
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
-    """Print the groups. Runs in the project `here` are printed without its path."""
+    """Print the groups. A run in another project than `here` is printed with the path of its project."""
     rows = _Rows(groups, screen, here)
     ended = rows.done()
     done = ended if everything else ended[:MAX_RECENT]
@@ -110,6 +110,24 @@ def ask_row(ask: Ask, screen: Screen, now: datetime) -> list[str]:
     return [ask.id, kind, screen.one_line(text, 80), f"{ask.run}{left}", f"guild answer {ask.id}"]
 
 
+def question_rows(jobs: Sequence[ActiveJob], screen: Screen, here: Path) -> list[list[str]]:
+    """Return a row for each open question of members' jobs, with the command that answers it."""
+    rows: list[list[str]] = []
+    for active in jobs:
+        asked = active.details.questions
+        cd = f"cd {shlex.quote(active.project or '')} && " if _other_project(active, here) else ""
+        rows += [
+            [active.id, "question", screen.one_line(one, 80), "", f"{cd}{how_to_answer(active.id, one, asked)}"]
+            for one in asked
+        ]
+    return rows
+
+
+def _other_project(active: ActiveJob, here: Path) -> str:
+    """Return the project of a member's job if it is not the current project."""
+    return "" if active.project in (None, str(here)) else f" (in {active.project})"
+
+
 class _Rows:
     """Makes the rows of the groups."""
 
@@ -126,26 +144,20 @@ class _Rows:
         return text if run.frame.root == self._here else f"{text} (in {run.frame.root})"
 
     def needs_you(self) -> list[list[str]]:
-        """Return rows for asks, questions of members, stopped runs and agents that have given up."""
+        """Return rows for asks, questions of members, stopped runs and failed agents."""
         rows: list[list[str]] = []
         for ask in self._groups.asks:
             rows.append(ask_row(ask, self._screen, self._now))
-        for theirs in self._groups.members:
-            asked, elsewhere = theirs.details.questions, self._other_project(theirs)
-            cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
-            rows += [
-                [theirs.id, "question", self._line(one, 80), "", f"{cd}{how_to_answer(theirs.id, one, asked)}"]
-                for one in asked
-            ]
-        held = {one.run: self._line(one.explanation, 60) for one in self._groups.commissions if one.hold}
+        rows += question_rows(self._groups.members, self._screen, self._here)
+        hold_reasons = {one.run: self._line(one.explanation, 60) for one in self._groups.commissions if one.hold}
         for run in self._groups.stopped_runs:
-            what = f"{workflows.name_of(run)}: {self._task(run)}"
-            rows.append([id_of(run), run.status, what, held.get(run.id, ""), f"guild resume {id_of(run)}"])
+            task = f"{workflows.name_of(run)}: {self._task(run)}"
+            rows.append([id_of(run), run.status, task, hold_reasons.get(run.id, ""), f"guild resume {id_of(run)}"])
         for run in self._groups.running_runs:
             if (workflow := self._workflows.get(run.id)) is not None:
-                why = f"failed; see guild log {workflow.run}"
+                reason = f"failed; see guild log {workflow.run}"
                 for agent in workflows.failed_agents(workflow):
-                    rows.append([str(agent.target), agent.status, why, "", workflows.retry_command(agent)])
+                    rows.append([str(agent.target), agent.status, reason, "", workflows.retry_command(agent)])
         return rows
 
     def working(self) -> list[list[str]]:
@@ -157,23 +169,19 @@ class _Rows:
                 rows += workflows.working_rows(run, workflow, since)
             else:
                 rows.append([id_of(run), run.worker, self._task(run), since])
-        for theirs in self._groups.members:
-            if theirs.details.is_waiting and theirs.details.questions:  # it is listed under "needs you"
+        for active in self._groups.members:
+            job, is_waiting = active.details.job, active.details.is_waiting and active.details.questions
+            if job.status != "running" or is_waiting:  # listed under "Needs you"
                 continue
-            job = theirs.details.job
             try:
                 since = age(job.started_at, self._now)
-            except (ValueError, TypeError):  # the member may use any format
+            except (ValueError, TypeError):  # the member chooses the format
                 since = self._line(job.started_at, 30)
             rows.append(
-                [theirs.id, theirs.member, self._line(job.description, 50) + self._other_project(theirs), since]
+                [active.id, active.member, self._line(job.description, 50) + _other_project(active, self._here), since]
             )
         queued = [one for one in self._groups.commissions if one.status == "dispatched"]
         return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
-
-    def _other_project(self, theirs: ActiveJob) -> str:
-        """Return the project of a job's member if it is another one."""
-        return "" if theirs.project in (None, str(self._here)) else f" (in {theirs.project})"
 
     def meeting_row(self, one: Meeting) -> list[str]:
         """Return a row for an open meeting, with the state of its run."""
@@ -193,7 +201,7 @@ class _Rows:
         for run in runs:
             if id_of(run) in known:
                 continue
-            id = run.id if run.kind == "commission" else id_of(run)  # the runs of a deleted commission are still there
+            id = run.id if run.kind == "commission" else id_of(run)  # runs remain when their commission is deleted
             when = age(run.ended_at or run.created_at, self._now)
             row = [id, run.status, workflows.name_of(run), self._task(run), when, money(run.cost_usd)]
             found.append((run.created_at, row))
@@ -201,12 +209,12 @@ class _Rows:
             if one.status == "closed":
                 found.append((one.created_at, self._ended_row(one, one.topic, self._groups.runs, one.session_count)))
         for one in self._groups.commissions:
-            if one.status in _ENDED:
+            if one.status in _ENDED_COMMISSION:
                 found.append((one.changed_at, self._ended_row(one, one.title, runs, one.attempt)))
         return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def _ended_row(self, one: Meeting | Commission, title: str, runs: Sequence[Run], count: int) -> list[str]:
-        """Return a row with the sum of the costs of its `count` runs, or nothing if a run or its price is missing."""
+        """Return a row with the total cost of the `count` runs, or without a cost if a run or its price is missing."""
         costs = [run.cost_usd for run in runs if id_of(run) == one.id]
         prices = [cost for cost in costs if cost is not None]
         spent = money(sum(prices)) if prices and len(costs) == count else ""

@@ -1,8 +1,8 @@
 """Project output: prints commissions and meetings, and waits until a commission has ended or needs the user.
 
-Does not change them (see `cli.commands.projects`).
+Does not change commissions or meetings (see `cli.commands.projects`).
 
-Invariant: foreign words are printed behind bars, so that they cannot pass for output of guild.
+Invariant: foreign text is printed behind bars or on one line, so that it cannot pass for output of guild.
 """
 
 from __future__ import annotations
@@ -24,43 +24,49 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
 
 _POLL_S = 0.1  # while an ask is open
-_WAIT_S = 2.0  # of one request for a change
-_MAX_EXCHANGES = 3  # that are printed; --json has all
-_MAX_LINE_CHARS = 200  # characters of a reason that is printed on the line of its timeline entry
+_WAIT_S = 2.0  # maximum duration of one request
+_MAX_EXCHANGES = 3  # printed exchanges; --json has all of them
+_MAX_LINE_CHARS = 200  # a longer reason is printed below its line of the timeline
 
 
-async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionDetails]:
+async def wait_idle(id: str, client: HallClient, screen: Screen, *, hall: bool = True) -> tuple[int, CommissionDetails]:
     """Wait until a commission has ended or needs the user. Return the exit code and the details.
 
-    Without a hall nothing starts or resumes it, so there is nothing to wait for.
+    Each change of its status or progress is printed.
+
+    `hall`: a hall is running. Without one nothing starts the commission, so the function returns at once.
     """
-    idle = False
+    idle, printed = False, ""
     while True:
-        shown = await client.commissions.get(id)
-        status = shown.commission.status
+        details = await client.commissions.get(id)
+        status = details.commission.status
+        progress = f"{id} {status}: {screen.one_line(details.commission.summary or details.commission.title, 100)}"
+        if progress != printed and status in ("dispatched", "in_progress"):
+            screen.note(progress, "dim")
+            printed = progress
         if status == "completed":
-            return exit_codes.DONE, shown
+            return exit_codes.DONE, details
         if status not in ("dispatched", "in_progress"):
-            needs_you = shown.waiting or status in ("pending", "blocked")
-            return exit_codes.NEEDS_YOU if needs_you else exit_codes.FAILED, shown
-        if await _is_stopped(shown, client, can_start=hall and not idle):
-            return exit_codes.NEEDS_YOU, shown
+            needs_you = details.waiting or status in ("pending", "blocked")
+            return exit_codes.NEEDS_YOU if needs_you else exit_codes.FAILED, details
+        if await _is_stopped(details, client, can_start=hall and not idle):
+            return exit_codes.NEEDS_YOU, details
         if idle:  # an ask is open, and may be answered any time
             await SystemClock().sleep(_POLL_S)
         idle = await client.commissions.wait_idle(id, within=_WAIT_S)
 
 
-async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start: bool) -> bool:
-    run = shown.commission.run
+async def _is_stopped(details: CommissionDetails, client: HallClient, *, can_start: bool) -> bool:
+    run = details.commission.run
     if run is None:
         return not can_start
     status = (await client.runs.get(run)).run.status
-    return status in ("interrupted", "paused") or (status == "waiting" and bool(shown.waiting))
+    return status in ("interrupted", "paused") or (status == "waiting" and bool(details.waiting))
 
 
-async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: Screen) -> None:
+async def warn_if_stopped(details: CommissionDetails, client: HallClient, screen: Screen) -> None:
     """Print a note if an active commission makes no progress because nothing executes it."""
-    one = shown.commission
+    one = details.commission
     if one.status == "dispatched" and find_running() is None:
         screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
     elif (
@@ -71,32 +77,34 @@ async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: 
         screen.note(f"Its run has stopped. Continue: guild resume {one.id}")
 
 
+COMMISSION_HEAD = ("id", "status", "project", "worker", "created by", "title", "progress or reason")
+
+
 def commission_row(commission: Commission, screen: Screen) -> list[str]:
     """Return a row of the listing."""
     progress = commission.summary if commission.status == "in_progress" and commission.hold is None else None
     more = screen.one_line(progress or commission.explanation, 60)
     title = screen.one_line(commission.title, 50)
-    who = [commission.project, commission.worker, f"by {commission.by}"]
-    return [commission.id, commission.status, *who, title, more]
+    return [commission.id, commission.status, commission.project, commission.worker, commission.by, title, more]
 
 
-def print_commission(shown: CommissionDetails, screen: Screen) -> None:
+def print_commission(details: CommissionDetails, screen: Screen) -> None:
     """Print everything about a commission."""
-    one, around = shown.commission, shown.neighbours
+    one, around = details.commission, details.neighbours
     rows = [
         ["commission", one.id],
         ["title", screen.exact(one.title)],
         ["project", one.project],
         ["worker", one.worker],
-        ["status", one.status + (" (needs you)" if shown.waiting else "")],
+        ["status", one.status + (" (needs you)" if details.waiting else "")],
         ["reason", screen.exact(one.explanation)],
         ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
         ["run", one.run or ""],
         ["branch", _branch(one)],
-        ["checkout", screen.exact(shown.worktree or "")],
-        ["cost", money(shown.cost_usd) if one.run else ""],
+        ["checkout", screen.exact(details.worktree or "")],
+        ["cost", money(details.cost_usd) if one.run else ""],
         *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
         *(["required file", path] for path in one.draft.artifacts),
         *(["linked", path] for path in one.draft.linked),
@@ -110,26 +118,20 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
         if text:
             screen.heading(f"\n{name}")
             screen.result(text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False))
-    if shown.asked:
+    if details.asked:
         screen.heading("\nquestions")
-    for ask in shown.asked:
+    for ask in details.asked:
         screen.result(f"{ask.ask}: {ask.question}")
         screen.result(f"  {ask.answer}" if ask.answer else f"  guild answer {ask.ask} ...")
-    print_decisions(shown.decisions, screen)
+    print_decisions(details.decisions, screen)
     screen.heading("\ntimeline")
-    _print_timeline(shown, screen)
-    _print_failed_checks(shown, screen)
-    for warning in shown.warnings:
+    _print_timeline(details, screen)
+    _print_failed_checks(details, screen)
+    for warning in details.warnings:
         screen.note(warning, "yellow")
-    hints = {
-        "pending": f"Start it: guild dispatch {one.id}",
-        "blocked": f"When its dependencies exist: guild dispatch {one.id}",
-        "failed": f"Retry: guild retry {one.id}",
-        "cancelled": f"Retry: guild retry {one.id}",
-    }
-    if one.status in hints:
-        screen.note(hints[one.status])
-    for ask in shown.waiting:
+    if one.status in ("pending", "blocked", "failed", "cancelled"):
+        print_next_command(one, screen, is_edit=True)
+    for ask in details.waiting:
         screen.note(f"Waiting for your answer: guild show {ask}")
 
 
@@ -139,8 +141,8 @@ async def print_new_state(
     """Print the new state of a commission, with `wait` once it has ended, and return the exit code."""
     if wait and one.status in ("dispatched", "in_progress"):
         ctx.screen.note(f"{one.id} is {one.status}. Ctrl-C stops waiting, not the work: guild wait {one.id}", "dim")
-        code, shown = await wait_idle(one.id, ctx.client)
-        ctx.print(shown, print_commission)
+        code, details = await wait_idle(one.id, ctx.client, ctx.screen)
+        ctx.print(details, print_commission)
         return code
     ctx.print(one, text or f"{one.id} is {one.status}")
     if not ctx.as_json:
@@ -158,7 +160,7 @@ def print_next_command(one: Commission, screen: Screen, *, is_edit: bool = False
     again = f"Retry: guild retry {one.id}"
     hints = {
         "pending": f"Start it: guild dispatch {one.id}",
-        "blocked": f"It is {one.reason}. Then: guild dispatch {one.id}",
+        "blocked": f"When its dependencies exist: guild dispatch {one.id}",
         "dispatched": f"It is queued: guild wait {one.id}",
         "in_progress": f"It runs in the background: guild show {one.id}, guild wait {one.id}",
         "failed": again if is_edit else f"It failed: {screen.exact(one.reason or '')}\n{again}",
@@ -169,66 +171,66 @@ def print_next_command(one: Commission, screen: Screen, *, is_edit: bool = False
 
 
 def _branch(one: Commission) -> str:
-    """Return where the work is: on its branch, or merged, with the branch archived."""
+    """Return the branch of a commission, or claude/main and the archived branch if it is merged."""
     if one.branch is None or one.status != "completed":
         return one.branch or ""
     return f"claude/main; archived: {ARCHIVE_REFS}{one.branch.removeprefix(BRANCH_PREFIX)}"
 
 
-def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
+def _print_timeline(details: CommissionDetails, screen: Screen) -> None:
     """Print the timeline. Long reasons, such as a reviewer's comments, are printed in full below their line."""
-    wide = max((len(line.after or "") for line in shown.timeline), default=0)
-    for line in shown.timeline:
+    width = max((len(line.after or "") for line in details.timeline), default=0)
+    for line in details.timeline:
         is_long = len(line.reason) > _MAX_LINE_CHARS or len(line.reason.splitlines()) > 1
         reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE_CHARS)
-        screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
+        screen.result(f"  {line.at}  {line.after or '':<{width}}  {reason}".rstrip())
         if is_long:
             screen.result(screen.quote_block(line.reason))
 
 
-def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
+def _print_failed_checks(details: CommissionDetails, screen: Screen) -> None:
     """Print the output of the checks that failed last, unless the commission is completed."""
-    looked = [line.data["checks"] for line in shown.timeline if line.data.get("checks")]
-    if not looked or shown.commission.status == "completed":
+    results = [line.data["checks"] for line in details.timeline if line.data.get("checks")]
+    if not results or details.commission.status == "completed":
         return
-    for check in looked[-1]:
+    for check in results[-1]:
         if not check["passed"]:
             screen.heading(f"\n{screen.exact(check['command'])}")
             screen.result(screen.quote_block(check["output"]))
 
 
-def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
+def print_meeting(details: MeetingDetails, screen: Screen) -> None:
     """Print everything about a meeting except older exchanges."""
-    meeting = shown.meeting
+    meeting = details.meeting
     rows = [
         ["meeting", meeting.id],
         ["worker", meeting.worker],
         ["project", meeting.project],
         ["topic", screen.exact(meeting.topic)],
-        ["status", _describe_status(shown)],
+        ["status", _describe_status(details)],
         ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
         ["opened", meeting.created_at],
         ["sessions", str(meeting.session_count) if meeting.session_count > 1 else ""],
         ["run", meeting.run or ""],
         ["branch", meeting.branch or ""],
-        ["checkout", screen.exact(shown.worktree or "")],
-        ["cost", money(shown.cost_usd) if meeting.run else ""],
+        ["checkout", screen.exact(details.worktree or "")],
+        ["cost", money(details.cost_usd) if meeting.run else ""],
         *(["linked", screen.exact(path)] for path in meeting.linked),
         ["notes", meeting.notes or ""],
     ]
     screen.facts(rows)
     screen.section("summary", meeting.summary)
-    print_decisions(shown.decisions, screen)
-    if shown.followups:
+    print_decisions(details.decisions, screen)
+    if details.followups:
         screen.heading("\nfollow-ups")
-        for one in shown.followups:
-            whom = f" ({one.worker})" if one.worker else ""
-            screen.result(f"{one.title}{whom}\n{screen.quote_block(one.prompt)}")
-    if last := shown.exchanges[-_MAX_EXCHANGES:]:
-        screen.heading(f"\nlast messages ({len(last)} of {len(shown.exchanges)})")
+        for one in details.followups:
+            worker = f" ({one.worker})" if one.worker else ""
+            screen.result(f"{one.title}{worker}\n{screen.quote_block(one.prompt)}")
+    if last := details.exchanges[-_MAX_EXCHANGES:]:
+        screen.heading(f"\nlast messages ({len(last)} of {len(details.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
-    for warning in shown.warnings:
+    for warning in details.warnings:
         screen.note(warning, "yellow")
     if meeting.status == "open":
         screen.note(f"Continue: guild meet {meeting.id}    Close it: guild meet {meeting.id} --close")
@@ -237,17 +239,17 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
 
 
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
-    """Print the words of the user and the answer."""
-    if exchange.words:
-        screen.result(f"you:\n{screen.quote_block(exchange.words)}")
+    """Print the user message and the answer."""
+    if exchange.user_message:
+        screen.result(f"you:\n{screen.quote_block(exchange.user_message)}")
     if exchange.answer:
         screen.result(f"{meeting.worker}:\n{screen.quote_block(exchange.answer)}")
 
 
-def _describe_status(shown: MeetingDetails) -> str:
-    meeting = shown.meeting
+def _describe_status(details: MeetingDetails) -> str:
+    meeting = details.meeting
     if meeting.status == "open":
-        return "open (an answer is due)" if shown.answering else "open"
+        return "open (an answer is due)" if details.answering else "open"
     if meeting.status == "requested" and meeting.deferred_to:
         return f"requested (deferred to {meeting.deferred_to})"
     return f"{meeting.status} ({meeting.reason})" if meeting.status == "declined" and meeting.reason else meeting.status

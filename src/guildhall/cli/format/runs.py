@@ -1,4 +1,4 @@
-"""Run output: prints runs, asks, journal entries and results, with the commands that continue a stopped run.
+"""Run output: prints results, errors and usage of runs, and the commands that continue a stopped run.
 
 Does not follow a live run (see `cli.follow`) or list runs (see `cli.commands.runs.ls`).
 """
@@ -12,7 +12,7 @@ from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import ErrorInfo
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 from guildhall.runs.model import AMOUNT, DATE, FREE_TEXT, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import RunDetails
 
 _CALLED_FIELDS = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
-# A resumed run replays its recorded answers, so these errors would occur again.
+# A resumed run replays its recorded responses, so these errors would occur again.
 _FINAL_ERRORS = ("runtime_failed", "not_fulfilled", "context_too_long")
 # The hints of these errors contain the command `guild resume`.
 RESUME_HINTED = (
@@ -38,13 +38,13 @@ RESUME_HINTED = (
 
 
 def age(stamp: str, now: datetime) -> str:
-    """Return how long ago a time was, in its largest unit."""
+    """Return the age of a time stamp in its largest unit, such as `3 h ago`."""
     span = _span((now - parse_stamp(stamp)).total_seconds())
     return f"{span} ago" if span else "just now"
 
 
 def ahead(stamp: str, now: datetime) -> str:
-    """Return how long it is until a time, in its largest unit."""
+    """Return the time until a time stamp in its largest unit, such as `for 3 h`."""
     return f"for {_span((parse_stamp(stamp) - now).total_seconds()) or 'a moment'}"
 
 
@@ -55,9 +55,9 @@ def _span(seconds: float) -> str:
     return ""
 
 
-async def result_data(shown: RunDetails, client: HallClient) -> dict[str, Any]:
-    """Return the object that `--output json` prints; for a workflow with its messages."""
-    run = shown.run
+async def result_data(details: RunDetails, client: HallClient) -> dict[str, Any]:
+    """Return the object that `--output json` prints. A workflow also has its messages."""
+    run = details.run
     workflow = run.purpose_as(WorkflowPurpose)
     team: dict[str, Any] = {}
     if workflow:
@@ -68,18 +68,20 @@ async def result_data(shown: RunDetails, client: HallClient) -> dict[str, Any]:
         "status": run.status,
         "output": run.output,
         "error": run.error,
-        "usage": shown.usage.as_dict(),
-        "cost_usd": shown.usage.cost_usd,
-        "runs": [{key: value for key, value in one.as_dict().items() if key in _CALLED_FIELDS} for one in shown.below],
-        "asks": [ask.as_dict() for ask in shown.asks if ask.status == "open"],
+        "usage": details.usage.as_dict(),
+        "cost_usd": details.usage.cost_usd,
+        "runs": [
+            {key: value for key, value in one.as_dict().items() if key in _CALLED_FIELDS} for one in details.below
+        ],
+        "asks": [ask.as_dict() for ask in details.asks if ask.status == "open"],
         **team,
     }
 
 
-def print_next_steps(shown: RunDetails, screen: Screen) -> None:
+def print_next_steps(details: RunDetails, screen: Screen) -> None:
     """Print the commands that continue a run that has stopped."""
-    run = shown.run
-    waiting = [ask for ask in shown.asks if ask.status == "open"]
+    run = details.run
+    waiting = [ask for ask in details.asks if ask.status == "open"]
     for ask in waiting:
         screen.note(f"Answer needed ({ask.id}): {screen.one_line(ask.question.title, 200)}")
     for ask in waiting:
@@ -94,7 +96,7 @@ def print_next_steps(shown: RunDetails, screen: Screen) -> None:
 def how_to_answer(ask: Ask, *, here: bool = False) -> str:
     """Return the command that answers an ask, with the command that shows it unless `here`.
 
-    No answer is suggested for a call with an unknown effect: only the user knows what happened.
+    No answer is suggested for an interrupted call, because only the user can find out if the call took effect.
     """
     if FREE_TEXT in ask.question.choices:
         return f'guild answer {ask.id} "..."'
@@ -102,45 +104,55 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
     words = [examples.get(choice, choice) for choice in ask.question.choices]
     first, rest = ("ANSWER", words) if ask.kind == "interrupted_call" else (words[0], words[1:])
     more = "" if here else f". Details: guild show {ask.id}"
-    either = "one of " if first == "ANSWER" else "or "
-    return f"guild answer {ask.id} {first} ({either}{', '.join(rest)}){more}"
+    conjunction = "one of " if first == "ANSWER" else "or "
+    return f"guild answer {ask.id} {first} ({conjunction}{', '.join(rest)}){more}"
 
 
 def _can_retry(run: Run) -> bool:
-    """Return True if a failed run could succeed when it is resumed, and its hint does not say so already."""
+    """Return True if a failed run could succeed when it is resumed and its hint does not contain the command."""
     if run.status != "failed" or run.parent is not None or run.error_code in (*_FINAL_ERRORS, *RESUME_HINTED):
         return False
-    return run.kind != "workflow" or run.error_code != "invalid_file"  # it keeps the text that it began with
+    return run.kind != "workflow" or run.error_code != "invalid_file"  # a workflow keeps the text of its file
 
 
-def usage_line(shown: RunDetails) -> str:
+def usage_line(details: RunDetails) -> str:
     """Return turns, tokens and cost of a run as one line."""
-    usage = shown.usage
-    turns = counted(usage.turns, "turn")
-    turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
-    return f"{turns}, {counted(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
+    usage = details.usage
+    turns = format_count(usage.turns, "turn")
+    turns = f"{len(details.below) + 1} runs, {turns}" if details.below else turns
+    return (
+        f"{turns}, {format_count(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
+    )
+
+
+def reservation_text(details: RunDetails) -> str:
+    """Return what counts against the limits although no response arrived, or an empty text."""
+    if not details.reserved_tokens:
+        return ""
+    dollars = f"{money(details.reserved_usd)} and " if details.reserved_usd else ""
+    return f"{dollars}{details.reserved_tokens:,} tokens for interrupted model calls; they count against the limits"
 
 
 def text_of(output: Any) -> str:
-    """Return an output as text: a text unchanged, everything else as JSON."""
+    """Return a text unchanged, None as an empty text, and any other output as JSON."""
     if output is None:
         return ""
     return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
 
 
-def print_outcome(shown: RunDetails, screen: Screen) -> None:
+def print_outcome(details: RunDetails, screen: Screen) -> None:
     """Print the result of a run, or its error, its open asks and the next steps."""
-    run = shown.run
+    run = details.run
     if run.status == "completed":
         screen.result(text_of(run.output))
     if run.status == "cancelled":
         screen.note(f"guild: {id_of(run)} was cancelled", "red")
     elif run.status == "failed" or run.error:
         print_error(run, run.error or ErrorInfo(code="error", message=run.reason or "no reason given"), screen)
-    for ask in shown.asks:
+    for ask in details.asks:
         if ask.status == "open" and ask.question.body:
             screen.note(screen.quote_block(ask.question.body, wrapped=screen.err.isatty()))
-    print_next_steps(shown, screen)
+    print_next_steps(details, screen)
 
 
 def print_error(run: Run, error: ErrorInfo | ErrorData, screen: Screen) -> None:

@@ -1,7 +1,8 @@
 """Workflow output: prints workflows and their agents, and formats the events and messages of a room as lines.
 
-Messages are formatted in full. Their further lines are indented, so that none can pass for another message. Does not
-follow a run (see `cli.follow`).
+Does not follow a run (see `cli.follow`).
+
+Invariant: messages are complete, and their further lines are indented, so that no line can pass for another message.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import parse_stamp
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 from guildhall.runs.purpose import WorkflowPurpose
-from guildhall.workflow.target import GLOBAL, AgentSummary, Target, WorkflowSummary
+from guildhall.workflow.target import GLOBAL, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
+    from guildhall.workflow.instance import AgentSummary, WorkflowSummary
 
 # Tools whose calls are printed as the event that they cause. Only a failed call is printed as a call.
 SHOWN_AS_EVENTS = frozenset(
@@ -27,7 +29,7 @@ SHOWN_AS_EVENTS = frozenset(
         *("proposal_create", "proposal_vote", "proposal_cancel", "status_set", "no_action"),
     }
 )
-_ROOM = "room"  # the speaker of messages without a sender
+_ROOM = "room"  # speaker of messages that the hall wrote
 
 
 def name_of(run: Run) -> str:
@@ -41,12 +43,12 @@ def working_rows(run: Run, workflow: WorkflowSummary, since: str) -> list[list[s
     agents = [agent for agent in workflow.agents if agent.status != "stopped" or workflow.name != GLOBAL]
     if workflow.name == GLOBAL:
         return [[agent.run or run.id, str(agent.target), _agent(agent), since] for agent in agents]
-    head = f"{workflow.status}; {counted(workflow.messages, 'message')}; {money(workflow.cost_usd)}"
+    head = f"{workflow.status}; {format_count(workflow.messages, 'message')}; {money(workflow.cost_usd)}"
     return [[run.id, str(workflow.target), head, since], *(["", f"· {one.name}", _agent(one), ""] for one in agents)]
 
 
 def _agent(agent: AgentSummary) -> str:
-    """Return the state of an agent in a few words."""
+    """Return the state of an agent as one line."""
     parts = (
         f"{agent.status}: {agent.task}" if agent.task else agent.status,
         agent.state,
@@ -58,7 +60,7 @@ def _agent(agent: AgentSummary) -> str:
 
 
 def failed_agents(workflow: WorkflowSummary) -> list[AgentSummary]:
-    """Return the agents that do not work again until the user starts them."""
+    """Return the failed agents. Only the user can start them again."""
     return [agent for agent in workflow.agents if agent.status == "failed"]
 
 
@@ -89,7 +91,7 @@ def print_agents(agents: Sequence[AgentSummary], screen: Screen) -> None:
     rows: list[list[str]] = []
     for agent in agents:
         does = "; ".join(filter(None, (agent.task, agent.state))) or "-"
-        runs, cost = counted(agent.runs, "run"), money(agent.cost_usd) if agent.runs else "-"
+        runs, cost = format_count(agent.runs, "run"), money(agent.cost_usd) if agent.runs else "-"
         wakes, schedule = "", agent.schedule
         if schedule is not None:
             due = f", next {parse_stamp(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
@@ -105,15 +107,17 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
     actor = one_line(str(data.get("actor")), 80)
     match type:
         case "message" | "held":
-            speaker = actor if data.get("kind") in ("message", "suggestion") else _ROOM
-            kept = " (held: possible loop between agents)" if type == "held" else ""
-            return _message_text(speaker, data.get("reached") or (), str(data.get("content"))) + kept
+            speaker = actor if data.get("kind") in ("message", "suggestion", "answer") else _ROOM
+            held = " (held: possible loop between agents)" if type == "held" else ""
+            return _message_text(speaker, data.get("reached") or (), str(data.get("content"))) + held
         case "vote":
-            why = f" ({data['reason']})" if data.get("reason") else ""
-            return one_line(f"{actor} votes on {data.get('id')}: {data.get('choice')}{why}", 500)
+            reason = f" ({data['reason']})" if data.get("reason") else ""
+            return one_line(f"{actor} votes on {data.get('id')}: {data.get('choice')}{reason}", 500)
         case "document":
             verb = "created" if data.get("new") else "changed"
-            return one_line(f"{actor} {verb} the document {data.get('path')} ({counted(data['size'], 'byte')})", 500)
+            return one_line(
+                f"{actor} {verb} the document {data.get('path')} ({format_count(data['size'], 'byte')})", 500
+            )
         case "status":
             text = "; ".join(str(data[name]) for name in ("task", "state") if data.get(name))
             return one_line(f"{actor} status: {text}", 500) if text else None
@@ -133,7 +137,7 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
 
 
 def _message_text(speaker: str, recipients: Any, content: str) -> str:
-    """Return a message with its sender and recipients. Further lines are indented, so that none can pass for one."""
+    """Return a message with its sender and recipients. Its further lines are indented."""
     to = ", ".join(map(str, recipients))
     first = f"{speaker} to {to}" if to else speaker
     return f"{one_line(first, 200)}: {plain(content).strip()}".replace("\n", "\n    ")
@@ -141,5 +145,5 @@ def _message_text(speaker: str, recipients: Any, content: str) -> str:
 
 def message_line(message: Message) -> str:
     """Return a message of the channel as a line of `guild log`."""
-    speaker = message.sender if message.kind in ("message", "suggestion") else _ROOM
+    speaker = message.sender if message.kind in ("message", "suggestion", "answer") else _ROOM
     return f"      {message.at[11:19]}Z  {_message_text(speaker, message.mentions, message.content)}"

@@ -8,6 +8,7 @@ Does not import slow modules, because every command imports this module.
 
 from __future__ import annotations
 
+import base64
 import collections.abc
 import inspect
 import os
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
 _TYPE_IMPORT = re.compile(r"^    from (guildhall[\w.]*) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
+_SCALARS: dict[Any, tuple[Any, str]] = {
+    None: (type(None), "nothing"),
+    type(None): (type(None), "nothing"),
+    str: (str, "text"),
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+}
 _LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
 
 
@@ -55,9 +64,9 @@ class _Names(dict[str, Any]):
 class Verb:
     declared: types.FunctionType
     signature: inspect.Signature
-    parameters: dict[str, Any]  # their types
+    parameters: dict[str, Any]  # type of each parameter
     required: frozenset[str]
-    result: Any  # of a stream: the type of its items
+    result: Any  # type of the result, or of the items of a stream
     streams: bool
 
     def bind(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +116,7 @@ def fields_of(kind: type) -> dict[str, tuple[Any, bool]]:
     return found
 
 
-# to JSON
+# Encoding
 
 
 def encode(value: Any) -> Any:
@@ -119,8 +128,6 @@ def encode(value: Any) -> Any:
     if isinstance(value, GuildError):
         return value.as_dict()
     if isinstance(value, bytes):
-        import base64
-
         return base64.b64encode(value).decode()
     if isinstance(value, collections.abc.Mapping):
         return {str(key): encode(part) for key, part in cast("dict[Any, Any]", value).items()}
@@ -135,7 +142,7 @@ def encode(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_unset=True)
 
 
-# from JSON
+# Decoding
 
 
 def decode(kind: Any, data: Any, place: str = "") -> Any:
@@ -157,14 +164,10 @@ def decode(kind: Any, data: Any, place: str = "") -> Any:
 
 
 def _decode_plain(kind: Any, data: Any, place: str) -> Any:
-    if kind is None or kind is type(None):
-        return _check(data is None, None, place, "nothing", data)
-    if kind is str or kind is bool:
-        return _check(isinstance(data, kind), data, place, "text" if kind is str else "true or false", data)
-    if kind is int:
-        return _check(isinstance(data, int) and not isinstance(data, bool), data, place, "a whole number", data)
-    if kind is float:
-        return _check(isinstance(data, int | float) and not isinstance(data, bool), data, place, "a number", data)
+    if kind in _SCALARS:
+        accepted, expected = _SCALARS[kind]
+        is_valid = isinstance(data, accepted) and (kind is bool or not isinstance(data, bool))
+        return _check(is_valid, data, place, expected, data)
     if kind is Path:
         return Path(data) if _is_path(data) else _check(False, None, place, "a path", data)
     if kind is bytes:
@@ -179,7 +182,7 @@ def _decode_plain(kind: Any, data: Any, place: str) -> Any:
 
 
 def _is_path(data: object) -> bool:
-    """Return True if a file could have this path. The system refuses paths that are too long."""
+    """Return True if the system accepts the path: not empty, not too long, no NUL, no lone surrogate."""
     if not isinstance(data, str):
         return False
     try:
@@ -197,8 +200,8 @@ def _check(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
 
 
 def _type_error(place: str, expected: str, data: Any) -> UsageError:
-    shown = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
-    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {shown}")
+    found = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
+    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {found}")
 
 
 def _decode_union(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
@@ -227,7 +230,7 @@ def _decode_collection(origin: Any, parts: tuple[Any, ...], data: Any, place: st
 
 
 def _decode_custom(kind: Any, data: Any, place: str) -> Any:
-    """Decode a value whose class knows its wire form: it defines `to_wire` and `from_wire`."""
+    """Decode a value of a class that defines `to_wire` and `from_wire`."""
     _check(isinstance(data, dict), None, place, "an object", data)
     try:
         return kind.from_wire(data)
@@ -236,8 +239,6 @@ def _decode_custom(kind: Any, data: Any, place: str) -> Any:
 
 
 def _decode_bytes(data: Any, place: str) -> bytes:
-    import base64
-
     try:
         return base64.b64decode(data, validate=True)
     except (TypeError, ValueError):
@@ -257,7 +258,7 @@ def _decode_dataclass(kind: type, data: Any, place: str) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in an argument of a verb. Paths are not texts, because they may contain any bytes."""
+    """Yield every text in an argument of a verb, except for paths, which may contain any bytes."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | dict):
@@ -269,11 +270,11 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(getattr(value, name))
 
 
-# errors
+# Errors
 
 
 def decode_error(data: Any) -> GuildError:
-    """Return the error from `GuildError.as_dict`, as an instance of the class that was raised."""
+    """Return an error in the format of `GuildError.as_dict` as an instance of its class."""
     fields: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     kind = error_class(str(fields.get("code")))
     more = {name: fields.get(name) for name in kind.more}

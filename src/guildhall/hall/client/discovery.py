@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 EMBEDDED_VARIABLE = "GUILDHALL_EMBEDDED"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
-_MAX_LOG_BYTES = 5_000_000  # then a new log is started
-_TAIL_LINES = 5  # of the log, shown when a start fails
+_MAX_LOG_BYTES = 5_000_000  # a larger log is renamed to hall.log.1
+_LOG_TAIL_LINES = 5  # in the error if a start fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Address:
     version: str
     url: str
     since: str
-    token: str = field(repr=False)  # of the user
+    token: str = field(repr=False)  # the user's token
 
     @property
     def port(self) -> int:
@@ -75,7 +75,7 @@ def find_hall(home: Home) -> Address | None:
 
 
 def find_hall_pid(home: Home) -> int | None:
-    """Return the process id of the live hall, also if its address file is missing, or None."""
+    """Return the process id of the live hall, or None. The address file may be missing."""
     holder = _lock_holder(home)
     pid = holder.get("pid") if holder and holder.get("hall") else None
     return pid if type(pid) is int else None
@@ -105,19 +105,19 @@ def _read_address(path: Path) -> Address | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             hint = "Stop the hall with `guild hall stop`. The next command starts a new hall."
-            problem = "invalid address file: other users can read or change it"
-            raise HallUnavailable(problem, where=str(path), hint=hint)
+            message = "invalid address file: other users can read or change it"
+            raise HallUnavailable(message, where=str(path), hint=hint)
         fields = _parse_object(file.read(10_000))
     try:
         address = Address(**fields)
-        known = address.url == f"http://127.0.0.1:{address.port}" and type(address.pid) is int
+        is_valid = address.url == f"http://127.0.0.1:{address.port}" and type(address.pid) is int
     except (TypeError, ValueError):
         return None
-    return address if known else None
+    return address if is_valid else None
 
 
 def _parse_object(text: bytes) -> dict[str, Any]:
-    """Return a JSON object, or an empty one if the text is not a JSON object."""
+    """Return a JSON object, or an empty object if the text is something else."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -138,8 +138,8 @@ def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
     if (address := find_hall(home)) is not None:
         return address
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with home.start_lock.open("a") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # only one of several concurrent commands starts the hall
+    with home.start_lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # only one of several concurrent commands starts the hall
         if (address := find_hall(home)) is not None:
             return address
         _start(home, environ)
@@ -175,7 +175,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
             process.poll()
         process.returncode = process.returncode or 0  # Popen must not wait for the process, which outlives this command
     if outcome is None:
-        lines = home.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        lines = home.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         hint = "The last lines of its log:\n" + "\n".join(lines) if lines else "Its log is empty."
         raise HallUnavailable("cannot start the hall", where=str(home.log), hint=hint)
     if "error" in outcome:

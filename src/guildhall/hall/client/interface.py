@@ -52,8 +52,9 @@ if TYPE_CHECKING:
         Worker,
         WorkerListing,
     )
+    from guildhall.workflow.instance import Schedule, SendResult, Start, WorkflowSummary
     from guildhall.workflow.plan import WorkflowPlan
-    from guildhall.workflow.target import Schedule, SendResult, Start, Target, WorkflowSummary
+    from guildhall.workflow.target import Target
 
 
 class Runs(Protocol):
@@ -77,7 +78,7 @@ class Runs(Protocol):
     ) -> AsyncGenerator[Event]:
         """Resume a run that is waiting, paused, interrupted or stopped at a limit, and stream its events.
 
-        The limits, if given, are added to what the run may use. Closing the stream early pauses the run.
+        The given amounts raise the limits of the run. Closing the stream early pauses the run.
         """
         ...
 
@@ -93,11 +94,11 @@ class Runs(Protocol):
         ...
 
     async def stop(self, run: str) -> Sequence[str]:
-        """Cancel a run or a workflow with everything below it. Return the ids of the runs that were cancelled."""
+        """Cancel a run or a workflow with its child runs. Return the ids of the cancelled runs."""
         ...
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
-        """Replay a recorded run without executing anything, and return where the replay differs from the record."""
+        """Replay a recorded run without executing anything, and return the differences from its journal."""
         ...
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> ForkResult:
@@ -108,7 +109,7 @@ class Runs(Protocol):
         ...
 
     async def script(self, run: str) -> str:
-        """Return a recorded run and its sub-runs as a YAML model script with a test case."""
+        """Return a recorded run and its child runs as a YAML model script with a test case."""
         ...
 
     def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[TestResult]:
@@ -120,11 +121,11 @@ class Runs(Protocol):
         ...
 
     async def get(self, run: str) -> RunDetails:
-        """Return a run with its sub-runs, asks and conversation."""
+        """Return a run with its child runs, asks and conversation."""
         ...
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
-        """Return the 50 newest runs, newest first, or all with `everything`. `called` includes sub-runs."""
+        """Return the 50 newest runs, newest first. `everything` returns all runs, `called` includes child runs."""
         ...
 
     async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
@@ -224,7 +225,7 @@ class Workflows(Protocol):
         ...
 
     async def stop_agent(self, target: Target) -> Sequence[str]:
-        """Stop one agent of a workflow. Return the ids of the runs that were cancelled."""
+        """Stop one agent of a workflow. Return the ids of the cancelled runs."""
         ...
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowSummary]:
@@ -263,7 +264,7 @@ class Rooms(Protocol):
         ...
 
     async def send(self, target: Target, text: str) -> SendResult:
-        """Post a message of the user, to an agent or to the whole channel."""
+        """Post a user message to an agent or to the whole channel."""
         ...
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
@@ -293,10 +294,7 @@ class Rooms(Protocol):
 
 
 class Jobs(Protocol):
-    """Jobs: work of the hall's own workers that runs in the background and ends with a result.
-
-    A failed job continues with `runs.resume` of its run.
-    """
+    """Jobs: tasks of workers and members that run in the background and end with a result."""
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
         """Start a job of a worker or of a member in the background. The id of a member's job is `member/job`.
@@ -330,7 +328,7 @@ class Jobs(Protocol):
         ...
 
     async def result(self, id: str, frame: Frame | None = None) -> JobResult:
-        """Return the result of a completed job. Raise NotFinished if it is running."""
+        """Return the result of a completed job. Raise NotFinished if the job is not completed."""
         ...
 
     async def cancel(self, id: str, frame: Frame | None = None) -> Job:
@@ -339,6 +337,13 @@ class Jobs(Protocol):
 
     async def delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None:
         """Delete a job that has ended. A failed job needs `force`."""
+        ...
+
+    async def resume(self, id: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None) -> Job:
+        """Resume a failed job in the background. The given amounts raise its limits.
+
+        `runs.resume` with the run of a job of the hall resumes the job and streams its events.
+        """
         ...
 
     async def answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
@@ -352,8 +357,8 @@ class Jobs(Protocol):
 class Members(Protocol):
     """Members: programs that serve tools and take jobs.
 
-    Every verb except `list`, `get`, `create` and `active_jobs` starts the member if it is trusted and not running. The
-    hall keeps no record of a member's jobs; `jobs` asks the member.
+    `tools` and `call` start the member if it is trusted and not running. The hall does not record the jobs of a member:
+    the verbs of `jobs` request them from the member.
     """
 
     async def list(self, frame: Frame) -> Sequence[MemberDetails]:
@@ -376,13 +381,21 @@ class Members(Protocol):
         """Call a tool of a member and return the tool result."""
         ...
 
+    async def stop(self, name: str, frame: Frame) -> MemberDetails:
+        """Stop a member. The next use starts it again, and its jobs continue then."""
+        ...
+
+    async def restart(self, name: str, frame: Frame) -> MemberDetails:
+        """Stop a member and start it with the variables of the frame. Return it when it is ready."""
+        ...
+
     async def active_jobs(self) -> Sequence[ActiveJob]:
-        """Return the running jobs of all members that this hall has started."""
+        """Return the running jobs of the started members, and the ended jobs of members with open questions."""
         ...
 
 
 class Projects(Protocol):
-    """Projects: the registered repositories. No verb changes anything in a repository."""
+    """Projects: the registered repositories. No verb changes a branch or a file of a working tree."""
 
     async def list(self) -> Sequence[ProjectEntry]:
         """Return all projects. Invalid projects have an error."""
@@ -393,11 +406,11 @@ class Projects(Protocol):
         ...
 
     async def remove(self, name: str) -> ProjectEntry:
-        """Remove a project from the register. Raise Conflict if a commission or meeting of it is live."""
+        """Remove a project from the register. Raise Conflict if it has unfinished work or checkouts."""
         ...
 
     async def check(self, name: str) -> Sequence[Problem]:
-        """Return the differences between the records of a project and its repository."""
+        """Return the problems of a project's entry, repository and branches."""
         ...
 
 
@@ -433,7 +446,7 @@ class Packages(Protocol):
 
 
 class Commissions(Protocol):
-    """Commissions: work on a project in a checkout of its own, merged when it is accepted."""
+    """Commissions: work on a project in a checkout of its own, merged when it is completed."""
 
     async def create(self, draft: Draft, frame: Frame, *, project: str | None = None) -> Commission:
         """Create a commission in a project, by default the project that contains the frame's folder."""
@@ -454,7 +467,7 @@ class Commissions(Protocol):
     async def wait_idle(self, id: str, *, within: float) -> bool:
         """Wait until a commission cannot make progress without user action.
 
-        Return False if that takes longer than `within` seconds. At most 60 seconds are waited.
+        Return False after `within` seconds, at most 60.
         """
         ...
 
@@ -482,7 +495,7 @@ class Commissions(Protocol):
 class Meetings(Protocol):
     """Meetings: conversations of the user with a worker in a project.
 
-    Closing a stream early does not interrupt the answer.
+    Closing a stream early does not interrupt the response.
     """
 
     async def list(self, *, project: str | None = None, status: MeetingStatus | None = None) -> Sequence[Meeting]:
@@ -493,8 +506,8 @@ class Meetings(Protocol):
         """Return a meeting with its exchanges."""
         ...
 
-    async def open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
-        """Create a meeting with the first message of the user. `join` starts the answer."""
+    async def open(self, worker: str, message: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        """Create a meeting with the first user message. `join` starts the response."""
         ...
 
     def join(
@@ -507,18 +520,18 @@ class Meetings(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        """Stream events until every message of the user is answered. The stream is empty if none is open.
+        """Stream events until the worker has responded to every user message. The stream is empty if none is open.
 
-        `renew` starts a new session. The limits, if given, are added to what a meeting may use that has reached one.
+        `renew` starts a new session. The given amounts raise the limits of the meeting.
         """
         ...
 
-    def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        """Record a message of the user, then stream the events of the answer until the worker listens again."""
+    def say(self, id: str, message: str, frame: Frame) -> AsyncGenerator[Event]:
+        """Record a user message and stream the events of the response until the worker waits for the next message."""
         ...
 
     async def interrupt(self, id: str) -> None:
-        """Interrupt the current answer. The meeting stays open."""
+        """Interrupt the current response. The meeting stays open."""
         ...
 
     async def accept(self, id: str) -> Meeting:
@@ -581,7 +594,7 @@ class Memory(Protocol):
 
 
 class Trust(Protocol):
-    """Trust: the user's decisions which code may be executed. No run and no tool can reach these verbs."""
+    """Trust: the code that the user permits to execute. No run and no tool can reach these verbs."""
 
     async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
         """Return the code that a folder, file or worker would execute, and whether it is trusted.
@@ -626,7 +639,7 @@ class HallInfo(Protocol):
 
 
 class HallClient(ABC):
-    """A hall: its services, and the end of the connection to it."""
+    """The services of a hall, and the connection to it."""
 
     runs: Runs
     asks: Asks
@@ -645,7 +658,7 @@ class HallClient(ABC):
 
     @abstractmethod
     async def wait_background_work(self) -> Sequence[Event]:
-        """Wait for background work of an embedded hall and return the events that no stream has contained."""
+        """Wait for background work of an embedded hall and return the events that no stream has delivered."""
         ...
 
     @abstractmethod

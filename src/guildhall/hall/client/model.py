@@ -26,7 +26,7 @@ class ClientSettings:
     """The settings that a hall sends to a client that connects."""
 
     env: tuple[str, ...]  # names of the environment variables that a frame may carry
-    problem: GuildError | None = None  # the settings cannot be read; `env` is empty then
+    problem: GuildError | None = None  # the reason if the settings cannot be read
 
 
 class Health(TypedDict):
@@ -45,7 +45,7 @@ class ProcessStatus(TypedDict):
     url: NotRequired[str]
     since: NotRequired[str]
     clients: NotRequired[int]
-    idle: NotRequired[float | None]  # seconds without runs and clients after which the hall exits
+    idle: NotRequired[float | None]  # seconds without runs, clients and requests before the exit
 
 
 class HallStatus(ProcessStatus):
@@ -53,7 +53,7 @@ class HallStatus(ProcessStatus):
 
     boot: str
     version: str
-    runs: int  # that are live
+    runs: int  # number of live runs
     members: list[MemberStatus]
 
 
@@ -75,7 +75,7 @@ class Deviation:
     text: str  # what differs, then lines with - (recorded) and + (now)
     worker: str | None = None
     run: int | None = None  # ordinal of the run among the worker's runs, from 1
-    answer: int | None = None  # before which answer of the model, from 1
+    answer: int | None = None  # number of the model response that follows the difference, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class TestResult:
     """The result of one test."""
 
     file: Path
-    worker: str | None  # None: the file could not be read
+    worker: str | None  # None if the file cannot be read
     deviations: Sequence[Deviation]
     updated: bool = False  # the expectations in the file were rewritten
     trusted: FileTrust | None = None  # the updated file, if it was trusted before
@@ -96,14 +96,16 @@ class TestResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetails:
-    """A run with its sub-runs, asks and conversation."""
+    """A run with its child runs, asks and conversation."""
 
     run: Run
-    below: Sequence[Run]  # all sub-runs
-    asks: Sequence[Ask]  # of all of them
+    below: Sequence[Run]  # all descendants
+    asks: Sequence[Ask]  # asks of the run and its descendants
     messages: Sequence[ConversationMessage]
     attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
     runtime: str = "pydantic"
+    reserved_usd: float = 0.0  # for model calls that were cut off; counts against the limits
+    reserved_tokens: int = 0
 
     @property
     def usage(self) -> Usage:
@@ -118,7 +120,7 @@ class WorkerReport:
     worker: Worker
     problems: Sequence[GuildError]
     doubts: Sequence[str]
-    plan: Plan | None = None  # None if the problems prevent it
+    plan: Plan | None = None  # None if a problem prevents planning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +129,14 @@ class TrustReport:
 
     folder: Path
     code: Sequence[ExecutedCode]
-    plans: Sequence[Plan]  # of the workers that would execute it
-    problems: Sequence[GuildError]  # of files that cannot be read
+    plans: Sequence[Plan]  # plans of the workers that would execute the code
+    problems: Sequence[GuildError]  # errors of files that cannot be read
 
     @property
     def untrusted_files(self) -> tuple[FileTrust, ...]:
         """Return the files that the user has not trusted in their current version, without duplicates."""
-        files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
-        return tuple(seen for seen in files.values() if seen.state != "trusted")
+        files = {file.path: file for code in self.code if not code.trusted for file in code.files}
+        return tuple(file for file in files.values() if file.state != "trusted")
 
     def as_dict(self) -> dict[str, Any]:
         return {

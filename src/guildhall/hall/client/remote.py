@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from guildhall.hall.client.transport import AsyncTransport, BlockingTransport
 
 _PAUSED_WHEN_LEFT = frozenset({"runs.run", "runs.resume", "workflows.run"})
-_START_TIMEOUT_S = 10.0  # how long an interrupted client waits for the id of the run that it has to pause
+_START_TIMEOUT_S = 10.0  # for the id of a run that an interrupted client has to pause
 
 
 class RemoteHall(HallClient):
     """Calls each verb over HTTP as its service declares it."""
 
     def __init__(self, address: Address, transport: BlockingTransport | None = None) -> None:
-        """Use `transport` for all calls if it is given. Streams are not available then."""
+        """`transport` replaces the asyncio transport for calls. Streams always use asyncio."""
         self.address = address
         self._blocking = transport
 
@@ -92,7 +92,7 @@ class RemoteHall(HallClient):
                 event: Event = await asyncio.shield(first)
             except asyncio.CancelledError:
                 if (paused := await self._pause_started(first)) is not None:
-                    yield paused  # tells the caller which run was paused
+                    yield paused  # for the id of the paused run
                 raise
             run = event.run
             try:
@@ -105,7 +105,7 @@ class RemoteHall(HallClient):
                 raise
 
     async def _pause_started(self, first: asyncio.Future[Event]) -> Event | None:
-        """Pause a run that is starting and return its first event, or None if it was refused."""
+        """Pause a run that is starting and return its first event, or None if the hall rejected the run."""
         import asyncio
 
         try:

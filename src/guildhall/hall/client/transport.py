@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TIMEOUT_S = 60.0  # for a response to a blocking call
-_MAX_LINE_BYTES = 1 << 30  # also the limit of a response; the hall is trusted
-_LOST = (OSError, EOFError, ValueError, LookupError)  # the connection is closed, or the response is not HTTP
+_MAX_LINE_BYTES = 1 << 30  # the client trusts the hall
+_CONNECTION_ERRORS = (OSError, EOFError, ValueError, LookupError)  # closed connection, invalid response
 
 
 class BlockingTransport:
@@ -39,11 +39,11 @@ class BlockingTransport:
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(("127.0.0.1", self._address.port), _TIMEOUT_S)
-            self._socket.sendall(_request(self._address, path, body))
+            self._socket.sendall(_build_request(self._address, path, body))
             with self._socket.makefile("rb") as response:
-                status, headers = _head(_read_head(response))
+                status, headers = _parse_head(_read_head(response))
                 return status, json.loads(response.read(int(headers["content-length"])))
-        except _LOST:
+        except _CONNECTION_ERRORS:
             raise _connection_lost(self._address) from None
 
     async def close(self) -> None:
@@ -68,9 +68,9 @@ class AsyncTransport:
         self._idle: list[_Connection] = []
 
     async def call(self, path: str, body: Any) -> tuple[int, Any]:
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = await self._take_idle() or await self._connect()
         try:
-            with _translate_lost(self._address):
+            with _translate_errors(self._address):
                 response = await connection.call(path, body)
         except BaseException:
             await connection.close()
@@ -83,9 +83,9 @@ class AsyncTransport:
         """Yield the status of a response, and its lines of JSON as they arrive."""
         connection = await self._connect()
         try:
-            with _translate_lost(self._address):
-                status = await connection.begin(path, body)
-            yield status, self._lines(connection)
+            with _translate_errors(self._address):
+                status = await connection.start_stream(path, body)
+            yield status, self._read_lines(connection)
         finally:
             await connection.close()
 
@@ -94,18 +94,27 @@ class AsyncTransport:
         for connection in idle:
             await connection.close()
 
+    async def _take_idle(self) -> _Connection | None:
+        """Return an idle connection, or None. The hall closes connections that are idle for a long time."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_lost:
+                return connection
+            await connection.close()
+        return None
+
     async def _connect(self) -> _Connection:
         import asyncio
 
-        with _translate_lost(self._address):
+        with _translate_errors(self._address):
             streams = await asyncio.open_connection("127.0.0.1", self._address.port, limit=_MAX_LINE_BYTES)
         return _Connection(*streams, self._address)
 
-    async def _lines(self, connection: _Connection) -> AsyncGenerator[Any]:
+    async def _read_lines(self, connection: _Connection) -> AsyncGenerator[Any]:
         """Yield each line up to the line that marks the end."""
         while True:
-            with _translate_lost(self._address):
-                line = json.loads(await connection.line())
+            with _translate_errors(self._address):
+                line = json.loads(await connection.read_line())
             if line == {"end": True}:
                 return
             yield line
@@ -119,18 +128,22 @@ class _Connection:
         self._is_chunked = False
         self._chunk = b""
 
+    @property
+    def is_lost(self) -> bool:
+        return self._reader.at_eof() or self._writer.is_closing()
+
     async def call(self, path: str, body: Any) -> tuple[int, Any]:
         status, headers = await self._send(path, body)
         data = await self._reader.readexactly(int(headers["content-length"]))
         return status, json.loads(data)
 
-    async def begin(self, path: str, body: Any) -> int:
+    async def start_stream(self, path: str, body: Any) -> int:
         """Return the status of a response whose lines are read one by one."""
         status, headers = await self._send(path, body)
         self._is_chunked = headers.get("transfer-encoding") == "chunked"
         return status
 
-    async def line(self) -> bytes:
+    async def read_line(self) -> bytes:
         if not self._is_chunked:
             return await self._reader.readuntil(b"\n")
         while (end := self._chunk.find(b"\n")) < 0:
@@ -142,9 +155,9 @@ class _Connection:
         return line
 
     async def _send(self, path: str, body: Any) -> tuple[int, dict[str, str]]:
-        self._writer.write(_request(self._address, path, body))
+        self._writer.write(_build_request(self._address, path, body))
         await self._writer.drain()
-        return _head(await self._reader.readuntil(b"\r\n\r\n"))
+        return _parse_head(await self._reader.readuntil(b"\r\n\r\n"))
 
     async def close(self) -> None:
         self._writer.close()
@@ -153,13 +166,13 @@ class _Connection:
 
 
 @contextmanager
-def _translate_lost(address: Address) -> Generator[None]:
-    """Convert the errors of a lost connection into HallGone."""
+def _translate_errors(address: Address) -> Generator[None]:
+    """Raise HallGone in place of the errors of a lost connection."""
     import asyncio
 
     try:
         yield
-    except (*_LOST, asyncio.LimitOverrunError):
+    except (*_CONNECTION_ERRORS, asyncio.LimitOverrunError):
         raise _connection_lost(address) from None
 
 
@@ -173,7 +186,7 @@ def _read_head(response: Any) -> bytes:
     return lines
 
 
-def _request(address: Address, path: str, body: Any) -> bytes:
+def _build_request(address: Address, path: str, body: Any) -> bytes:
     data = json.dumps(body).encode()
     lines = [
         f"POST {path} HTTP/1.1",
@@ -185,7 +198,7 @@ def _request(address: Address, path: str, body: Any) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
-def _head(data: bytes) -> tuple[int, dict[str, str]]:
+def _parse_head(data: bytes) -> tuple[int, dict[str, str]]:
     """Return the status and the headers of a response."""
     first, *lines = data.decode("latin-1").splitlines()
     pairs = (line.partition(":") for line in lines if line)

@@ -1,4 +1,4 @@
-"""Database of a hall: takes its lock, opens its store, and gives access to its runs and asks.
+"""Database of a hall: locks and opens a database file, and provides its runs and asks.
 
 Opening a database for writing marks the runs of a hall that died.
 Does not execute runs: `run_services` does.
@@ -15,7 +15,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import HallInUse, HallUnavailable
+from guildhall.core.errors import HallInUse, HallUnavailable, StorageFailed
 from guildhall.runs.asks import Asks
 from guildhall.runs.record.queries import History
 from guildhall.runs.record.records import mark_interrupted
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask
 
 
-_CREATION_TIMEOUT_S = 5.0  # for another process that is creating the database
+_MIN_FREE_BYTES = 1_000_000  # for new work; runs need some space to record their end
+_CREATION_TIMEOUT_S = 5.0  # for a database that another process creates
 
 
 class Database:
-    """An open database. A hall that may write holds its lock; any number of halls may read it."""
+    """An open database. A hall that may write holds its lock. Any number of halls may read it."""
 
     def __init__(
         self,
@@ -49,10 +50,10 @@ class Database:
     ) -> None:
         """Open the database at a path, and create it if it does not exist.
 
-        `lock(timeout_s=...)` takes its lock. `choose_another`: the hint if the file cannot be used.
+        `lock(timeout_s=...)` locks the database. `choose_another`: the hint if the file cannot be used.
         `on_ask_closed` is called for each ask that is answered or expires.
         """
-        self._path = path
+        self.path = path
         self._boot = environment.boot
         self._choose_another = choose_another
         self._lock: IO[Any] | None = None
@@ -69,6 +70,7 @@ class Database:
             if self._lock is not None:
                 self._lock.close()
             raise
+        self._identity = _identity(path)
         if not readonly:
             self._mark_interrupted(self.store)
         self.asks = Asks(self.store, environment.clock, on_ask_closed)
@@ -80,19 +82,31 @@ class Database:
             locked = lock()
         except HallUnavailable:
             deadline = clock.monotonic() + _CREATION_TIMEOUT_S
-            while not is_created(self._path, self._choose_another):
+            while not is_created(self.path, self._choose_another):
                 if clock.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
             return
         with locked:
-            prepare(self._path, self._choose_another)
-            store = Store(self._path)
+            prepare(self.path, self._choose_another)
+            store = Store(self.path)
             self._mark_interrupted(store)
             store.close()
 
     def _mark_interrupted(self, store: Store) -> None:
         store.submit(lambda connection: mark_interrupted(connection, self._boot)).result()
+
+    def is_in_place(self) -> bool:
+        """Return False if the file was removed or replaced since it was opened."""
+        return _identity(self.path) == self._identity
+
+    def full_disk_error(self) -> StorageFailed | None:
+        """Return an error if the disk has no space left for new work."""
+        space = os.statvfs(self.path.parent)
+        blocks = space.f_bavail if os.geteuid() else space.f_bfree
+        if blocks * space.f_frsize >= _MIN_FREE_BYTES:
+            return None
+        return StorageFailed(f"disk full at {self.path.parent}", hint="Free some space, then repeat the command.")
 
     def close(self) -> None:
         self.store.close()
@@ -100,7 +114,16 @@ class Database:
             self._lock.close()
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 LOCK_TIMEOUT_S = 1.0  # a command that only reads holds the lock for a moment
+CHOOSE_ANOTHER_FILE = "Name another file in `context.config.db`."
 
 
 def lock_home(home: Home, clock: Clock, *, timeout_s: float = 0.0, details: Mapping[str, Any] | None = None) -> IO[Any]:
@@ -128,9 +151,8 @@ def lock_database(path: Path, clock: Clock, *, timeout_s: float = 0.0) -> IO[Any
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.fdopen(os.open(path.with_name(f"{path.name}.lock"), flags, 0o600), "r")
     except OSError as error:
-        reason = error.strerror or str(error)
-        hint = "Name another file in `context.config.db`."
-        raise HallUnavailable(f"cannot lock the database: {reason}", where=str(path), hint=hint) from None
+        message = f"cannot lock the database: {error.strerror or error}"
+        raise HallUnavailable(message, where=str(path), hint=CHOOSE_ANOTHER_FILE) from None
     if _lock(handle, clock, timeout_s):
         return handle
     handle.close()
@@ -153,7 +175,7 @@ def _lock(handle: IO[Any], clock: Clock, timeout_s: float) -> bool:
 
 
 def _describe_holder(text: str) -> tuple[str, str]:
-    """Return a description of the lock's holder and an action for the user. `text`: the content of the lock file."""
+    """Return a description of the lock's holder and an action for the user, from the content of the lock file."""
     wait = "Wait until it exits"
     try:
         holder = json.loads(text)

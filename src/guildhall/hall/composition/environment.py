@@ -1,4 +1,4 @@
-"""Environment of a hall: holds home, variables, clock and settings, and the run policy of tests and members.
+"""Environment of a hall: home, variables, clock and settings, and the run policy of tests.
 
 Does not start or close anything. Does not parse settings: `core.config` does.
 """
@@ -36,12 +36,12 @@ class MemberFolder:
     """The folder of a member whose own hall this is. Code in it needs no trust."""
 
     root: Path
-    user_home: Home | None  # its settings apply as long as the member has none
+    user_home: Home | None  # its settings apply if the member has none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The values that every part of a hall shares. Nothing in it is started or closed."""
+    """The values that every part of a hall shares."""
 
     home: Home
     environ: Mapping[str, str]
@@ -103,17 +103,17 @@ def _accept(worker: Worker, frame: Frame) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPolicy:
-    """Overrides for tests and members. The defaults are the behaviour of production."""
+    """Overrides for tests. The defaults are the behaviour of production."""
 
-    runtime_of: RuntimeOf | None = None  # executes every run, instead of the runtime of its worker
-    source_of: SourceOf | None = None  # answers instead of every model
-    pins: Mapping[Path, Pin] | None = None  # the trusted files, instead of those in the database
+    runtime_of: RuntimeOf | None = None  # replaces the runtime of every worker
+    source_of: SourceOf | None = None  # replaces every model
+    pins: Mapping[Path, Pin] | None = None  # replaces the trusted files in the database
     adjust_settings: Callable[[Settings], Settings] = _unchanged
     check_worker: Callable[[Worker, Frame], None] = _accept  # raises if runs must not use the worker
     check_servers: Callable[[Worker, MemberTools], None] | None = None  # raises if no server may be started or reached
-    replace_tool: Callable[[Tool], Tool] = _unchanged  # the tool that a run gets in place of a declared one
-    may_use_workflow_databases: bool = True  # else `context.config.db` of a workflow is ignored
-    workflows: WorkflowPolicy | None = None  # None: production
+    replace_tool: Callable[[Tool], Tool] = _unchanged  # returns the tool that a run gets in place of a declared tool
+    may_use_workflow_databases: bool = True  # False ignores `context.config.db`
+    workflows: WorkflowPolicy | None = None
 
     @property
     def runs_setup_commands(self) -> bool:

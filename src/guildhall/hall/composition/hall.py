@@ -15,9 +15,10 @@ from guildhall.core.events import Event, EventBus
 from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_home
 from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy, peek
 from guildhall.hall.composition.projects import ProjectServices
-from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
+from guildhall.hall.composition.run_services import RunServices
 from guildhall.hall.composition.runtime_registry import RuntimeRegistry
 from guildhall.hall.composition.workers import WorkerServices
+from guildhall.hall.composition.workflow_databases import WorkflowDatabases
 from guildhall.runs.record.records import find_run
 from guildhall.store.schema import SET_HOME
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from guildhall.activities.run_owner import RunOwner
+    from guildhall.core.errors import StorageFailed
     from guildhall.core.paths import Home
-    from guildhall.core.request_frame import Frame
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
@@ -36,15 +37,13 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.purpose import RunKind
-    from guildhall.tools.model import Tool
-    from guildhall.workers.model import Worker
 
 
-_SETTLE_TIMEOUT_S = 2.0  # for background work when the process of a hall exits
+_SETTLE_TIMEOUT_S = 2.0  # for background work when the process exits
 
 
 class Hall:
-    """Owns the state of a home. Opened for writing it holds the home's lock; any number of halls may read."""
+    """Owner of the state of a home. A hall that may write holds the home's lock. Any number of halls may read."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Hall:
             get_members=lambda: self.members,
             get_memory=lambda: self.memory,
             get_compactor=lambda: self.memory_compactor,
-            project_tools=self._project_tools,
+            project_tools=lambda worker, frame, run, context: self.project_services.tools(worker, frame, run, context),
             recorded_source=lambda run: self.services_of(run).recordings.source(run),
         )
         self.main = RunServices(
@@ -117,9 +116,6 @@ class Hall:
             owner_of=self.owner_of,
         )
         self.project_services = ProjectServices(self.main)
-
-    def _project_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
-        return self.project_services.tools(worker, frame, run, context)
 
     @cached_property
     def workflow_databases(self) -> WorkflowDatabases:
@@ -207,7 +203,19 @@ class Hall:
         """Return True if runs are live, background work is pending, or a keep-alive check returns True."""
         members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
         in_background = (members is not None and members.is_busy) or (compactor is not None and compactor.is_busy)
-        return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keep_alive_checks)
+        return self.workflow_databases.live_runs > 0 or in_background or any(one() for one in self.keep_alive_checks)
+
+    def wait_for_disk(self, report: Callable[[StorageFailed], object]) -> None:
+        """Let writes wait while a disk is full or fails. `report` is called in another thread when that begins."""
+        for part in self.databases():
+            part.store.wait_for_disk(report)
+        self.workflow_databases.report_disk_error = report
+
+    @property
+    def disk_error(self) -> StorageFailed | None:
+        """Return the error of a database whose writes wait for the disk, or of a disk that is full."""
+        waiting = (part.store.disk_error for part in self.workflow_databases.open_parts())
+        return next((error for error in waiting if error is not None), None) or self.database.full_disk_error()
 
     async def wait_background_work(self, timeout_s: float | None = None) -> list[Event]:
         """Wait for background work. Return its events that no stream has delivered."""
@@ -219,6 +227,8 @@ class Hall:
     async def drain(self) -> None:
         """Pause all runs. The next hall resumes them."""
         self._stop_wakeups()
+        for part in self.workflow_databases.open_parts():
+            part.store.stop_waiting()
         await self.workflow_databases.pause_all("shutdown")
         await self.wait_background_work(_SETTLE_TIMEOUT_S)
 

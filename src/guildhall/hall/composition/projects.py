@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
 from guildhall.hall.composition.environment import peek
+from guildhall.projects.activity_records import PersistentRedactor, list_unfinished
 from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectEntry
-from guildhall.projects.shared_records import PersistentRedactor, list_unfinished
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.registry import Projects
     from guildhall.projects.repository_identity import Identities
-    from guildhall.projects.workspace import UsableModels
+    from guildhall.projects.workspace import WorkerChecks
     from guildhall.tools.model import Tool
     from guildhall.workers.lifecycle import Use
     from guildhall.workers.model import Worker
@@ -75,8 +75,8 @@ class ProjectServices:
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
         """Register a repository. A moved repository keeps its name, its settings and its records."""
-        gone = [one for one in self.projects.list_valid() if not one.path.exists()] if path.is_dir() else []
-        moved = next((one for one in gone if self.identities.is_bound(one.name, path)), None)
+        missing = [one for one in self.projects.list_valid() if not one.path.exists()] if path.is_dir() else []
+        moved = next((one for one in missing if self.identities.is_bound(one.name, path)), None)
         if moved is not None and name not in (None, moved.name):
             hint = f"Omit --name to move {moved.name!r} here with its records."
             raise Conflict(f"already registered as {moved.name!r} (was at {moved.path})", where=str(path), hint=hint)
@@ -125,20 +125,23 @@ class ProjectServices:
 
     @cached_property
     def redact(self) -> PersistentRedactor:
-        """Return the redactor of texts for a repository. It knows the secrets of earlier halls too."""
+        """Return the redactor of texts for a repository. It redacts the secrets of earlier halls too."""
         return PersistentRedactor(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
     def _find_worker(self, name: str, frame: Frame, use: Use = "name") -> Worker:
-        """Return a worker that may be given work. The caller's secrets are redacted from now on."""
+        """Return a worker that accepts work. The redactor learns the secrets of the caller."""
         self.environment.secrets.learn({**frame.env, **frame.keys})
         return self.workers.find_for_work(name, frame, use)
 
     @cached_property
-    def usable_models(self) -> UsableModels:
-        from guildhall.projects.workspace import UsableModels
+    def worker_checks(self) -> WorkerChecks:
+        from guildhall.projects.workspace import WorkerChecks
 
-        return UsableModels(
-            settings=self.environment.settings, source=self.workers.model_source, is_priced=self.workers.has_price
+        return WorkerChecks(
+            settings=self.environment.settings,
+            source=self.workers.model_source,
+            is_priced=self.workers.has_price,
+            find_problems=partial(self.workers.preflight.find_problems, script=False),
         )
 
     @cached_property
@@ -166,7 +169,7 @@ class ProjectServices:
                 bus=self._main.bus,
                 redact=self.redact,
                 find_worker=self._find_worker,
-                models=self.usable_models,
+                checks=self.worker_checks,
                 check_trust=lambda run, frame: self.workers.check_trust_again(self.history.get(run), frame),
                 frame_at=lambda place: self.environment.frame_at(place, place),
             )
@@ -177,7 +180,7 @@ class ProjectServices:
         try:
             projects = self.projects.list_valid()
         except GuildError as error:  # an unreadable config.yaml must not stop recovery
-            _log.warning("the worktrees: %s", error)
+            _log.warning("cannot restore worktrees: %s", error)
             return
         for project in projects:
             try:
@@ -186,7 +189,7 @@ class ProjectServices:
                     self.commissions.record_lost_checkout(lost.activity)
                     self.worktrees.restore(project, lost.activity, lost.branch, lost.scope)
             except GuildError as error:
-                _log.warning("the worktrees of %s: %s", project.name, error)
+                _log.warning("cannot restore the worktrees of %s: %s", project.name, error)
 
     def unfinished_work(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
@@ -200,15 +203,15 @@ class ProjectServices:
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
                 f"the project {name} has unfinished work: {', '.join(on_record[:10])}{more}",
-                hint="Cancel it with `guild stop ID`. Abandon failed or cancelled commissions with "
+                hint="Cancel the work with `guild stop ID`. Abandon failed or cancelled commissions with "
                 "`guild stop ID --abandon`.",
             )
         if places := self.worktrees.list_activities(name):
             raise Conflict(
                 f"the project {name} still has checkouts of finished work: {', '.join(places[:10])}",
                 where=str(self.environment.home.worktrees / name),
-                hint="Restart the hall (guild hall stop) to delete them. hall.log has the reason for a checkout that "
-                "is not deleted; move such a checkout to another folder.",
+                hint="Restart the hall (guild hall stop) to delete the checkouts. Move a checkout that stays to "
+                "another folder; hall.log has the reason.",
             )
 
     @cached_property
@@ -230,12 +233,12 @@ class ProjectServices:
                 runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
                 find_worker=partial(self._find_worker, use="dispatch"),
-                models=self.usable_models,
+                checks=self.worker_checks,
                 output_schema=self.workers.preflight.output_schema,
                 frame_at=self.environment.hall_frame,
                 max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,
-                decline_meeting=lambda run: self.meetings.withdraw(run, "the conflict is resolved"),
+                withdraw_meeting=lambda run: self.meetings.withdraw(run, "the conflict is resolved"),
                 readonly=self.environment.readonly,
             )
         )
@@ -249,7 +252,7 @@ class ProjectServices:
         await self.meetings.request(project, commission.worker, topic, by="hall", made_by=commission.run)
 
     def tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
-        """Return the tools that a worker has in a project without declaring them, besides the base toolbox.
+        """Return the tools that a worker has in a project without declaring them, except for the base toolbox.
 
         `context`: "run", "called" for a child run, or the name of the owner's tools.
         """
@@ -275,14 +278,21 @@ class ProjectServices:
         )
 
     def _workers_for_manager(self, frame: Frame) -> Sequence[Worker]:
-        """Return the workers for the manager to assign work to: not itself, and none that only the hall runs."""
-        found = self.workers.active_workers(frame)
-        return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
+        """Return the usable workers for commissions: not the manager, and not those that only the hall runs."""
+
+        def is_usable(worker: Worker) -> bool:
+            try:
+                self.worker_checks.check_usable(worker, frame)
+            except GuildError:
+                return False
+            return worker.scope != "shipped" or (worker.definition.base and not is_manager(worker))
+
+        return list(filter(is_usable, self.workers.active_workers(frame)))
 
     def _open_pull_request(self, project: Project, title: str, body: str) -> Review:
-        outward, clock = UserPrograms(project.path, self.environment.environ), self.environment.clock
+        programs, clock = UserPrograms(project.path, self.environment.environ), self.environment.clock
         git, branches = self.git(project), self.branches(project)
-        return PullRequests(project, git=git, branches=branches, programs=outward, clock=clock).open(title, body)
+        return PullRequests(project, git=git, branches=branches, programs=programs, clock=clock).open(title, body)
 
     def _started_at(self, run: str, key: str) -> str | None:
         """Return the time when a tool call of a run first started, or None."""
@@ -294,8 +304,8 @@ class ProjectServices:
         from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore, artifact_toolbox
 
         own = frame.worktree
-        shelf = BranchStore(self.branches(project), author) if own is None else CheckoutStore(own)
-        return artifact_toolbox(Artifacts(shelf), lambda: self.environment.clock.now().date().isoformat()).tools
+        store = BranchStore(self.branches(project), author) if own is None else CheckoutStore(own)
+        return artifact_toolbox(Artifacts(store), lambda: self.environment.clock.now().date().isoformat()).tools
 
     def close(self) -> None:
         """Stop the timers of waiting commissions and meetings."""

@@ -34,17 +34,17 @@ class Recovery:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         parts = hall.databases()
-        self._left = [
+        self._resumable = [
             (part, run, crashes) for part in parts for run, crashes in part.store.read(records.list_resumable)
         ]
-        self.is_active = bool(self._left)
+        self.is_active = bool(self._resumable)
 
     async def resume_runs(self) -> None:
-        """Return when each run is resumed, has failed for good, or waits for the user."""
+        """Resume or fail each run, and start the timers of its owners. Return when all runs are launched."""
         try:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # the first access repairs all job directories
-            for part, run, crashes in self._left:
+            for part, run, crashes in self._resumable:
                 if crashes >= MAX_CRASHES and not _was_idle(part, run):
                     await _fail(part, run)
                 else:
@@ -57,7 +57,7 @@ class Recovery:
 
 
 def _was_idle(part: RunServices, run: Run) -> bool:
-    """Return True for a workflow in which no agent worked: it did not cause the crash."""
+    """Return True for an idle workflow. It cannot have caused the crash, because none of its agents worked."""
     found = part.store.read(lambda connection: workflow_records.find_instance(connection, run.id))
     return found is not None and found.status == "idle"
 

@@ -16,7 +16,7 @@ from guildhall.models.credentials import merge_environ
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.hall.doors import DoorApp
-    from guildhall.runs.assembly.activation import ToolboxCache
+    from guildhall.runs.assembly.toolbox_descriptions import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.discovery import Programs
@@ -29,9 +29,9 @@ class RuntimeRegistry:
     """Selects the runtime of a run: a forked process, a program of another vendor, or this process."""
 
     def __init__(self, environment: Environment, *, forks_runs: bool) -> None:
-        """`forks_runs`: execute each run in its own process, not in this one."""
+        """`forks_runs`: execute each run in a process of its own."""
         self._environment = environment
-        self._children = forks_runs
+        self._forks_runs = forks_runs
 
     @cached_property
     def tokens(self) -> TokenRegistry:
@@ -41,7 +41,7 @@ class RuntimeRegistry:
 
     @cached_property
     def toolbox_descriptions(self) -> ToolboxCache:
-        from guildhall.runs.assembly.activation import ToolboxCache
+        from guildhall.runs.assembly.toolbox_descriptions import ToolboxCache
 
         return ToolboxCache()
 
@@ -60,26 +60,26 @@ class RuntimeRegistry:
     @cached_property
     def fork_server(self) -> ForkServer | None:
         """Return the server that forks the processes of runs, or None if this process executes them."""
-        if not self._children:
+        if not self._forks_runs:
             return None
         from guildhall.runtimes.forked.fork_server_client import ForkServer, is_available
 
         return ForkServer() if is_available() else None
 
     @cached_property
-    def _child_runtime(self) -> Runtime:
+    def _forked_runtime(self) -> Runtime:
         from guildhall.runtimes.forked.runtime import ForkedRuntime
 
         assert self.fork_server is not None
         self.warm()
         home = self._environment.home
-        limit_bytes = load_settings(home, home.path).hall.run_memory  # the user's own: a project must not change it
+        limit_bytes = load_settings(home, home.path).hall.run_memory  # a project must not change it
         return ForkedRuntime(self.fork_server, memory_bytes=limit_bytes)
 
     def runtime_for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """Return the runtime of a new or resumed run."""
         if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.fork_server is not None:
-            return self._child_runtime
+            return self._forked_runtime
         return self.runtime_for_replay(runtime, frame)
 
     def runtime_for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
@@ -107,5 +107,5 @@ class RuntimeRegistry:
             self.fork_server.start()
 
     async def close(self) -> None:
-        if (nursery := peek(self, RuntimeRegistry.fork_server)) is not None:
-            await nursery.close()
+        if (fork_server := peek(self, RuntimeRegistry.fork_server)) is not None:
+            await fork_server.close()

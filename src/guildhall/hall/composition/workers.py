@@ -60,7 +60,7 @@ class WorkerServices:
     get_memory: Callable[[], Memory]
     get_compactor: Callable[[], MemoryCompactor]
     project_tools: ProjectTools
-    recorded_source: Callable[[str], Source]  # returns the model answers of a recorded run
+    recorded_source: Callable[[str], Source]  # returns the model responses of a recorded run
 
     def registry(self, frame: Frame) -> Registry:
         """Return the workers that a request can see."""
@@ -149,7 +149,7 @@ class WorkerServices:
             ),
             replace_tool=self.environment.policy.replace_tool,
             preflight=self.preflight,
-            connect_servers=self._serve,
+            connect_servers=self._connect_servers,
             hall_tools=self.project_tools,
             project_name=self._project_name,
         )
@@ -158,35 +158,42 @@ class WorkerServices:
         found = self.environment.projects.find_at(frame.root)
         return found.name if found is not None else None
 
-    async def _serve(self, worker: Worker, frame: Frame, environment: ToolEnvironment) -> Servers:
+    async def _connect_servers(self, worker: Worker, frame: Frame, environment: ToolEnvironment) -> Servers:
         """Start or connect to the tool servers and the members that a worker names."""
         from guildhall.runs.assembly.mcp_servers import connect_servers
 
         if (check_servers := self.environment.policy.check_servers) is not None:
             check_servers(worker, self.preflight.find_member_tools(worker, frame))
-        more = await self.get_members().specs(worker, frame)
-        return await connect_servers(worker, frame, environment, self.preflight, more)
+        members = await self.get_members().specs(worker, frame)
+        return await connect_servers(worker, frame, environment, self.preflight, members)
 
     def model_source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        """Return the source of a model's answers. `login`: a Claude login may replace an API key."""
+        """Return the source of model responses. `login`: a Claude login may replace an API key."""
         if (source_of := self.environment.policy.source_of) is not None:
             return source_of(model, frame, login)
         environ = merge_environ(self.environment.environ, frame.keys)
         found = find_login(environ) if login else None
-        return catalog.create_source(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
+        return catalog.create_source(
+            model,
+            cwd=frame.cwd,
+            environ=environ,
+            recording=self.recorded_source,
+            login=found,
+            timeouts=self.preflight.load_settings(frame).model_timeouts,
+        )
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that is uncertain."""
         return catalog.has_price(model, cwd=frame.cwd, environ=merge_environ(self.environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
-        """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
+        """Raise NotTrusted if a worker that this worker may call by name uses code that is not trusted.
 
-        The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's process.
+        The error lists the untrusted code of both. `given`: toolboxes of the caller's process.
         """
-        below = [error for one in self._callees(worker, frame) for error in self._untrusted(one, frame, given)]
-        if below:
-            errors = (*self._untrusted(worker, frame, given), *below)
+        callees = [error for one in self._callees(worker, frame) for error in self._trust_errors(one, frame, given)]
+        if callees:
+            errors = (*self._trust_errors(worker, frame, given), *callees)
             raise_problems([_as_error_of(worker, error, frame) for error in errors], worker.place)
 
     def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
@@ -201,10 +208,10 @@ class WorkerServices:
         self.check_trust(worker, frame, given)
 
     def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
-        """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
+        """Return the names of the untrusted workers that this worker may call only by `*`."""
         named = {one.identity for one in self._callees(worker, frame)}
         everyone = self._callees(worker, frame, active=self.active_workers(worker.project_frame(frame)))
-        return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
+        return [one.name for one in everyone if one.identity not in named and self._trust_errors(one, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
         """Return the workers that a worker can call, directly or indirectly. `active`: the workers that `*` selects."""
@@ -212,7 +219,7 @@ class WorkerServices:
         found = find_callees(worker, lambda name: self.find(name, near), lambda: active)
         return [one.worker for one in found if one.worker and one.problem is None]
 
-    def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
+    def _trust_errors(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
         trust, found = self.preflight.load_trust(), list[NotTrusted]()
         for code in self.preflight.find_code(worker, frame, given)[0]:
             try:

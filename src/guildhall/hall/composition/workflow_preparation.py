@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
-from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.errors import GuildError, ModelUnusable, NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.core.text import did_you_mean
-from guildhall.room.tools import room_tools
-from guildhall.runs.assembly.preflight import raise_problems
+from guildhall.models.credentials import LOGIN_RUNTIME
+from guildhall.runs.assembly.preflight import adapt_model, raise_problems
 from guildhall.runs.plan.planner import TeamContext
 from guildhall.workers.code_trust import Trust
 from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
+from guildhall.workflow.agent_steps import room_tool_set
 from guildhall.workflow.loader import check_trust, load
 from guildhall.workflow.plan import WorkflowPlan, make_plan, planned_start
 from guildhall.workflow.replay import WorkflowReplays
 from guildhall.workflow.start_values import anchor_models, bind_params, team_budget
-from guildhall.workflow.target import Start, find_workflow_files
+from guildhall.workflow.target import find_workflow_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.replay.replay import ReplayResult
-    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.instance import Start
+    from guildhall.workflow.model import Agent, Values, Workflow
 
 
 _SCRIPT = "script:"
@@ -81,6 +83,19 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
             hall.workers.preflight.find_problems(agent.worker, frame, script=script, thorough=False), agent.worker.place
         )
         hall.workers.check_trust(agent.worker, frame)
+    for agent in workflow.agents:
+        _check_model(hall, workflow, agent, request, frame)
+
+
+def _check_model(hall: Hall, workflow: Workflow, agent: Agent, request: RunRequest, frame: Frame) -> None:
+    """Raise if the model of an agent cannot be called, such as for lack of a key. `frame` is the workflow's."""
+    worker, settings = agent.worker, hall.settings(frame)
+    choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+    try:
+        model = adapt_model(worker, choice).model
+        hall.workers.model_source(model, frame, worker.definition.runtime == LOGIN_RUNTIME)
+    except ModelUnusable as error:
+        raise ModelUnusable(f"agent {agent.name}: {error.message}", where=workflow.place, hint=error.hint) from None
 
 
 async def plan_workflow(
@@ -90,6 +105,13 @@ async def plan_workflow(
     workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
     values, problems = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
+    for agent in workflow.agents:
+        try:
+            _check_model(hall, workflow, agent, anchor_models(request, frame), workflow.frame(frame))
+        except ModelUnusable as error:
+            problems.append(error.message)
+        except GuildError:
+            pass  # a problem in the plan of the agent
     return make_plan(
         workflow,
         await plans_of_agents(hall, workflow, values, request, frame),
@@ -107,10 +129,10 @@ async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
     there, request = workflow.frame(frame), anchor_models(request, frame)
-    tools = room_tools() if workflow.definition.context.enabled else ()
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
+        tools = room_tool_set(workflow, agent.name, ()).tools
         team = TeamContext(tools=tools, around=workflow.other_capabilities(agent))
         worker = replace(agent.worker, workflow_paths=workflow.protected_paths(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, team=team)

@@ -9,20 +9,23 @@ Does not implement verbs: `hall.services` does. Does not define routes: `hall.cl
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import re
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall import __version__
-from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
+from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, StorageFailed, TimedOut, UsageError
 from guildhall.core.request_frame import Frame
 from guildhall.core.text import did_you_mean, is_text
 from guildhall.hall.client.codec import decode, encode, texts_in, verb
 from guildhall.hall.client.interface import VERBS, HallClient
 from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import RpcError, parse_json
+from guildhall.store.engine import MAY_WAIT_FOR_DISK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.rpc.asgi_requests import App, Message, Receive, Send
 
 MAX_BODY_BYTES = 20_000_000
-_READ_TIMEOUT_S = 600.0  # for a client that has stopped reading a stream
+_SEND_TIMEOUT_S = 600.0  # for a client that has stopped reading a stream
 
 _ROUTES = {f"/api/{name.replace('.', '/')}": name for name in VERBS}
 # Verbs that are answered while the hall recovers runs and while it stops.
@@ -49,10 +52,16 @@ _READ_ONLY = frozenset(
         "rooms.messages",
     }
 )
+# Verbs that write nothing are answered while the disk is full.
+_WRITES_NOTHING = re.compile(
+    r".*\.(active_jobs|check|doctor|documents|find_by_run|follow|get|hello|history|inspect|journal|list|messages|plan"
+    r"|proposals|read_document|replay|result|schedules|script|status|tools|untrusted_callees)"
+)
 _WHILE_LEAVING = _READ_ONLY | {"runs.pause"}
 _WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
 _END_OF_STREAM = object()
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _log = logging.getLogger("guildhall.hall")
 
 
@@ -69,11 +78,12 @@ class ApiContext:
     """The process that serves the API."""
 
     boot: str
-    token: str = field(repr=False)  # of the user
+    token: str = field(repr=False)  # the user's token
     is_run_token: Callable[[str], bool]  # returns True for the token of a live run
     hall: HallClient
     is_leaving: Callable[[], bool]
-    recovered: asyncio.Event  # set when the runs of an earlier hall are resumed
+    disk_error: Callable[[], GuildError | None]  # returns the reason if the disk does not accept new work
+    recovered: asyncio.Event  # set when the runs of earlier halls are resumed
     learn_secrets: Callable[[Mapping[str, str]], None]  # redacts these values in the log
 
 
@@ -142,9 +152,12 @@ class Api:
     async def _call(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if self._context.is_leaving() and name not in _WHILE_LEAVING:
             raise HallGone("the hall is stopping", hint="Repeat the command to start a new hall.")
+        if not _WRITES_NOTHING.fullmatch(name) and (error := self._context.disk_error()) is not None:
+            raise error
         arguments = self._arguments(name, body)
         if name not in _WHILE_RECOVERING:
             await self._context.recovered.wait()
+        MAY_WAIT_FOR_DISK.set(False)
         service, _, method = name.partition(".")
         result = getattr(getattr(self._context.hall, service), method)(**arguments)
         if verb(name).streams:
@@ -153,7 +166,7 @@ class Api:
             await send_json(send, 200, {"result": encode(await result)})
 
     def _arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the decoded arguments of a verb. Raise UsageError if they are invalid."""
+        """Return the decoded arguments of a verb. Raise UsageError if an argument is invalid."""
         known = verb(name)
         for part in body:
             if part not in known.parameters:
@@ -204,7 +217,7 @@ async def _stream(items: AsyncGenerator[Any], receive: Receive, send: Send) -> N
 
 async def _send_lines(first: list[Any], items: AsyncGenerator[Any], send: Send) -> None:
     async def send_line(line: Any) -> None:
-        async with asyncio.timeout(_READ_TIMEOUT_S):
+        async with asyncio.timeout(_SEND_TIMEOUT_S):
             body = json.dumps(line).encode() + b"\n"
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -230,6 +243,9 @@ async def _wait_disconnect(receive: Receive) -> None:
 
 
 def _internal_error(error: Exception) -> GuildError:
+    if isinstance(error, OSError) and error.errno in _DISK_ERRNOS:
+        where = f" at {error.filename}" if error.filename else ""
+        return StorageFailed(f"{error.strerror}{where}", hint="Check the disk and its free space, then try again.")
     _log.error("internal error", exc_info=error)
     return GuildError(
         f"internal error: {type(error).__name__}: {error}",

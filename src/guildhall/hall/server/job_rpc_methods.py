@@ -9,6 +9,8 @@ Does not execute jobs: `guildhall.jobs` does.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import parse_qs
@@ -19,9 +21,24 @@ from guildhall.core.paths import project_root
 from guildhall.core.request_frame import Frame
 from guildhall.core.text import did_you_mean
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, parse_detail
+from guildhall.members.dispatch_tools import TOOLS as DISPATCH_TOOLS
+from guildhall.members.dispatch_tools import DispatchTools
 from guildhall.rpc.asgi_requests import HttpError, is_token
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
-from guildhall.rpc.mcp_app import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
+from guildhall.rpc.member_endpoint import (
+    ANSWER,
+    CANCEL,
+    DELETE,
+    DISPATCH,
+    LIST,
+    RESULT,
+    RESUME,
+    STATUS,
+    Endpoint,
+    Offer,
+)
+from guildhall.tools.definition import bind_tools, call_method
+from guildhall.tools.model import ToolCall
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,6 +48,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.rpc.asgi_requests import Message
+    from guildhall.tools.model import Tool, ToolResult
 
     Method = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -44,7 +62,7 @@ class HallJobs:
     """The jobs of one worker of a hall, as WorkerJobs. Jobs of other workers are unknown here."""
 
     def __init__(self, hall: HallClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
-        """`worker`: the name or path that finds it. `name`: its name in its file. `frame`: returns that of new jobs."""
+        """`worker`: its name or file. `name`: its name in the file. `frame`: returns the frame of a new job."""
         self._hall = hall
         self._worker = worker
         self._name = name or worker
@@ -78,6 +96,10 @@ class HallJobs:
     async def delete(self, id: str, *, force: bool = False) -> None:
         await self._hall.jobs.delete((await self.status(id)).job.id, force=force)
 
+    async def resume(self, id: str, *, max_turns: int | None = None, budget: float | None = None) -> Job:
+        job = (await self.status(id)).job.id
+        return await self._hall.jobs.resume(job, self._frame(), max_turns=max_turns, budget=budget)
+
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
         return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
 
@@ -93,6 +115,7 @@ class WorkerMethods:
             CANCEL: self._cancel,
             DELETE: self._delete,
             ANSWER: self._answer,
+            RESUME: self._resume,
         }
 
     async def __call__(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,9 +153,17 @@ class WorkerMethods:
         return (await self._jobs.cancel(_job_id(params))).row()
 
     async def _delete(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        id = _job_id(params)
-        await self._jobs.delete(id)
+        id, force = _job_id(params, "force"), params.get("force", False)
+        if not isinstance(force, bool):
+            raise UsageError("force: expected true or false")
+        await self._jobs.delete(id, force=force)
         return {"jobId": id, "deleted": True}
+
+    async def _resume(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        id, budget = _job_id(params, "maxTurns", "maxBudgetUsd"), params.get("maxBudgetUsd")
+        if budget is not None and (not isinstance(budget, int | float) or isinstance(budget, bool)):
+            raise UsageError("maxBudgetUsd: expected a number")
+        return (await self._jobs.resume(id, max_turns=_optional(params, "maxTurns", int), budget=budget)).row()
 
     async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
         id = _job_id(params, "question", "answer")
@@ -146,7 +177,7 @@ def _job_id(params: Mapping[str, Any], *more: str) -> str:
 
 
 def to_rpc_error(error: GuildError) -> RpcError:
-    """Return an error of the hall in the wire format: an invalid parameter, or a state that forbids the operation."""
+    """Return a GuildError as a JSON-RPC error."""
     where = f"{error.where}: " if error.where else ""
     hint = f". {error.hint}" if error.hint else ""
     message = " ".join(f"{where}{error.message}{hint}".split())
@@ -180,6 +211,22 @@ def _optional(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     return cast("T", value)
 
 
+@cache
+def _dispatch_tools() -> tuple[Tool, ...]:
+    return bind_tools(DispatchTools, DISPATCH_TOOLS)
+
+
+def worker_offer(jobs: WorkerJobs, name: str) -> Offer:
+    """Return the offer of a worker of the hall: the methods `worker/*`, and tools with the same effects."""
+
+    async def call(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+        return await call_method(
+            DispatchTools(lambda: jobs), tool, ToolCall(key="", tool=tool.name, arguments=arguments)
+        )
+
+    return Offer(name=name, version=__version__, tools=_dispatch_tools(), call=call, worker=WorkerMethods(jobs))
+
+
 WORKERS_PREFIX = "/workers/"
 _PROJECT_HINT = "The address of a project's worker is /workers/NAME/mcp?project= and the absolute path of the project."
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
@@ -203,13 +250,18 @@ def workers_endpoint(
         except GuildError as error:
             hint = "" if project else f" {_PROJECT_HINT}"
             return Offer(name=path[1], version=__version__, missing=f"{to_rpc_error(error).message}{hint}")
-        operations = WorkerMethods(HallJobs(client, path[1], lambda: frame, name=worker.name))
+        offer = worker_offer(HallJobs(client, path[1], lambda: frame, name=worker.name), worker.name)
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
             await recovered.wait()
-            return await operations(method, params)
+            assert offer.worker is not None
+            return await offer.worker(method, params)
 
-        return Offer(name=worker.name, version=__version__, worker=operate)
+        async def call(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+            await recovered.wait()
+            return await offer.call(tool, arguments)
+
+        return replace(offer, worker=operate, call=call)
 
     return Endpoint(is_valid_token=lambda candidate: is_token(candidate, token), find=find)
 

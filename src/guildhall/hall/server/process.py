@@ -3,7 +3,7 @@
     recovering -> serving -> leaving -> exited
 
 The process writes its address and token to `hall.json`. It reports success or an error on the file descriptor and
-closes that. Standard error is the log. Secrets are redacted in the log.
+closes the file descriptor. Standard error is the log. Secrets are redacted in the log.
 Does not define routes: `api` does. Does not start the process: `hall.client.discovery` does.
 """
 
@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import secrets
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,7 @@ from guildhall.rpc.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from guildhall.core.errors import StorageFailed
     from guildhall.hall.client.model import ProcessStatus
 
 
@@ -65,16 +68,15 @@ def log_to_stderr(environ: Mapping[str, str]) -> RedactingFormatter:
     return log
 
 
-_STOPPING_HALL_TIMEOUT_S = 30.0  # for the lock of an earlier hall that is stopping
+_STOPPING_HALL_TIMEOUT_S = 30.0  # for the lock of a hall that is stopping
 _CLOSE_TIMEOUT_S = 3.0  # for clients that read the end of their streams
-_WATCH_PERIOD_S = 60.0  # of a hall that never exits when idle
-_CHECKS_PER_PERIOD = 4  # the hall exits after so many checks in a row that found it idle
+_MAX_WATCH_PERIOD_S = 1.0
 _log = logging.getLogger("guildhall.hall")
 
 
 class HallProcess:
     def __init__(self, hall: Hall, log: RedactingFormatter, *, idle: float | None, port: int | None = None) -> None:
-        """`idle`: exit after so many seconds without runs and clients. None: serve until `stop` is called."""
+        """`idle`: exit after so many seconds without runs, clients and requests, or None to serve until `stop`."""
         self._hall = hall
         self._log = log
         self._listener = Listener(port=port)
@@ -110,6 +112,7 @@ class HallProcess:
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
         self._hall.runtimes.warm()
+        self._hall.wait_for_disk(partial(loop.call_soon_threadsafe, self._report_disk_error))
         ready()
         tasks = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
@@ -135,6 +138,7 @@ class HallProcess:
                 is_run_token=lambda token: self._hall.runtimes.tokens.find(token) is not None,
                 hall=client,
                 is_leaving=self._stopping.is_set,
+                disk_error=lambda: self._hall.disk_error,
                 recovered=self._recovered,
                 learn_secrets=self._log.learn,
             )
@@ -157,17 +161,27 @@ class HallProcess:
             _log.info("restarted the member %s, which had running jobs", name)
 
     async def _watch(self) -> None:
-        """Stop when the hall was idle for a while. Log finished compactions of memory."""
-        idle = 0
-        while idle < _CHECKS_PER_PERIOD:
-            await asyncio.sleep((self._idle or _WATCH_PERIOD_S) / _CHECKS_PER_PERIOD)
-            stays = self._idle is None or self._listener.clients > 0 or self._recovery.is_active or self._hall.is_busy()
-            idle = 0 if stays else idle + 1
+        """Stop when the hall is idle or its database is removed. Log finished compactions of memory."""
+        limit_s, clock = math.inf if self._idle is None else self._idle, self._hall.clock
+        last_busy_at = clock.monotonic()
+        while True:
+            await asyncio.sleep(min(limit_s / 4, _MAX_WATCH_PERIOD_S))
             compactor = peek(self._hall, Hall.memory_compactor)
             for event in compactor.take_unreported() if compactor is not None else ():
                 _log.info("%s: %s", event.run, event.data["text"])
-        _log.info("idle: stopping")
+            if not self._hall.database.is_in_place():
+                _log.error("%s was removed or replaced: stopping", self._hall.database.path)
+                break
+            if self._recovery.is_active or self._hall.is_busy():
+                last_busy_at = clock.monotonic()
+            elif min(clock.monotonic() - last_busy_at, self._listener.idle_s) >= limit_s:
+                _log.info("idle: stopping")
+                break
         self.stop()
+
+    def _report_disk_error(self, error: StorageFailed) -> None:
+        _log.error("%s: runs wait until the disk accepts writes", error.message)
+        self._hall.workflow_databases.publish_error(error)
 
     async def _close(self) -> None:
         """Pause all runs, let clients read the end of their streams, and close the hall."""
@@ -199,23 +213,31 @@ def report_start(ready: int, outcome: Mapping[str, Any]) -> None:
         os.close(ready)
 
 
+def _report_failure(ready: int, error: GuildError | OSError) -> int:
+    """Log and report an error of the start. Return the exit code."""
+    known = error if isinstance(error, GuildError) else HallUnavailable(f"cannot use the home: {error}")
+    _log.error("%s", known)
+    report_start(ready, {"error": known.as_dict()})
+    return known.exit_code
+
+
 def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     """Serve a home. Return the exit code."""
     log = log_to_stderr(environ)
     try:
-        idle = load_settings(home, home.path).hall.idle  # of the user, because a project must not change it
+        idle = load_settings(home, home.path).hall.idle  # from the user's settings: a project must not change it
         timeout_s = _STOPPING_HALL_TIMEOUT_S if find_hall_pid(home) else LOCK_TIMEOUT_S
         hall = Hall(home, environ=environ, is_persistent=True, forks_runs=True, lock_timeout_s=timeout_s)
     except (GuildError, OSError) as error:
-        known = error if isinstance(error, GuildError) else HallUnavailable(f"cannot use the home: {error}")
-        _log.error("%s", known)
-        report_start(ready, {"error": known.as_dict()})
-        return 7
+        return _report_failure(ready, error)
 
     async def serve() -> None:
         await HallProcess(hall, log, idle=idle).serve(lambda: report_start(ready, {"ready": True}))
 
-    asyncio.run(serve())
+    try:
+        asyncio.run(serve())
+    except (GuildError, OSError) as error:  # such as a full disk
+        return _report_failure(ready, error)
     return 0
 
 

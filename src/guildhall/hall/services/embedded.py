@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 async def open_hall(
     home: Home, environ: Mapping[str, str], *, readonly: bool = False, forks_runs: bool = False
 ) -> EmbeddedHall:
-    """Open a hall in this process. Take the lock of the home, and wait for it, unless `readonly` is set.
+    """Open a hall in this process. Wait for the lock of the home, unless `readonly` is set.
 
-    `children` executes runs in child processes.
+    `forks_runs`: execute each run in a process of its own.
     """
     make = partial(Hall, home, environ=environ, readonly=readonly, forks_runs=forks_runs)
-    hall = await asyncio.to_thread(make)  # it may have to wait for the lock
+    hall = await asyncio.to_thread(make)  # the lock may be taken
     hall.runtimes.warm()
     return EmbeddedHall(hall)
 

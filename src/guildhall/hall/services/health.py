@@ -110,7 +110,7 @@ def _confinement() -> Check:
 
 
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
-    """Return a check for each runtime that is a program. The check of a program that is not installed is ok."""
+    """Return a check for each runtime that is a program. A program that is not installed is not an error."""
     found: list[Check] = []
     programs = hall.runtimes.programs.with_variables(frame.keys)
     for row in RUNTIMES.values():
@@ -118,57 +118,49 @@ async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
             continue
         try:
             installed = await programs.find(row)
-            found.append(
-                Check(name=row.name, ok=True, detail=f"{row.summary}; {installed.version} at {installed.path}")
-            )
+            detail = f"{row.summary}; {installed.version} at {installed.path}"
+            check = Check(name=row.name, ok=True, detail=detail)
         except RuntimeMissing as error:
-            is_configured = programs.locate(row) is not None  # the path in its variable is wrong
-            detail = error.message if is_configured else "not installed (optional)"
-            found.append(
-                Check(
-                    name=row.name,
-                    ok=not is_configured,
-                    detail=detail,
-                    hint=error.hint,
-                    is_missing=not is_configured,
-                )
-            )
+            is_missing = programs.locate(row) is None  # else the path in its variable is wrong
+            detail = "not installed (optional)" if is_missing else error.message
+            check = Check(name=row.name, ok=is_missing, detail=detail, hint=error.hint, is_missing=is_missing)
         except GuildError as error:
-            found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
+            check = Check(name=row.name, ok=False, detail=error.message, hint=error.hint)
+        found.append(check)
     return found
 
 
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.workers.list_workers(frame)
-    wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
-    return _count("workers", len(listed), wrong, "See: guild check")
+    invalid = [worker.name for worker in listed if worker.error or _has_problems(hall, worker, frame)]
+    return _count("workers", len(listed), invalid, "See: guild check")
 
 
 def _packages(hall: Hall) -> list[Check]:
     listed = Packages(hall.home).listings()
-    wrong = [package.name for package in listed if package.error is not None]
-    return [_count("packages", len(listed), wrong, "See: guild package ls")] if listed else []
+    invalid = [package.name for package in listed if package.error is not None]
+    return [_count("packages", len(listed), invalid, "See: guild package ls")] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:
-    shown = [hall.members.details(member) for member in hall.members.registry(frame).members()]
-    if not shown:
+    members = [hall.members.details(member) for member in hall.members.registry(frame).members()]
+    if not members:
         return []
-    wrong = [one.member.name for one in shown if one.member.error is not None]
-    untrusted = [one.member.name for one in shown if one.member.error is None and not one.trusted]
-    found = _count("members", len(shown), wrong, "See: guild member ls", untrusted=untrusted)
-    return [replace(found, hint="Review and trust them: guild trust") if untrusted and not wrong else found]
+    invalid = [one.member.name for one in members if one.member.error is not None]
+    untrusted = [one.member.name for one in members if one.member.error is None and not one.trusted]
+    found = _count("members", len(members), invalid, "See: guild member ls", untrusted=untrusted)
+    return [replace(found, hint="Review and trust them: guild trust") if untrusted and not invalid else found]
 
 
-def _count(name: str, total: int, wrong: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:
-    parts = [f"{total - len(wrong) - len(untrusted)} usable"]
+def _count(name: str, total: int, invalid: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:
+    parts = [f"{total - len(invalid) - len(untrusted)} usable"]
     parts += [f"{len(untrusted)} not trusted: {', '.join(untrusted)}"] if untrusted else []
-    parts += [f"{len(wrong)} with errors: {', '.join(wrong)}"] if wrong else []
-    return Check(name=name, ok=not wrong, detail=", ".join(parts), hint=hint if wrong else None)
+    parts += [f"{len(invalid)} with errors: {', '.join(invalid)}"] if invalid else []
+    return Check(name=name, ok=not invalid, detail=", ".join(parts), hint=hint if invalid else None)
 
 
-def _lacks(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
-    """Return True if a worker of this project cannot run. Other workers may depend on another project."""
+def _has_problems(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
+    """Return True if a worker of this project cannot run. Workers of other scopes may depend on another project."""
     if listed.scope != "project":
         return False
     try:
@@ -198,7 +190,8 @@ async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> Worker
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
-    errors = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
+    errors: list[GuildError] = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
+    errors += worker.unknown_rules(tool.name for tool in plan.tools) if not plan.unknown else []
     # Problems of the kind `missing` are in `found` already, and a broken schema was raised above.
     risks = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
     risks += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]

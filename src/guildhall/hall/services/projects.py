@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 class ProjectService(HallService, Projects):
     async def list(self) -> Sequence[ProjectEntry]:
-        shown = await asyncio.to_thread(self._hall.projects.list_entries)
-        return [replace(one, unfinished=self._hall.project_services.unfinished_work(one.name)) for one in shown]
+        entries = await asyncio.to_thread(self._hall.projects.list_entries)
+        return [replace(one, unfinished=self._hall.project_services.unfinished_work(one.name)) for one in entries]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
@@ -48,7 +48,7 @@ class ProjectService(HallService, Projects):
 
 
 _BY_USER = "by the user"
-_MAX_WAIT_S = 60.0  # of one call
+_MAX_WAIT_S = 60.0
 
 
 class CommissionService(HallService, Commissions):
@@ -68,8 +68,8 @@ class CommissionService(HallService, Commissions):
 
     async def list(self, *, project: str | None = None, status: str | None = None) -> Sequence[Commission]:
         wanted = None if status is None else parse_status(status)
-        found = await self._hall.commissions.all(project, wanted)
-        if project is not None and not found and not await self._hall.commissions.all(project):
+        found = await self._hall.commissions.list_commissions(project, wanted)
+        if project is not None and not found and not await self._hall.commissions.list_commissions(project):
             self._hall.projects.get(project)  # raises, unless the project is registered or was
         return found
 
@@ -98,16 +98,16 @@ class CommissionService(HallService, Commissions):
 class MeetingService(HallService, Meetings):
     async def list(self, *, project: str | None = None, status: MeetingStatus | None = None) -> Sequence[Meeting]:
         meetings = self._hall.meetings
-        found = meetings.all(project, status)
-        if project is not None and not found and not meetings.all(project):
+        found = meetings.list_meetings(project, status)
+        if project is not None and not found and not meetings.list_meetings(project):
             self._hall.projects.get(project)  # raises, unless the project is registered or was
         return found
 
     async def get(self, id: str) -> MeetingDetails:
         return await self._hall.meetings.details(id)
 
-    async def open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
-        return await self._hall.meetings.open(worker, words, frame, project=project)
+    async def open(self, worker: str, message: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        return await self._hall.meetings.open(worker, message, frame, project=project)
 
     def join(
         self,
@@ -119,14 +119,14 @@ class MeetingService(HallService, Meetings):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.runs.execution.grants import Grant
+        from guildhall.runs.execution.limit_grants import Grant
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
         return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._hall.is_persistent)
 
-    def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.say(id, words, frame, is_daemon=self._hall.is_persistent)
+    def say(self, id: str, message: str, frame: Frame) -> AsyncGenerator[Event]:
+        return self._hall.meetings.say(id, message, frame, is_daemon=self._hall.is_persistent)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

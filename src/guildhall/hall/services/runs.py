@@ -16,6 +16,7 @@ from guildhall.hall.client.model import RunDetails, TestResult
 from guildhall.hall.composition.hall import HallService
 from guildhall.hall.composition.recovery import resume_run
 from guildhall.hall.composition.run_services import MAX_BUFFERED_EVENTS
+from guildhall.runs.limits import Spent
 from guildhall.runs.record.queries import conversation
 from guildhall.runs.record.records import find_ask
 
@@ -56,7 +57,7 @@ class RunService(HallService, Runs):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.runs.execution.grants import Grant
+        from guildhall.runs.execution.limit_grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.services_of(run)
         if self._hall.is_persistent and part.history.get(run).status == "paused":
@@ -80,7 +81,7 @@ class RunService(HallService, Runs):
             return
         with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._hall.is_persistent else None) as events:
             attached = int(frame.interactive)
-            runs.add_clients(began.root, attached)
+            runs.adjust_client_count(began.root, attached)
             try:
                 yield began
                 async for event in events:
@@ -88,7 +89,7 @@ class RunService(HallService, Runs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                runs.add_clients(began.root, -attached)
+                runs.adjust_client_count(began.root, -attached)
 
     async def pause(self, run: str) -> None:
         part = self._hall.services_of(run)
@@ -133,10 +134,14 @@ class RunService(HallService, Runs):
         found = part.history.get(run)
         journal = part.history.journal(run)
         first = journal.assembly
+        is_live = part.history.get(found.root).status == "running"  # its open calls are not cut off
+        reserved = Spent.in_cut_off_calls(() if is_live else part.history.journals_with_cut_off_calls(run))
         return RunDetails(
+            reserved_usd=reserved.dollars,
+            reserved_tokens=reserved.tokens,
             run=found,
             below=part.history.descendants(run),
-            asks=part.asks.of_run(run),
+            asks=part.asks.list_of_run(run),
             messages=conversation(journal),
             attachments=first.attachments,
             runtime=first.worker["definition"].get("runtime", "pydantic"),
@@ -156,7 +161,7 @@ class RunService(HallService, Runs):
 
 class AskService(HallService, Asks):
     async def list(self) -> Sequence[Ask]:
-        found = (part.asks.open() for part in self._hall.databases())
+        found = (part.asks.list_open() for part in self._hall.databases())
         return [*merge(*found, key=lambda ask: ask.created_at)]
 
     async def get(self, ask: str) -> Ask:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class TrustService(HallService, Trust):
     async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
-        from guildhall.hall.services.trust_files import inspect_folder, inspect_worker
+        from guildhall.hall.services.code_inspection import inspect_folder, inspect_worker
 
         if worker is not None:
             return await inspect_worker(self._hall, self._hall.workers.find(worker, frame), frame)

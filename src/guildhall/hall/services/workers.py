@@ -21,7 +21,9 @@ from guildhall.hall.client.interface import Members, Workers
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.hall.services.health import check_worker_fully
-from guildhall.runs.assembly.activation import check_function, describe_code
+from guildhall.members.model import BUSY_FILE, QUESTIONS_FILE
+from guildhall.runs.assembly.activation import check_function
+from guildhall.runs.assembly.toolbox_descriptions import describe_code
 from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment
@@ -63,7 +65,8 @@ class WorkerService(HallService, Workers):
 
     async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
-        path = lifecycle.new_worker(frame.root / WORKERS, name, locks=locks, force=force)
+        existing = self._hall.workers.registry(frame).listings()
+        path = lifecycle.new_worker(frame.root / WORKERS, name, existing=existing, locks=locks, force=force)
         await self._hall.store.write(lambda connection: records.drop_lock(connection, path))
         return path
 
@@ -75,8 +78,7 @@ class WorkerService(HallService, Workers):
 
     async def unlock(self, name: str, frame: Frame) -> Worker:
         worker = lifecycle.unlock(self._hall.workers.find(name, frame))
-        if (path := worker.path) is not None:
-            await self._hall.store.write(lambda connection: records.drop_lock(connection, path))
+        await self._hall.store.write(lambda connection: records.drop_lock(connection, worker.path))
         return worker
 
     async def promote(self, name: str, frame: Frame) -> Worker:
@@ -178,18 +180,18 @@ def _check_unused(hall: Hall, name: str) -> None:
         run
         for part in hall.databases()
         for run, worker, frozen in part.store.read(list_unfinished)
-        if _uses(name, worker, frozen)
+        if _uses_package(name, worker, frozen)
     ]
     users += hall.store.read(lambda connection: unfinished_work(connection, (name, f"package/{name}")))
     if users:
         more = f", and {len(users) - 5} more" if len(users) > 5 else ""
         raise Conflict(
             f"the package {name!r} is in use: {', '.join(users[:5])}{more}",
-            hint="Wait until they have ended, or cancel them: guild stop ID",
+            hint="Wait until the runs have ended, or cancel them: guild stop ID",
         )
 
 
-def _uses(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
+def _uses_package(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
     if frozen is None:  # the run has not started
         return worker == name
     scope, definition = frozen["worker"]["scope"], frozen["worker"]["definition"]
@@ -218,15 +220,33 @@ class MemberService(HallService, Members):
 
     async def tools(self, name: str, frame: Frame) -> Sequence[Mapping[str, Any]]:
         async with self._hall.members.connect(name, frame) as server:
-            return [tool.as_shown() for tool in server.offered]
+            return [tool.as_shown() for tool in server.listed_tools]
 
     async def call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
         async with self._hall.members.connect(name, frame) as server:
-            known = [one.name for one in server.offered]
+            known = [listed.name for listed in server.listed_tools]
             if tool not in known:
                 raise NotFound(f"unknown tool {tool!r} of the member {name}", hint=did_you_mean(tool, known))
             return (await server.call(tool, arguments)).as_dict()
 
+    async def stop(self, name: str, frame: Frame) -> MemberDetails:
+        members = self._hall.members
+        member = members.find(name, frame)
+        await members.stop(member)
+        return members.details(member)
+
+    async def restart(self, name: str, frame: Frame) -> MemberDetails:
+        members = self._hall.members
+        member = members.find(name, frame)
+        await members.stop(member)
+        await members.client(member, frame)
+        return members.details(member)
+
     async def active_jobs(self) -> Sequence[ActiveJob]:
-        members = peek(self._hall, Hall.members)
-        return members.active_jobs() if members is not None else []
+        if (members := peek(self._hall, Hall.members)) is not None:
+            return members.active_jobs()
+        if not (self._hall.home.path / QUESTIONS_FILE).exists():
+            return []
+        from guildhall.members.jobs import JobWatcher
+
+        return JobWatcher(self._hall.home.path / BUSY_FILE, self._hall.clock).unanswered_jobs()

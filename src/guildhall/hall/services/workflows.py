@@ -2,7 +2,7 @@
 
 Before a workflow starts, its setup and the code of its agents must be trusted and each agent must be able to run.
 The check applies to the loaded workflow, not to a later version of its file.
-Does not schedule agents: `workflow.scheduler` does. Does not store messages: `guildhall.room` does.
+Does not schedule agents: `workflow.team` does. Does not store messages: `guildhall.room` does.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from guildhall.room.service import Room
     from guildhall.runs.model import RunRequest
     from guildhall.store.engine import Store
+    from guildhall.workflow.instance import Instance, Schedule, SendResult, Start, WorkflowSummary
     from guildhall.workflow.plan import WorkflowPlan
-    from guildhall.workflow.target import Instance, Schedule, SendResult, Start, Target, WorkflowSummary
+    from guildhall.workflow.target import Target
 
 
 class RoomService(HallService, Rooms):
@@ -72,7 +73,7 @@ class RoomService(HallService, Rooms):
 
 
 def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
-    """Return the workflow that a run belongs to, and its database. Raise NotFound if it belongs to none."""
+    """Return the database and the workflow of a run. Raise NotFound if the run does not belong to a workflow."""
     part = hall.services_of(run)
     root = part.history.get(run).root
     found = part.store.read(lambda connection: records.find_instance(connection, root))
@@ -115,10 +116,10 @@ class WorkflowService(HallService, Workflows):
 
         frame = replace(frame, interactive=False)
         worker = self._hall.workers.find_for_work(request.worker, frame)
-        seated = await self._hall.main.workflows.start_worker(worker, request, frame)
-        if isinstance(seated, Prepared):
-            self._hall.main.launch(seated)
-        return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)
+        started = await self._hall.main.workflows.start_worker(worker, request, frame)
+        if isinstance(started, Prepared):
+            self._hall.main.launch(started)
+        return await self.find_by_run(started.run if isinstance(started, Prepared) else started.id)
 
     async def start_agent(self, target: Target) -> WorkflowSummary:
         instance = await self._hall.workflow_databases.services_of_team(target).workflows.start_agent(target)
@@ -132,7 +133,7 @@ class WorkflowService(HallService, Workflows):
             return [queries.describe(connection, one) for one in records.list_instances(connection, include_ended=over)]
 
         found = (part.store.read(read) for part in self._hall.databases())
-        return [*merge(*found, key=lambda shown: shown.created_at, reverse=True)]
+        return [*merge(*found, key=lambda workflow: workflow.created_at, reverse=True)]
 
     async def get(self, target: Target) -> WorkflowSummary:
         store = self._hall.workflow_databases.services_of_team(target).store
@@ -145,8 +146,8 @@ class WorkflowService(HallService, Workflows):
     async def schedules(self, target: Target) -> Sequence[Schedule]:
         def read(connection: Connection) -> Sequence[Schedule]:
             found = records.list_schedules(connection, queries.find_instance(connection, target).room)
-            own = [one for one in found if target.agent in (None, one.agent)]
-            return own or [one for one in found if one.agent is None]
+            matching = [schedule for schedule in found if target.agent in (None, schedule.agent)]
+            return matching or [schedule for schedule in found if schedule.agent is None]
 
         return self._hall.workflow_databases.services_of_team(target).store.read(read)
 
@@ -160,7 +161,7 @@ class WorkflowService(HallService, Workflows):
         if prompt is not None:
             check_text(prompt, "the prompt", max_bytes=_MAX_PROMPT_CHARS)
             if not prompt.strip():
-                raise UsageError("the prompt is empty", hint="Omit it, or write a task for the agent.")
+                raise UsageError("invalid prompt: empty", hint="Omit the prompt, or write a task for the agent.")
         return await self._hall.workflow_databases.services_of_team(target).workflows.schedule(target, wakeup, prompt)
 
     async def clear_schedule(self, target: Target) -> bool:

@@ -1,6 +1,6 @@
-"""Comparison of a test: finds the deviations of a run from its script, and updates the test file.
+"""Comparison of a run with its test script, and the update of the test file.
 
-Does not execute the run: `runner` does.
+Does not execute the run (see `hall.testrun.runner`).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _CONTEXT_LINES = 2
 class Comparison:
     """The deviations of a run from its script, and the changes that would update the test file."""
 
-    def __init__(self, script: Script, case: Case, history: History, neutral: Normalizer) -> None:
+    def __init__(self, script: Script, case: Case, history: History, normalizer: Normalizer) -> None:
         self.deviations: list[Deviation] = []
-        self.changes: dict[Location, Any] = {}  # new values; None removes the field
-        self.can_update = True  # the changes cover all deviations
+        self.changes: dict[Location, Any] = {}  # new values of fields; None removes a field
+        self.can_update = True  # False if the changes do not remove all deviations
         self._script = script
         self._case = case
         self._history = history
-        self._neutral = neutral
+        self._normalizer = normalizer
 
     def compare(self, run: str, *, stopped: bool) -> None:
-        """Compare a run with the script. `stopped`: the run was stopped early, so its end is not compared."""
+        """Compare a run and its child runs with the script. If the run was stopped early, its end is not compared."""
         counted: dict[str, int] = defaultdict(int)
         tree = self._history.tree(run)
         if self._case.workflow is not None:
@@ -74,7 +74,7 @@ class Comparison:
             self.can_update = False
         for number, (then, now) in enumerate(zip(self._case.setup, asked, strict=False)):
             for name in ("command", "variables"):
-                recorded, value = getattr(then, name), self._neutral.value(now[name])
+                recorded, value = getattr(then, name), self._normalizer.value(now[name])
                 if recorded != value:
                     label = f"setup step {number + 1}: {name} changed"
                     shown = [one if name == "command" else _plain(one) for one in (recorded, value)]
@@ -83,7 +83,7 @@ class Comparison:
 
     def _compare_run(self, run: Run, ordinal: int, journal: Journal, *, stopped: bool) -> None:
         if ordinal == 0:
-            self._compare_shown(run.worker, journal)
+            self._compare_prompt(run.worker, journal)
         answers = self._script.find_run(run.worker, ordinal) or []
         steps = [(place, answer) for place, answer in enumerate(answers) if answer.fail is None]
         asked = {entry.key: entry for entry in journal.all(ModelAsked)}
@@ -95,7 +95,7 @@ class Comparison:
                     self._add_unfixable(text, run.worker, ordinal, number)
                 return
             self._compare_sent(
-                run.worker, ordinal, place, number, answer, sent_texts(entry.data.message, self._neutral)
+                run.worker, ordinal, place, number, answer, sent_texts(entry.data.message, self._normalizer)
             )
 
     def _compare_sent(
@@ -109,12 +109,12 @@ class Comparison:
         runs = len(self._script.workers[section])
         self.changes["workers", section, min(ordinal, runs - 1), place, "sent"] = now
 
-    def _compare_shown(self, worker: str, journal: Journal) -> None:
+    def _compare_prompt(self, worker: str, journal: Journal) -> None:
         shown = self._case.shown.get(worker)
         if shown is None:
             return
         frozen = journal.assembly
-        system = normalized_system_prompt(frozen, self._neutral)
+        system = normalized_system_prompt(frozen, self._normalizer)
         if shown.system is not None and shown.system.rstrip() != system:
             text = difference("system prompt changed", shown.system.rstrip(), system)
             self.deviations.append(Deviation(text=text, worker=worker))
@@ -127,7 +127,7 @@ class Comparison:
             self.changes["test", "shown", worker, "tools"] = tools
 
     def _compare_end(self, run: Run) -> None:
-        now = expected_end(run, self._neutral)
+        now = expected_end(run, self._normalizer)
         case = self._case
         then: dict[str, Any] = {"status": case.status}
         if case.status == "completed" and "output" in case.model_fields_set:
@@ -140,21 +140,21 @@ class Comparison:
         label = "status changed" if "status" in differing else "result changed"
         detail = run.error["message"] if run.error else None
         after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
-        self.deviations.append(Deviation(text=difference(label, _plain(then), self._neutral.text(_plain(after)))))
+        self.deviations.append(Deviation(text=difference(label, _plain(then), self._normalizer.text(_plain(after)))))
         if run.status not in {"completed", "failed"}:
             self.can_update = False
         self.changes |= {("test", name): now.get(name) for name in {"status", "output", "error"} if name in now}
         self.changes |= {("test", name): None for name in ("output", "error") if name not in now}
 
     def _add_unfixable(self, text: str, worker: str, ordinal: int | None = None, number: int | None = None) -> None:
-        """Add a deviation that an update of the file cannot remove."""
+        """Add a deviation that an update of the test file cannot remove."""
         run = None if ordinal is None else ordinal + 1
         self.deviations.append(Deviation(text=text, worker=worker, run=run, answer=number))
         self.can_update = False
 
 
 def difference(label: str, recorded: Any, now: Any) -> str:
-    """Return the label and a diff: `-` recorded, `+` now."""
+    """Return the label and a diff. `-` marks recorded lines, `+` current lines."""
     lines = difflib.unified_diff(_lines(recorded), _lines(now), n=_CONTEXT_LINES, lineterm="")
     shown = ["..." if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]
     omitted = [f"... {len(shown) - _MAX_DIFF_LINES} more lines"] if len(shown) > _MAX_DIFF_LINES else []
@@ -167,17 +167,17 @@ def _lines(value: Any) -> list[str]:
     return str(value).splitlines()
 
 
-def _plain(ended: dict[str, Any]) -> str:
+def _plain(fields: dict[str, Any]) -> str:
     """Return the fields as text. Values that are not text are formatted as JSON."""
     lines: list[str] = []
-    for name, value in ended.items():
+    for name, value in fields.items():
         text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
         lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
     return "\n".join(lines)
 
 
 def update_file(source: Source, comparison: Comparison) -> bool:
-    """Update a test file. Return False and leave it unchanged if that is impossible.
+    """Update a test file. Return False and leave the file unchanged if it cannot be updated.
 
     Single values are replaced, which keeps comments. If that fails, the whole file is rewritten.
     """
@@ -203,7 +203,7 @@ def _set(data: Any, location: Location, value: Any) -> None:
 
 
 def _rewrite(source: Source, expected: Any) -> str:
-    """Return the file as `guild script` would write it, with the comments at its top."""
+    """Return the file as `guild script` would write it, with the comments from its top."""
     lines = source.text.splitlines()
     head = [line for place, line in enumerate(lines) if all(one.startswith("#") for one in lines[: place + 1])]
     return "".join(f"{line}\n" for line in head) + dump(expected)

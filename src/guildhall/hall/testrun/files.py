@@ -1,8 +1,7 @@
-"""Files of a test: finds test files, decides if one needs trust, and copies the project and the home for it.
+"""Files of tests: finds test files, checks if they are trusted, and copies the project and the home.
 
 A copy leaves out version control, package folders and links that lead out of the project. It has at most 10,000 files
-and 200 MB.
-Does not execute tests: `runner` does.
+and 200 MB. Does not execute tests (see `hall.testrun.runner`).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def has_test(path: Path) -> bool:
 
 
 def root_of_test(file: Path) -> Path:
-    """Return the project of a test. A project of workflows may be marked by its tests alone."""
+    """Return the project of a test. A folder with a folder `tests` is a project even without a settings file."""
     folder = file.absolute().parent
     root = project_root(folder)
     return folder.parent if root == folder and folder.name == TESTS else root
@@ -84,7 +83,7 @@ def runs_programs(plan: Plan) -> bool:
     return "proc.exec" in plan.reach
 
 
-# Large folders that tools generate and that no worker works on.
+# Large folders that tools generate.
 SKIPPED_NAMES = frozenset(
     {".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"}
 )
@@ -135,7 +134,7 @@ class _Copy:
 
 
 def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
-    """Copy a project, except for generated and unreadable files, links that lead out, and the folder `without`."""
+    """Copy a project without generated and unreadable files, outward links and the folder `without`."""
     try:
         _Copy(root, without).copy(root, target)
     except OSError as error:
@@ -154,14 +153,14 @@ def copy_home(home: Home, target: Home) -> None:
 
 
 def delete_folder(folder: Path, project: Path) -> None:
-    """Delete a folder of the copy. Do nothing if a link leads to it."""
+    """Delete a folder of the copied project. Do nothing if a symbolic link is part of its path."""
     inside = folder.is_relative_to(project) and folder != project
     if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_files(project: Path, files: Mapping[str, str | None]) -> None:
-    """Write the files of a test; None deletes a file. Links are not followed."""
+    """Write the files of a test. None deletes a file. Symbolic links are not followed."""
     for name, text in files.items():
         path = project / name
         if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):

@@ -1,9 +1,8 @@
-"""Test runner: executes a test file in temporary copies, answers asks as recorded, and returns deviations.
+"""Test runner: executes a test in temporary copies, answers asks as recorded, and returns the deviations.
 
-Assembly, doors, tools and journal are the parts of production. Models are scripted, network results are recorded.
-An error of a test is a deviation too, so that the other tests continue.
-Does not start tool servers or members, does not execute setup commands, and has no keys. Does not compare: `compare`
-does.
+Assembly, doors, tools and journal are the same as in production. Models are scripted, network results are recorded. An
+error in a test is a deviation too, so that the other tests continue. Does not start tool servers or members, does not
+execute setup commands, and has no keys. Does not compare (see `hall.testrun.compare`).
 
 Invariant: a test writes nothing outside of its copies.
 """
@@ -43,10 +42,10 @@ from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
 from guildhall.workers.code_trust import Trust
-from guildhall.workflow.recorded_order import RecordedOrder, begin_label, end_label, run_label
+from guildhall.workflow.instance import Start
 from guildhall.workflow.service import WorkflowPolicy
 from guildhall.workflow.start_values import start_values
-from guildhall.workflow.target import Start
+from guildhall.workflow.turn_order import TurnOrder, begin_label, end_label, run_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,15 +63,17 @@ _MEMORY_FOLDER = "/dev/shm"
 
 
 async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
-    """Execute a test and return its deviations. An error is a deviation too."""
-    began = hall.clock.monotonic()
+    """Execute a test and return its deviations. With `update`, write them to the test file."""
+    started_s = hall.clock.monotonic()
     worker = trusted = None
     updated = False
     try:
         source = await asyncio.to_thread(yaml.read, file)
         script = yaml.validate(Script, source)
         if script.test is None:
-            raise InvalidFile("not a test: `test:` is missing", where=str(file), hint="Record one: guild test add RUN")
+            raise InvalidFile(
+                "not a test: `test:` is missing", where=str(file), hint="Record a test: guild test add RUN"
+            )
         worker = script.test.subject
         comparison = await _compare(source, script, script.test, hall)
         deviations = comparison.deviations
@@ -81,14 +82,14 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
             trusted = _still_trusted(source, hall) if updated else None
     except GuildError as error:
         deviations = [Deviation(text=str(error))]
-    seconds = hall.clock.monotonic() - began
+    seconds = hall.clock.monotonic() - started_s
     return TestResult(
         file=file, worker=worker, deviations=deviations, updated=updated, trusted=trusted, seconds=seconds
     )
 
 
 def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
-    """Return the updated file of a test if its earlier content was trusted."""
+    """Return the trust of an updated test file, or None if its earlier content was not trusted."""
     trust = Trust(hall.workers.pins())
     if any(seen.state != "trusted" for seen in trust.files(files.code_of_test(before, hall.home))):
         return None
@@ -101,30 +102,30 @@ async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Co
     with temporary() as folder, temporary(dir=_MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", TestHome(top / "home", record=Path(record))
-        neutral = Normalizer(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
+        normalizer = Normalizer(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             root = files.root_of_test(source.path)
             await asyncio.to_thread(files.copy_project, root, project, without=hall.home.path)
             await asyncio.to_thread(files.copy_home, hall.home, home)
-            await asyncio.to_thread(files.write_files, project, neutral.restore(case.files))
+            await asyncio.to_thread(files.write_files, project, normalizer.restore(case.files))
             # Trust depends on the content, so a changed file in the copy needs trust too.
             root = root.resolve()
             pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
-            placed = Script.model_validate(neutral.restore(script.model_dump(by_alias=True, exclude_unset=True)))
+            placed = Script.model_validate(normalizer.restore(script.model_dump(by_alias=True, exclude_unset=True)))
             permit = partial(files.check_programs_trusted, source, hall)
             test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
             try:
-                play = _Play(test, case)
-                await play.play(_frame(project, home, case, hall), placed.test or case)
-                comparison = Comparison(script, case, test.hall.history, neutral)
-                comparison.compare(play.run, stopped=bool(play.deviations))
-                comparison.deviations += play.deviations
+                execution = _Execution(test, case)
+                await execution.run(_frame(project, home, case, hall), placed.test or case)
+                comparison = Comparison(script, case, test.hall.history, normalizer)
+                comparison.compare(execution.root, stopped=bool(execution.deviations))
+                comparison.deviations += execution.deviations
                 return comparison
             finally:
                 await test.hall.close()
         except GuildError as error:
             raise type(error)(
-                neutral.text(error.message), where=neutral.text(error.where or "") or None, hint=error.hint
+                normalizer.text(error.message), where=normalizer.text(error.where or "") or None, hint=error.hint
             ) from None
 
 
@@ -147,24 +148,24 @@ class TestHome(Home):
 
 
 @dataclass
-class _Play:
+class _Execution:
     """Executes the run of a test and gives the recorded answers to asks."""
 
     test: TestHall
     case: Case
-    run: str = ""
+    root: str = ""  # id of the root run
     deviations: list[Deviation] = field(default_factory=list[Deviation])
 
     def __post_init__(self) -> None:
         self._replies = list(self.case.answers)
         self._runs: dict[str, list[str]] = {}  # by worker, in the order of their start
 
-    async def play(self, frame: Frame, placed: Case) -> None:
-        """Execute the run of the test. `placed`: the test with the paths of the copy."""
+    async def run(self, frame: Frame, placed: Case) -> None:
+        """Execute the run of the test. `placed`: the test with the paths of the copied project."""
         prepared = await self.test.prepare(placed, frame)
         async with aclosing(self.test.hall.main.stream(prepared)) as events:
             async for event in events:
-                self.run = self.run or event.run
+                self.root = self.root or event.run
                 if (started := event.read(RunStartedData)) is not None:
                     self._runs.setdefault(started["worker"], []).append(event.run)
                 self._track_calls(event)
@@ -172,13 +173,16 @@ class _Play:
                 if opened is not None and not await self._answer(self.test.hall.asks.get(opened["ask"]["ask"])):
                     break
         self.deviations += [
-            Deviation(text=f"no ask about {_subject(reply)}: the recorded answer {reply.answer!r} was not used")
+            Deviation(
+                text=f"no ask about {reply.tool or ('the loop' if reply.loop else f'the limit {reply.limit}')}: "
+                f"the recorded answer {reply.answer!r} was not used"
+            )
             for reply in self._replies
             if not self.deviations
         ]
 
     def _track_calls(self, event: Event) -> None:
-        """Track tool calls outside of the room: an agent that waits for one is not late."""
+        """Track tool calls outside of the room, because an agent with an active call is not late."""
         use = event.read(ToolUseData)
         call = use or event.read(ToolResultData)
         if call is not None and call["tool"] not in ROOM_TOOLS:
@@ -193,7 +197,7 @@ class _Play:
             self.deviations.append(Deviation(text=difference("no answer is recorded for this ask", "", asked)))
             return False
         if reply is not None and reply.loop and reply.answer == TIMED_OUT:
-            return True  # the recorded team ended while the ask was open
+            return True  # the recorded workflow ended while the ask was open
         if reply is not None and reply.answer == TIMED_OUT:
             await self.test.hall.asks.expire(ask)
             return True
@@ -212,7 +216,7 @@ class _Play:
         asked = entry.data if entry else None
         tool = asked.tool if isinstance(asked, ToolAsked) else None
         subject = (tool, asked.limit if isinstance(asked, LimitAsked) else None, ask.kind == "loop")
-        worker = self.test.hall.history.get(self.run).worker
+        worker = self.test.hall.history.get(self.root).worker
         for index, reply in enumerate(self._replies):
             runs = self._runs.get(reply.worker or worker, [])[reply.run - 1 :]
             if runs[:1] == [ask.run] and (reply.tool, reply.limit, reply.loop) == subject:
@@ -220,17 +224,13 @@ class _Play:
         return None
 
 
-def _subject(reply: Reply) -> str:
-    return reply.tool or ("the loop" if reply.loop else f"the limit {reply.limit}")
-
-
 _RETRY_DELAY_S = 0.01
 _DEBOUNCE_S = 0.02
-_UNREACHABLE = WebSearch(searxng="http://127.0.0.1:9")  # declares WebSearch, which is never called
+_UNREACHABLE = WebSearch(searxng="http://127.0.0.1:9")  # makes the tool WebSearch available; it is never called
 
 
 class TestHall:
-    """A hall for a test. It has no keys and calls no provider."""
+    """A hall without keys and providers, for one test."""
 
     def __init__(
         self,
@@ -255,8 +255,8 @@ class TestHall:
             if call.result is not None
         ]
         self._setup = list(test.setup) if test else []
-        self.order = RecordedOrder(test.order if test else [])
-        self.order.post = self._speak
+        self.order = TurnOrder(test.order if test else [])
+        self.order.post = self._send_message
         replies = test.answers if test else []
         self.order.loop_answers = sum(reply.loop and reply.answer != TIMED_OUT for reply in replies)
         self.order.leaves_loop = any(reply.loop and reply.answer == TIMED_OUT for reply in replies)
@@ -307,9 +307,9 @@ class TestHall:
         await asyncio.to_thread(files.write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
-    async def _speak(self, spoken: UserMessage) -> None:
+    async def _send_message(self, message: UserMessage) -> None:
         for room in self.hall.main.workflows.active_rooms():
-            await room.send(spoken.person, Actor.person(), to=spoken.to)
+            await room.send(message.person, Actor.person(), to=message.to)
 
     def _recorded_commands(self, **_: Any) -> Execute:
         """Return an executor of setup commands that returns their recorded output."""
@@ -358,7 +358,7 @@ class TestHall:
 
 
 def _check_no_servers(worker: Worker, members: MemberTools) -> None:
-    """Raise if a worker names tool servers or members: a test starts and reaches none."""
+    """Raise if a worker names tool servers or members, because a test cannot use them."""
     if worker.definition.mcp_servers:
         raise ToolUnavailable(
             f"mcp_servers: a test cannot use servers ({', '.join(worker.definition.mcp_servers)})",
@@ -373,9 +373,9 @@ def _check_no_servers(worker: Worker, members: MemberTools) -> None:
 
 @dataclass(frozen=True)
 class OrderedSource(ScriptSource):
-    """The script's answers. The last answer or failure of an agent's run is delayed until the run's turn to end."""
+    """A script whose last answer for a run is delayed until the recorded order lets the run end."""
 
-    order: RecordedOrder = field(kw_only=True)
+    order: TurnOrder = field(kw_only=True)
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = run_label(query.worker, query.ordinal + 1)
@@ -383,6 +383,6 @@ class OrderedSource(ScriptSource):
         run = self.script.find_run(query.worker, query.ordinal) or []
         answers = sum(answer.fail is None for answer in run)
         last_step = answers if run and run[-1].fail is not None else answers - 1  # all failures at the end are one step
-        if query.step >= last_step:
+        if query.step >= last_step and not (run and (run[-1].call or run[-1].calls)):
             await self.order.wait_for(end_label(mine))
         return await super().answer(query, on_text)

@@ -199,11 +199,12 @@ class WireRequest:
 
 
 class IncompleteAnswer(Exception):
-    """An answer that ended before it was complete. `body` is the error message of the provider, if it sent one."""
+    """A response that ended before it was complete. `body` is the error message of the provider, if it sent one."""
 
-    def __init__(self, body: Mapping[str, Any] | None = None) -> None:
-        super().__init__("the answer ended before it was complete")
+    def __init__(self, body: Mapping[str, Any] | None = None, reason: str | None = None) -> None:
+        super().__init__("the response ended before it was complete")
         self.body = body
+        self.reason = reason  # of the connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.models.passthrough.connection import ConnectionPool as ConnectionPool
+    from guildhall.models.passthrough.provider_connection import ConnectionPool as ConnectionPool
     from guildhall.models.passthrough.request import PassthroughRequest as PassthroughRequest
     from guildhall.models.passthrough.session import PassthroughSession as PassthroughSession
     from guildhall.models.passthrough.session import Reply as Reply

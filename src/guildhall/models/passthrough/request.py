@@ -19,7 +19,7 @@ from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCre
 from guildhall.core.sse import EventReader, EventTooLarge
 from guildhall.models.credentials import LOGIN_BETA
 from guildhall.models.dialects.base import MAX_EVENT_BYTES, Dialect, IncompleteAnswer, InvalidMessage, decode_event
-from guildhall.models.passthrough.connection import ConnectionLost, ConnectionPool, HttpResponse
+from guildhall.models.passthrough.provider_connection import ConnectionLost, ConnectionPool, HttpResponse
 from guildhall.models.provider_errors import build_error, decode_body, parse_retry_after
 
 if TYPE_CHECKING:
@@ -114,12 +114,13 @@ class PassthroughRequest:
         sent = json.dumps(self._dialect.upstream_body(self._body, upstream.model, max_tokens)).encode()
         url = f"{upstream.url}{self._dialect.path}{self._query}"
         try:
-            async with self._pool.post(url, _request_headers(self._headers, upstream), sent, upstream.ssl) as response:
+            headers = _request_headers(self._headers, upstream)
+            async with self._pool.post(url, headers, sent, upstream.ssl, upstream.timeouts) as response:
                 yield response
         except ConnectionLost as error:
             if self.answer_headers is not None:
-                raise IncompleteAnswer from None
-            raise build_error(NotReachable, upstream.name, upstream.redact(str(error))) from None
+                raise IncompleteAnswer(reason=str(error)) from None
+            raise _unreachable_error(upstream, error) from None
 
     async def _read_error(self, upstream: Upstream, response: HttpResponse) -> ModelFailed:
         body = bytearray()
@@ -176,11 +177,12 @@ async def count_tokens(
     data = json.dumps({**sent, "model": upstream.model}).encode()
     answer = bytearray()
     try:
-        async with pool.post(url, _request_headers(headers, upstream), data, upstream.ssl) as response:
+        sent_headers = _request_headers(headers, upstream)
+        async with pool.post(url, sent_headers, data, upstream.ssl, upstream.timeouts) as response:
             async for chunk in response.chunks():
                 answer += chunk[: _MAX_ERROR_BYTES - len(answer)]
     except ConnectionLost as error:
-        raise build_error(NotReachable, upstream.name, upstream.redact(str(error))) from None
+        raise _unreachable_error(upstream, error) from None
     data = upstream.redact(answer.decode("utf-8", "replace")).encode()
     return response.status, forwarded_headers(response.headers), data
 
@@ -212,10 +214,16 @@ def _cacheable_blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 yield cast("dict[str, Any]", block)
 
 
+def _unreachable_error(upstream: Upstream, error: ConnectionLost) -> ModelFailed:
+    message = f"{upstream.name} cannot be reached at {upstream.address}"
+    return build_error(NotReachable, upstream.name, upstream.redact(str(error)), message=message)
+
+
 def _incomplete_error(upstream: Upstream, broken: IncompleteAnswer) -> ModelFailed:
     """Return the error for an incomplete answer, with the provider's message if there is one."""
     if broken.body is None:
-        text = f"{upstream.name}: the answer ended before it was complete"
+        reason = f": {broken.reason}" if broken.reason else ""
+        text = f"{upstream.name}: the response ended before it was complete{reason}"
         return ModelFailed(text, transient=True, charged=True)
     failed = upstream.make_error(None, broken.body, None)
     failed.charged = True

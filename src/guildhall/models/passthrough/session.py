@@ -21,7 +21,7 @@ from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.base import Dialect, InvalidMessage, TrimRules, WireRequest, parse_body
 from guildhall.models.dialects.canonical import rename_tools, sort_results
 from guildhall.models.model import Upstream, estimate_tokens, latest_input
-from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.provider_connection import ConnectionPool
 from guildhall.models.passthrough.request import PassthroughRequest, count_tokens
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ class ScriptedCall(Strict):
 
 
 class Answer(Strict):
-    """An answer of the model, or a failure in its place."""
+    """A scripted model response, or a failure in its place."""
 
     sent: str | list[str] | None = None  # for `guild test`: the new input before this answer
     call: Annotated[str, Field(min_length=1)] | None = None
@@ -156,7 +156,7 @@ def _check_pattern(name: str, pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"`{name}` is not a regular expression: {error}") from None
+        raise ValueError(f"`{name}`: invalid regular expression: {error}") from None
 
 
 def _check_run(value: Any) -> Any:
@@ -204,7 +204,7 @@ class ScriptSource:
     def name(self) -> str:
         return f"script:{self.path.name}"
 
-    def cost(self, usage: RequestUsage) -> float | None:
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
         price = self.script.price
         if price is None:
             return None
@@ -215,6 +215,9 @@ class ScriptSource:
 
     def upstream(self, api: str) -> None:
         return None
+
+    async def unsupported_settings(self, settings: Mapping[str, Any]) -> list[str]:
+        return []
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         self._check_files(query)

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 PROJECT = "@PROJECT@"
 HOME = "@HOME@"
 RUN = "@RUN@"  # the id of a run in a model input
-TIME = "@TIME@"  # of a message in a room
-WHY = "@WHY@"  # the reason why an agent failed, in a message to the others
+TIME = "@TIME@"  # the time of a message in a room
+WHY = "@WHY@"  # the reason of a failed agent, in a message to the others
 
 TIMED_OUT = "timeout"  # replaces an answer if the ask timed out
 
@@ -63,7 +63,7 @@ class SetupCommand(Strict):
 
 
 class UserMessage(Strict):
-    """A message of the user to a team."""
+    """A user message to a team."""
 
     person: Annotated[str, Field(min_length=1)]
     to: list[str] = Field(default_factory=list[str])  # recipients in addition to the mentioned agents

@@ -1,10 +1,8 @@
 """The artifact of a commission: renders, writes and parses `.lore/commissions/ID.md` on the integration branch.
 
-An artifact with fewer transitions than the row is outdated and is written again. Another difference is an edit by
-hand, which `guild show` reports.
-Does not apply edits of an artifact to the row.
+Does not decide when the artifact is outdated (`projects/workspace.py`).
 
-Invariant: the row is the truth. The artifact is a copy for people and workers.
+Invariant: an edit of an artifact does not change its row.
 """
 
 from __future__ import annotations
@@ -12,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import AskedQuestion, Decision, output_text
 from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
+from guildhall.projects import activity_records
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, parse_status
-from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
-from guildhall.projects.shared_records import list_decisions
+from guildhall.projects.model import Artifact, Project, TimelineEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,52 +28,51 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.context import CommissionContext
 
 AUTHOR = "Guildhall"
-TAG = "commission"
 _LISTS = ("dependencies", "artifacts", "linked")
-# The fields of a draft that are rebuilt from an artifact. Checks are not: artifacts must not decide what is executed.
+# The fields of a draft that are rebuilt from an artifact. Checks are left out, because a worker may have written them.
 _FIELDS = ("worker", "prompt", *_LISTS, "max_turns", "max_budget_usd", "model", "reviewer")
-_MAX_RESULT = 20_000  # characters
-_MAX_LINE = 2_000
-_REBUILT = "rebuilt from its artifact: the row was missing"
+_MAX_RESULT_CHARS = 20_000
+_MAX_LINE_CHARS = 2_000
 _log = logging.getLogger("guildhall.commissions")
 
 
 # rendering
 
 
-def decisions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Decision]:
-    """Return the decisions that the worker has recorded in all attempts, without repetitions."""
+def list_decisions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Decision]:
+    """Return the decisions of the worker in all attempts, without duplicates."""
     runs = context.runs_of_attempts(timeline)
-    return list(dict.fromkeys(one for run in runs for one in list_decisions(context.history.entries(run.id))))
+    journals = [context.history.entries(run.id) for run in runs]
+    return list(dict.fromkeys(one for entries in journals for one in activity_records.list_decisions(entries)))
 
 
-def questions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[AskedQuestion]:
+def list_questions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[AskedQuestion]:
     """Return the questions that the worker has asked in all attempts, with the answers."""
     return [
         AskedQuestion(
             ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask) if ask.answer else None
         )
         for run in context.runs_of_attempts(timeline)
-        for ask in context.asks.of_run(run.id)
+        for ask in context.asks.list_of_run(run.id)
         if ask.kind == "question" and ask.status != "withdrawn"
     ]
 
 
 def current_artifact(context: CommissionContext, commission: Commission) -> bytes:
-    """Return the text of the artifact as the row is now."""
+    """Return the content of the artifact for the current row."""
     return _render_all(context, commission, context.timeline(commission.id))
 
 
 def completed_artifact(context: CommissionContext, commission: Commission, reason: str) -> bytes:
-    """Return the text of the artifact as it will be after `complete`, for the merge commit that comes before."""
+    """Return the content of the artifact after `complete`. The merge commit, which comes before, contains it."""
     end = TimelineEntry(kind="complete", at=context.now(), reason=reason, before=commission.status, after="completed")
     timeline = [*context.timeline(commission.id), end]
     return _render_all(context, replace(commission, status="completed"), timeline)
 
 
 def _render_all(context: CommissionContext, commission: Commission, timeline: Sequence[TimelineEntry]) -> bytes:
-    made, asked = decisions(context, timeline), questions(context, timeline)
-    return render(commission, timeline, redact=context.redact, decisions=made, asked=asked)
+    decisions, asked = list_decisions(context, timeline), list_questions(context, timeline)
+    return render(commission, timeline, redact=context.redact, decisions=decisions, asked=asked)
 
 
 def render(
@@ -87,10 +83,10 @@ def render(
     decisions: Sequence[Decision] = (),
     asked: Sequence[AskedQuestion] = (),
 ) -> bytes:
-    """Return the text of an artifact. Secrets are removed before texts are cut."""
+    """Return the content of an artifact. Texts are redacted before they are cut."""
 
     def line(text: str) -> str:
-        return " ".join(redact(text).split())[:_MAX_LINE]
+        return " ".join(redact(text).split())[:_MAX_LINE_CHARS]
 
     def transition(entry: TimelineEntry) -> str:
         return f"- {entry.at} {f'**{entry.after}**: ' if entry.after else ''}{line(entry.reason)}"
@@ -109,8 +105,9 @@ def render(
     sections: list[str] = []
     if commission.result is not None:
         text = redact(output_text(commission.result))
-        cut = f"\n[... {len(text) - _MAX_RESULT:,} characters omitted]" if len(text) > _MAX_RESULT else ""
-        sections.append(f"## Result\n\n{text[:_MAX_RESULT]}{cut}")
+        omitted = len(text) - _MAX_RESULT_CHARS
+        note = f"\n[... {omitted:,} characters omitted]" if omitted > 0 else ""
+        sections.append(f"## Result\n\n{text[:_MAX_RESULT_CHARS]}{note}")
     if decisions:
         lines = [
             f"- {line(one.question)}\n  - decided: {line(one.decision)}\n  - because: {line(one.reasoning)}"
@@ -125,7 +122,7 @@ def render(
         title=commission.title,
         date=commission.created_at[:10],
         status=commission.status,
-        tags=(TAG,),
+        tags=("commission",),
         extra=extra,
         body="\n" + "\n\n".join(sections) + "\n",
     )
@@ -136,7 +133,7 @@ def render(
 
 
 async def write_artifact(context: CommissionContext, id: str) -> None:
-    """Write the artifact of a commission to the integration branch. The next start repeats a failed write."""
+    """Write the artifact of a commission. An error is logged, and the next start of a hall repeats the write."""
 
     def write() -> None:
         commission = context.get(id)
@@ -149,62 +146,24 @@ async def write_artifact(context: CommissionContext, id: str) -> None:
         _log.warning("%s: the artifact could not be written: %s", id, error)
 
 
-async def refresh_artifact(context: CommissionContext, id: str) -> None:
-    """Write an artifact if it is missing or outdated. Leave it if it was edited by hand."""
-
-    def needs_writing() -> bool:
-        commission = context.get(id)
-        data = context.branches_of(commission).read(commission.path)
-        if data is None:
-            return True
-        written = Artifact.decode(data, commission.path)
-        return written.status != commission.status and written.revision < context.revision(id)
-
-    if await asyncio.to_thread(needs_writing):
-        await write_artifact(context, id)
-
-
-def artifact_warnings(context: CommissionContext, commission: Commission) -> list[str]:
-    """Return a warning if the artifact is missing, unreadable or edited by hand."""
-    try:
-        data = context.branches_of(commission).read(commission.path)
-        if data is None:
-            return [f"{commission.path} is missing on {INTEGRATION}"]
-        written = Artifact.decode(data, commission.path)
-    except GuildError as error:
-        return [f"{commission.path}: {error.message}"]
-    if written.status == commission.status or written.revision < context.revision(commission.id):
-        return []
-    return [f"{commission.path} was edited by hand to {written.status!r}, but the commission is {commission.status}"]
-
-
 # rebuilding
 
 
 def rebuild_rows(context: CommissionContext, project: Project) -> None:
-    """Create the rows that are missing from the artifacts of a project, for example after the database was lost."""
-    for id, data in context.unrecorded_artifacts(project, FOLDER):
-        if not is_id(id, COMMISSION):
-            continue
-        try:
-            commission = parse(id, project.name, data, context.now())
-        except GuildError as error:
-            _log.warning("%s", error)
-            continue
-        add = partial(records.add, activity=commission, kind="rebuild", reason=_REBUILT)
-        context.store.submit(add).result()
+    """Add the missing rows of the artifacts of a project, for example after the database was lost."""
+    context.rebuild_rows(project, FOLDER, lambda id, data: parse(id, project.name, data, context.now()), records.add)
 
 
 def parse(id: str, project: str, data: bytes, now: str) -> Commission:
-    """Return the commission that an artifact describes. Raise InvalidFile if it describes none.
+    """Return the commission of an artifact. Raise InvalidFile if the artifact is not that of a commission.
 
-    A worker may have written the file, so checks are dropped and the user has to dispatch the commission.
+    A worker may have written the file, so checks are dropped and only the user may dispatch the commission.
     """
     where = f"{project}: {id}"
     try:
         artifact = Artifact.parse(data.decode(), where)
         extra = artifact.extra
-        if extra.get("commission") != id:
+        if not is_id(id, COMMISSION) or extra.get("commission") != id:
             raise InvalidFile("not the artifact of this commission", where=where)
         fields: dict[str, Any] = {name: extra[name] for name in _FIELDS if extra.get(name) is not None}
         fields |= {name: tuple(fields[name]) for name in _LISTS if name in fields}

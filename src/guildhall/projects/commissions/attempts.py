@@ -1,9 +1,9 @@
 """Attempts at a commission: queue, start, cancel, redispatch and abandon a commission, within its budget.
 
 At most `max_commissions` run at a time in a project and `commissions.max` in total. A commission that waits for the
-user does not take a slot. A commission that the manager created in a run with `--budget` may spend the rest of that
-budget: its limit is reserved when it starts, and the unspent part is released when it ends.
-Does not end a run with a result (`completion.py`). The branches and the timeline of earlier attempts remain.
+user does not take a slot. The budget of a commission that the manager created is reserved from the budget of the
+manager's run when the commission starts, and the unspent part is released when it ends.
+Does not complete a commission (`completion.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import TimelineEntry
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.workers.model import Worker
 
 _log = logging.getLogger("guildhall.commissions")
@@ -54,10 +54,10 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
     commission = context.get(id)
     if commission.status == "blocked":
         missing = await asyncio.to_thread(find_missing, context, commission)
-        hint = f"It becomes pending when these files exist on {INTEGRATION} or on your branch."
+        hint = f"The commission becomes pending when these files exist on {INTEGRATION} or on your branch."
         raise Conflict(f"commission {id} is blocked: {blocked_reason(missing)}", hint=hint)
     check_event(commission, "dispatch")
-    context.branches_of(commission).check_movable()  # before anything is paid for
+    context.branches_of(commission).check_movable()  # before model calls cost money
     frame = context.project_frame(context.project(commission), frame)
     check_model(context, commission, frame)
     if commission.draft.reviewer is not None:
@@ -66,26 +66,26 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
 
 
 def check_model(context: CommissionContext, commission: Commission, frame: Frame) -> None:
-    """Raise if the worker may not be given work or has no model."""
+    """Raise if the worker may not work on commissions or has no model."""
     worker = context.find_worker(commission.worker, frame)
     option = f"`guild edit {commission.id} {MODEL_OPTION}`"
-    context.models.choose(worker, frame, commission.draft.model, model_option=option)
+    context.checks.choose_model(worker, frame, commission.draft.model, model_option=option)
 
 
 def open_attempt(connection: Connection, id: str, now: str) -> Commission:
-    """Apply `dispatch`: the commission gets the next attempt number and a new branch."""
+    """Apply `dispatch`, which opens the next attempt."""
     changes = new_attempt(records.get(connection, id))
     data = {"attempt": changes["attempt"]}
-    return records.apply(connection, id, "dispatch", "dispatched", now, data=data, **changes)
+    return records.record_event(connection, id, "dispatch", "dispatched", now, data=data, **changes)
 
 
 async def start(
     context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
-    """Start the run of a dispatched commission, or fail the commission with the reason.
+    """Start the run of a dispatched commission, or fail the commission if that is not possible.
 
-    `frame` is that of the user who dispatched, or None after a restart. The commission stays queued while its budget
-    is reserved for others.
+    `frame`: of the user who dispatched the commission, or None after a restart. The commission stays queued while the
+    budget that it needs is reserved for other commissions.
     """
     async with context.locks[id]:
         commission = context.get(id)
@@ -111,9 +111,9 @@ async def _start_run(
     schema = await context.output_schema(worker, frame)
 
     def check_out() -> Frame:
-        workplace = context.workspace(commission)
-        workplace.branches.update()
-        return replace(frame, worktree=workplace.check_out(worker.definition.checkout))
+        workspace = context.workspace(commission)
+        workspace.branches.update()
+        return replace(frame, worktree=workspace.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(check_out)
     purpose = commission.purpose(Contract(artifacts=commission.draft.artifacts, schema=schema))
@@ -134,20 +134,20 @@ def record_start(context: CommissionContext, id: str, connection: Connection, ru
     commission = records.get(connection, id)
     data = {"run": run, "branch": commission.branch, "attempt": commission.attempt}
     reason = f"{commission.worker} is working on it"
-    records.apply(connection, id, "start", reason, context.now(), data=data, run=run)
+    records.record_event(connection, id, "start", reason, context.now(), data=data, run=run)
 
 
 async def _fail_to_start(context: CommissionContext, id: str, error: Exception) -> None:
     known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
     where = f"{known.where}: " if known.where else ""
     reason = f"cannot start: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
-    if isinstance(known, ModelUnusable) and not isinstance(known, NoModel):  # whose hint has the command
-        reason = f"{reason.rstrip('.')}. To change the model or the limits: guild edit {id}"
+    if isinstance(known, ModelUnusable) and not isinstance(known, NoModel):  # the hint of NoModel contains the command
+        reason = f"{reason.rstrip('.')}. Change the model or the limits: guild edit {id}"
     reason = context.redact(reason)
 
     def write(connection: Connection) -> None:
         if records.get(connection, id).status == "dispatched":
-            records.apply(connection, id, "fail", reason, context.now(), data={"error": known.as_dict()})
+            records.record_event(connection, id, "fail", reason, context.now(), data={"error": known.as_dict()})
 
     await context.store.write(write)
     await clean_up(context, id)
@@ -169,7 +169,7 @@ async def cancel(context: CommissionContext, id: str, reason: str) -> Commission
 async def stop(context: CommissionContext, id: str) -> Commission | None:
     """Stop the run of a commission and commit its work. Return None if the commission has ended meanwhile.
 
-    Nothing is cancelled yet: if the hall dies now, the run resumes at the next start.
+    The commission is not cancelled yet: if the hall crashes now, the next hall resumes the run.
     """
     commission = context.get(id)
     check_event(commission, "cancel")
@@ -188,7 +188,7 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
 
 def record_cancel(connection: Connection, commission: Commission, reason: str, now: str) -> None:
     """Apply `cancel` to the commission and to its run."""
-    records.apply(connection, commission.id, "cancel", reason, now)
+    records.record_event(connection, commission.id, "cancel", reason, now)
     run = find_run(connection, commission.run) if commission.run is not None else None
     if run is not None and run.status not in RUN_ENDED:
         cancel_tree(connection, run.id, now)
@@ -198,7 +198,7 @@ def record_cancel(connection: Connection, commission: Commission, reason: str, n
 
 
 async def redispatch(context: CommissionContext, id: str, frame: Frame) -> Commission:
-    """Open a new attempt at a failed or cancelled commission, or block it if a dependency is gone."""
+    """Open a new attempt at a failed or cancelled commission, or block it if a dependency is missing."""
     async with context.locks[id]:
         commission = context.get(id)
         check_event(commission, "reopen")
@@ -208,13 +208,13 @@ async def redispatch(context: CommissionContext, id: str, frame: Frame) -> Commi
         def write(connection: Connection) -> None:
             now = context.now()
             data = {"result": commission.result} if commission.is_submitted else {}
-            records.apply(connection, id, "reopen", "retry requested", now, data=data)
+            records.record_event(connection, id, "reopen", "retry requested", now, data=data)
             withdraw_asks(connection, commission, now)
 
         await context.store.write(write)
-        await remove_checkout(context, commission)  # kept until now if the attempt had a merge conflict
+        await remove_checkout(context, commission)  # exists if the attempt had a merge conflict
         if commission.run is not None:
-            await context.decline_meeting(commission.run)
+            await context.withdraw_meeting(commission.run)
         await update_blocked(context, commission.project)
         if context.get(id).status == "blocked":
             await write_artifact(context, id)
@@ -223,19 +223,19 @@ async def redispatch(context: CommissionContext, id: str, frame: Frame) -> Commi
 
 
 async def abandon(context: CommissionContext, id: str, reason: str) -> Commission:
-    """End a commission for good. Its branches remain."""
+    """Abandon a commission. Its branches remain."""
     reason = context.redact(check_reason(reason))
     async with context.locks[id]:
 
         def write(connection: Connection) -> Commission:
             now = context.now()
-            abandoned = records.apply(connection, id, "abandon", reason, now)
+            abandoned = records.record_event(connection, id, "abandon", reason, now)
             withdraw_asks(connection, abandoned, now)
             return abandoned
 
         commission = await context.store.write(write)
         if commission.run is not None:
-            await context.decline_meeting(commission.run)
+            await context.withdraw_meeting(commission.run)
         await clean_up(context, id)
         return context.get(id)
 
@@ -250,7 +250,7 @@ class Queue:
         self._context = context
         self._start = start
         self._running = asyncio.Lock()
-        self._frames: dict[str, Frame] = {}  # of the users who dispatched; kept in memory only, they hold keys
+        self._frames: dict[str, Frame] = {}  # of the users who dispatched; not stored, because frames contain keys
 
     def add(self, id: str, frame: Frame) -> None:
         self._frames[id] = frame
@@ -265,7 +265,7 @@ class Queue:
             while (commission := self._next(tried)) is not None:
                 tried.add(commission.id)
                 await self._start(commission.id, self._frames.get(commission.id))
-                if self._context.get(commission.id).status != "dispatched":  # else it waits for budget
+                if self._context.get(commission.id).status != "dispatched":  # else the commission waits for budget
                     self.discard(commission.id)
 
     def _next(self, tried: set[str]) -> Commission | None:
@@ -280,13 +280,13 @@ class Queue:
         return None
 
     def waiting_reason(self, commission: Commission) -> str | None:
-        """Return why a dispatched commission has not started, or None if it is about to."""
+        """Return the reason why a dispatched commission has not started, or None if it can start."""
         working = self._working(self._context.store.read(records.list_active))
-        here = [one for one in working if one.project == commission.project]
-        if len(here) >= self._limit(commission):
-            return f"queued: {commission.project} has no free slot (running: {_ids(here)})"
+        in_project = [one.id for one in working if one.project == commission.project]
+        if len(in_project) >= self._limit(commission):
+            return f"queued: {commission.project} has no free slot (running: {', '.join(in_project)})"
         if len(working) >= self._context.max_running():
-            return f"queued: no free slot (running: {_ids(working)})"
+            return f"queued: no free slot (running: {', '.join(one.id for one in working)})"
         _, holders = remaining_budget(self._context, commission)
         return f"queued: the manager's budget is reserved for {', '.join(holders)}" if holders else None
 
@@ -305,72 +305,68 @@ class Queue:
     def _limit(self, commission: Commission) -> int:
         try:
             return self._context.project(commission).settings.max_commissions
-        except NotFound:  # the project is not registered: let it start, fail and say so
+        except NotFound:  # the project is not registered: the start fails with this reason
             return self._context.max_running()
         except GuildError as error:  # config.yaml is invalid: wait until it is corrected
             _log.warning("%s: %s", commission.id, error)
             return 0
 
 
-def _ids(commissions: Sequence[Commission]) -> str:
-    return ", ".join(one.id for one in commissions)
-
-
 # budget
 
 
 class BudgetReserved(Exception):
-    """The budget is reserved for running commissions, which may free some of it."""
+    """The budget is reserved for running commissions, which may release a part of it."""
 
 
-def cost(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> float | None:
-    """Return the cost of all attempts, or None if no run has a price."""
+def total_cost(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> float | None:
+    """Return the cost of all attempts, or None if no run has a known cost."""
     costs = [run.cost_usd for run in context.runs_of_attempts(timeline) if run.cost_usd is not None]
     return round(sum(costs), 9) if costs else None
 
 
 def attempt_budget(context: CommissionContext, commission: Commission, worker: Worker) -> float | None:
-    """Return the dollar limit of the next attempt, or None for the limit of the worker's file.
+    """Return the budget of the next attempt, or None for the budget of the worker file.
 
-    Raise BudgetReserved if running commissions hold what it needs, and Conflict if the budget is used up.
+    Raise BudgetReserved if running commissions have reserved the budget, and Conflict if it is used up.
     """
-    own = commission.draft.max_budget_usd
+    draft_budget = commission.draft.max_budget_usd
     remaining, holders = remaining_budget(context, commission)
     if remaining is None:
-        return own
-    wanted = own if own is not None else worker.definition.limits.max_budget_usd
-    if wanted is not None and wanted <= remaining:
-        return wanted
+        return draft_budget
+    budget = draft_budget if draft_budget is not None else worker.definition.limits.max_budget_usd
+    if budget is not None and budget <= remaining:
+        return budget
     if holders:
         raise BudgetReserved
     if remaining <= 0:
         raise Conflict(
             "the budget of the manager run that created this commission is used up",
-            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD. Then: guild retry {commission.id}",
+            hint=f"Raise it: guild resume {_manager_run_id(commission)} --budget USD. "
+            f"Then try again: guild retry {commission.id}",
         )
     return remaining
 
 
-def _manager_run(commission: Commission) -> str:
+def _manager_run_id(commission: Commission) -> str:
     return (commission.made_by or "").partition("#")[0]
 
 
 def remaining_budget(context: CommissionContext, commission: Commission) -> tuple[float | None, Sequence[str]]:
-    """Return the rest of the manager run's budget, and the running commissions that have reserved a part of it.
+    """Return the remaining budget of the manager run, and the running commissions that have reserved a part of it.
 
-    The rest is None if the run has no budget.
+    The remaining budget is None if the run has no budget.
     """
-    manager = _manager_run(commission)
-    run = context.find_run(manager or None)
+    run = context.find_run(_manager_run_id(commission) or None)
     if run is None or run.request.budget is None:
         return None, ()
-    budget = current_bounds(context.history.journal(manager)).budget
+    budget = current_bounds(context.history.journal(run.id)).budget
     if budget is None:
         return None, ()
     spent, holders = run.cost_usd or 0.0, list[str]()
-    for other in context.all():
-        if _manager_run(other) == manager:
-            spent += cost(context, context.timeline(other.id)) or 0.0
+    for other in context.list_commissions():
+        if _manager_run_id(other) == run.id:
+            spent += total_cost(context, context.timeline(other.id)) or 0.0
             if other.status == "in_progress" and (reserved := _reservation(context, other)) > 0:
                 spent += reserved
                 holders.append(other.id)
@@ -378,7 +374,7 @@ def remaining_budget(context: CommissionContext, commission: Commission) -> tupl
 
 
 def _reservation(context: CommissionContext, commission: Commission) -> float:
-    """Return the dollars that a running commission may still spend."""
+    """Return the unspent part of the budget of a running commission."""
     run = context.find_run(commission.run)
-    limit = current_bounds(context.history.journal(run.id)).max_budget_usd if run is not None else None
-    return 0.0 if run is None or limit is None else max(0.0, limit - (run.cost_usd or 0.0))
+    budget = current_bounds(context.history.journal(run.id)).max_budget_usd if run is not None else None
+    return 0.0 if run is None or budget is None else max(0.0, budget - (run.cost_usd or 0.0))

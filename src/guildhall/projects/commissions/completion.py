@@ -1,11 +1,11 @@
 """Completion: judges the end of a commission's run, merges the work, and asks the user about merge conflicts.
 
-The order is: commit the work on its branch, check the contract, get the review, squash the work and the final artifact
+The steps are: commit the work on its branch, check the contract, get the review, squash the work and the final artifact
 into the integration branch as one commit, record the end of the run and of the commission in one transaction, remove
-the checkout. After a conflict, branch and checkout stay until the user decides.
+the checkout. After a conflict, branch and checkout remain until the user decides.
 Does not check the contract (`contract.py`) and does not detect conflicts (`git/integration.py`).
 
-Invariant: each step detects that it was done before, so a crash at any point is harmless.
+Invariant: each step is idempotent, so that it can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger("guildhall.commissions")
 
 
 async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEnd) -> SegmentEnd:
-    """Return how the run of a commission really ends. Called before its end is recorded.
+    """Return the end of a commission's run as it is to be recorded.
 
     A submitted result counts even if the run failed afterwards. If something outside of the work prevents the merge,
     the run is paused and the commission is put on hold.
@@ -65,9 +65,9 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         await commit_if_possible(context, commission)
         if ending.status == "failed":
             return ending
-        refused = rejection_reason(context.history.entries(run))
+        rejection = rejection_reason(context.history.entries(run))
         raise NotFulfilled(
-            f"the run ended without {f'an accepted result: {refused}' if refused else 'submitting a result'}",
+            f"the run ended without {f'an accepted result: {rejection}' if rejection else 'submitting a result'}",
             hint=f"The work is on the branch {commission.branch}. Try again: guild retry {commission.id}",
         )
     work = await commit_work(context, commission)
@@ -78,12 +78,10 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
     if (waiting := await require_approval(context, commission, run, work.tip)) is not None:
         return waiting
     await asyncio.to_thread(_merge, context, commission)
-    late = (
-        f"merged, but the run failed after the result was submitted: {ending.error['message']}"
-        if ending.error
-        else None
-    )
-    return SegmentEnd(status="completed", reason=late, output=commission.result)
+    reason = None
+    if ending.error:
+        reason = f"merged, but the run failed after the result was submitted: {ending.error['message']}"
+    return SegmentEnd(status="completed", reason=reason, output=commission.result)
 
 
 def _merge(context: CommissionContext, commission: Commission) -> None:
@@ -101,17 +99,18 @@ def record_end(context: CommissionContext, id: str, connection: Connection, run:
         return
     now = context.now()
     if ending.status == "completed":
-        records.apply(connection, id, "complete", ending.reason or MERGED, now)
+        records.record_event(connection, id, "complete", ending.reason or MERGED, now)
     elif ending.status == "failed":
         error = ending.error or ErrorInfo(code="error", message=ending.reason or "unknown reason")
         reason, conflict = error["message"], tuple(error.get("files", ()))
-        failed = records.apply(connection, id, "fail", reason, now, data={"error": dict(error)}, conflict=conflict)
+        data = {"error": dict(error)}
+        failed = records.record_event(connection, id, "fail", reason, now, data=data, conflict=conflict)
         if conflict:
-            ask_user(connection, failed, now)
+            _ask_about_conflict(connection, failed, now)
 
 
 async def finish(context: CommissionContext, commission: Commission, ending: SegmentEnd) -> None:
-    """End a commission whose run is not executed any more, as if the run had ended like this."""
+    """End a commission whose run has stopped, as if the run had ended with `ending`."""
     run = str(commission.run)
     judged = await judge(context, commission.id, run, ending)
     if judged.status not in RUN_ENDED:  # on hold
@@ -133,7 +132,7 @@ async def finish(context: CommissionContext, commission: Commission, ending: Seg
 
 
 async def request_conflict_meeting(context: CommissionContext, id: str) -> None:
-    """Request a meeting about an unresolved conflict. The user is asked in the inbox too, should this fail."""
+    """Request a meeting about an unresolved conflict. An error is logged, because the inbox has an ask too."""
     commission = context.get(id)
     if commission.conflict:
         try:
@@ -145,9 +144,9 @@ async def request_conflict_meeting(context: CommissionContext, id: str) -> None:
 async def clean_up(context: CommissionContext, id: str) -> None:
     """Remove the checkout and write the artifact of an ended commission. The next start repeats failed steps."""
     commission = context.get(id)
-    if not commission.conflict:  # else the user may want to look at the checkout
+    if not commission.conflict:  # else the user may want to inspect the checkout
         await remove_checkout(context, commission)
-    if commission.status != "completed":  # the merge commit has it
+    if commission.status != "completed":  # else the merge commit contains the artifact
         await write_artifact(context, id)
 
 
@@ -160,35 +159,34 @@ async def remove_checkout(context: CommissionContext, commission: Commission) ->
         return context.workspace(commission).remove(is_merged=commission.status == "completed")
 
     try:
-        with suppress(NotFound):  # the project is not registered any more
-            if (kept := await asyncio.to_thread(remove)) is not None:
-                await context.note(commission.id, "keep_ignored", kept.text(), uncommitted=asdict(kept))
+        with suppress(NotFound):  # the project is no longer registered
+            if (files := await asyncio.to_thread(remove)) is not None:
+                await context.note(commission.id, "keep_ignored", files.text(), uncommitted=asdict(files))
     except (GuildError, OSError) as error:
         _log.warning("%s: the checkout could not be removed: %s", commission.id, error)
 
 
 # conflicts
 
-KIND = "conflict"
-_KEY = "merge"
+CONFLICT = "conflict"
 
 
-def ask_user(connection: Connection, commission: Commission, now: str) -> None:
-    """Add an ask about a conflict to the inbox, in the transaction that fails the commission."""
+def _ask_about_conflict(connection: Connection, commission: Commission, now: str) -> None:
+    """Add an ask about a merge conflict to the inbox."""
     run = str(commission.run)
     files = "\n".join(f"- {path}" for path in commission.conflict)
     body = (
         f"Changed on both {commission.branch} and {INTEGRATION}:\n{files}\n\n"
-        f"redispatch: start over from the current {INTEGRATION}.  abandon: drop it.  keep: leave the branch and the "
-        "checkout as they are; you merge them yourself."
+        f"redispatch: start over from the current {INTEGRATION}.  abandon: end the commission without its work.  "
+        "keep: leave the branch and the checkout for you to merge."
     )
     title = f"Merge conflict: the work of {commission.worker} in {commission.id} ({commission.title})"
     ask = Ask(
         id=new_id(ASK),
         run=run,
         root=run,
-        kind=KIND,
-        key=_KEY,
+        kind=CONFLICT,
+        key="merge",
         subject=fingerprint([commission.id, commission.attempt, list(commission.conflict)]),
         question=Question(title=title, body=body, choices=("redispatch", "abandon", "keep")),
         created_at=now,
@@ -197,7 +195,7 @@ def ask_user(connection: Connection, commission: Commission, now: str) -> None:
 
 
 def withdraw_asks(connection: Connection, commission: Commission, now: str) -> None:
-    """Withdraw the open asks of an attempt that is tried again or abandoned: conflicts and questions."""
+    """Withdraw the open asks of an attempt: conflicts and questions."""
     if commission.run is not None:
-        run_records.withdraw_kind(connection, commission.run, KIND, now)
+        run_records.withdraw_kind(connection, commission.run, CONFLICT, now)
         run_records.withdraw_kind(connection, commission.run, "question", now)

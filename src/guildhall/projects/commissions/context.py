@@ -1,6 +1,6 @@
-"""The commission context: gives the commission operations the store, git, the runs and the hall's services.
+"""The commission context: the collaborators of the commission operations, and queries about commissions.
 
-Does not decide anything: the operations are in `attempts.py`, `drafts.py` and `completion.py`.
+Does not contain the operations (`attempts.py`, `drafts.py`, `completion.py`).
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CommissionContext(ProjectContext):
-    """The collaborators of the commission operations. It decides nothing."""
+    """The collaborators of the commission operations."""
 
     asks: Asks
     output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
-    max_running: Callable[[], int]  # commissions at a time, over all projects
+    max_running: Callable[[], int]  # maximum of running commissions, over all projects
     request_meeting: Callable[[Commission], Awaitable[None]]  # about a merge conflict
-    decline_meeting: Callable[[str], Awaitable[None]]  # about the conflict of this run, which is resolved
+    withdraw_meeting: Callable[[str], Awaitable[None]]  # about the merge conflict of a run
     readonly: bool = False
     # Serialises the operations on one commission.
     locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    # the record
+    # records
 
     def get(self, id: str) -> Commission:
         return self.store.read(lambda connection: records.get(connection, id))
 
-    def all(self, project: str | None = None) -> list[Commission]:
-        return self.store.read(lambda connection: records.list_all(connection, project=project))
+    def list_commissions(self, project: str | None = None) -> list[Commission]:
+        return self.store.read(lambda connection: records.list_commissions(connection, project=project))
 
     def find_run(self, run: str | None) -> Run | None:
         return self.store.read(lambda connection: find_run(connection, run)) if run is not None else None
@@ -72,14 +72,14 @@ class CommissionContext(ProjectContext):
         await self.store.write(lambda connection: records.add_note(connection, id, kind, text, now, **data))
 
     async def hold(self, id: str, kind: HoldKind, error: GuildError) -> None:
-        """Record why a commission in progress cannot continue. The same hold again changes nothing."""
+        """Put a commission in progress on hold. An equal hold is recorded once."""
         hold, now = Hold.from_error(kind, error), self.now()
 
         def write(connection: Connection) -> None:
             found = records.find(connection, id)
             if found is None or found.status != "in_progress" or found.hold == hold:
                 return
-            records.change(connection, id, now, hold=hold)
+            records.update_fields(connection, id, now, hold=hold)
             records.add_note(connection, id, "hold", hold.text(id), now, error=error.as_dict())
 
         await self.store.write(write)
@@ -87,16 +87,16 @@ class CommissionContext(ProjectContext):
     async def release(self, id: str) -> None:
         """Clear the hold of a commission that continues."""
         if self.get(id).hold is not None:
-            await self.store.write(lambda connection: records.change(connection, id, self.now(), hold=None))
+            await self.store.write(lambda connection: records.update_fields(connection, id, self.now(), hold=None))
 
     # the project
 
     def project_frame(self, project: Project, frame: Frame) -> Frame:
-        """Return the frame for work on a project: its folder, with the caller's variables and keys."""
+        """Return the caller's frame in the folder of a project."""
         return replace(frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
 
     def reclaim(self, id: str) -> Commission:
-        """Return a commission after re-registered repositories have claimed their records."""
+        """Return a commission whose project may have been registered again under another name."""
         found = self.get(id)
         registered = self.projects().list_valid()
         if found.project not in {project.name for project in registered}:

@@ -1,7 +1,7 @@
-"""The completion contract: checks a submitted result and its work, and has them reviewed, before they are accepted.
+"""The completion contract: checks a submitted result and the work, and has the work reviewed.
 
-The result has the worker's schema. The declared artifacts are committed files. The merge leaves out nothing of the
-work. The checks pass on a fresh checkout of the committed work. A reviewer, a second worker, works read-only.
+The result must match the worker's schema. The declared artifacts must be committed as regular files. Every file must be
+mergeable. The checks must pass on a fresh checkout of the commit. A reviewer works read-only.
 Does not merge the work (`completion.py`).
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
@@ -21,9 +20,9 @@ from guildhall.projects.commissions.model import TOOLS, Commission, parse_checko
 from guildhall.projects.git.worktrees import delete_folder
 from guildhall.projects.model import join_names
 from guildhall.projects.workspace import Work, adapt_worker
-from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with, successful_calls
 from guildhall.runs.record.records import find_call_run
@@ -39,20 +38,19 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.git.integration import Branches
     from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 
-CHECK_TIMEOUT = 600.0  # seconds
-_MAX_OUTPUT = 4_000  # characters of a check's output, from its end
+CHECK_TIMEOUT_S = 600.0
+_MAX_OUTPUT_CHARS = 4_000  # of a check, from the end
 _log = logging.getLogger("guildhall.commissions")
 
 
 async def submit(context: CommissionContext, id: str, call: str, contract: Contract, output: Any) -> str:
-    """Accept a result and return a warning for the worker, if any. Raise NotFulfilled if the contract is not met.
+    """Accept a result, and return a warning for the worker or "". Raise NotFulfilled if the contract is not met.
 
-    If the work cannot be inspected now for a reason outside of it, the contract is checked at the end of the run.
+    If an error outside of the work prevents the inspection, the contract is checked at the end of the run.
     """
     commission = context.get(id)
     try:
@@ -65,11 +63,11 @@ async def submit(context: CommissionContext, id: str, call: str, contract: Contr
             raise _not_fulfilled(problems) from None
         commit, warning = None, ""
         await context.note(id, "inspect", f"the work could not be inspected: {error}")
-    context.redact(output_text(value))  # remembered, so that every hall writes the same artifact
+    context.redact(output_text(value))  # stores the redacted text, so that every hall writes the same artifact
     now = context.now()
 
     def write(connection: Connection) -> None:
-        records.change(connection, id, now, result=value, submitted_at=now, submitted_commit=commit)
+        records.update_fields(connection, id, now, result=value, submitted_at=now, submitted_commit=commit)
         records.add_note(connection, id, "submit", "result submitted", now, commit=commit)
 
     await context.store.write(write)
@@ -80,9 +78,9 @@ async def _inspect(
     context: CommissionContext, commission: Commission, call: str, contract: Contract, output: Any
 ) -> tuple[Any, str | None, str]:
     """Return the value of a result, the inspected commit, and a warning about files that will not be merged."""
-    workplace = context.workspace(commission)
-    if not workplace.path.is_dir():
-        context.project(context.get(commission.id))  # raises if the project's name now means another repository
+    workspace = context.workspace(commission)
+    if not workspace.path.is_dir():
+        context.project(context.get(commission.id))  # raises if the project's name belongs to another repository now
         raise NotFulfilled(
             "the checkout was removed, with all changes since the last submitted result",
             hint="Finish now. Only the user can start the commission again.",
@@ -90,17 +88,17 @@ async def _inspect(
     await _report_lost_work(context, commission, call)
     work = await commit_work(context, commission)
     value, changed = await check_contract(context, commission, contract, output, work)
-    ignored = await asyncio.to_thread(workplace.list_ignored)
-    return value, work.tip, _not_merged(ignored, changed)
+    ignored = await asyncio.to_thread(workspace.list_ignored)
+    return value, work.tip, _merge_warning(ignored, changed)
 
 
-def _not_merged(ignored: Sequence[str], changed_records: Sequence[str]) -> str:
+def _merge_warning(ignored: Sequence[str], changed_records: Sequence[str]) -> str:
     warnings: list[str] = []
     if ignored:
-        hint = "If that is part of the work, change .gitignore or move it, and submit again."
-        warnings.append(f"Not merged, because git ignores it: {join_names(ignored)}. {hint}")
+        hint = "If these files are part of the work, change .gitignore or move them, and submit again."
+        warnings.append(f"Not merged, because git ignores these files: {join_names(ignored)}. {hint}")
     if changed_records:
-        warnings.append(f"Not merged, because only the hall writes there: {join_names(changed_records)}.")
+        warnings.append(f"Not merged, because only the hall may write there: {join_names(changed_records)}.")
     return " ".join(warnings)
 
 
@@ -113,7 +111,7 @@ async def commit_work(context: CommissionContext, commission: Commission) -> Wor
 
 
 async def commit_if_possible(context: CommissionContext, commission: Commission) -> None:
-    """Commit the work, or leave it in the checkout, which is not removed before it is committed."""
+    """Commit the work. An error is logged, and the work stays in the checkout."""
     try:
         await commit_work(context, commission)
     except (GuildError, OSError) as error:
@@ -123,21 +121,28 @@ async def commit_if_possible(context: CommissionContext, commission: Commission)
 async def check_contract(
     context: CommissionContext, commission: Commission, contract: Contract, output: Any, work: Work
 ) -> tuple[Any, Sequence[str]]:
-    """Return the result as its schema reads it, and the changed records of the hall, which will not be merged.
+    """Return the parsed result, and the changed files in folders of the hall, which will not be merged.
 
     Raise NotFulfilled, listing all problems, if the contract is not met.
     """
     project = context.project(commission)
-    missing, new, changed = await asyncio.to_thread(
-        _compare_files, context.branches(project), work.tip, contract.artifacts
-    )
+    branches, commit = context.branches(project), work.tip
+
+    def compare_files() -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+        if commit is None:
+            return contract.artifacts, (), ()
+        missing = [path for path in contract.artifacts if not branches.has_file(path, ref=commit)]
+        return missing, *branches.changed_hall_files(commit)
+
+    missing, new, changed = await asyncio.to_thread(compare_files)
     value, problems = check_output(contract, output, missing)
     problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.rejected]
     if new:
         problems.append(f"{join_names(new)}: only the hall may write there; move it elsewhere")
     commands = (*project.settings.checks, *commission.draft.checks)
     if not problems and commands and work.tip is not None:
-        problems += await _failed_checks(context, commission, commands, work.tip)
+        failure = await _find_failed_check(context, commission, commands, work.tip)
+        problems += [failure] if failure is not None else []
     if problems:
         raise _not_fulfilled(problems)
     return value, changed
@@ -150,51 +155,41 @@ def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
     )
 
 
-def _compare_files(
-    branches: Branches, commit: str | None, artifacts: Sequence[str]
-) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-    """Return the artifacts that are not committed as regular files, and the new and changed records of the hall."""
-    if commit is None:
-        return artifacts, (), ()
-    return [path for path in artifacts if not branches.has_file(path, ref=commit)], *branches.changed_hall_files(commit)
-
-
 # lost work
 
-_LOST = "the checkout was removed, and was made again from its branch"
+_LOST = "the checkout was removed, and was created again from its branch"
 
 
 def record_lost_checkout(context: CommissionContext, checkout: str) -> None:
-    """Record that the checkout of a running commission is missing, before it is made again from its branch."""
+    """Record that the checkout of a running commission is missing, before it is created again from its branch."""
     id, now = parse_checkout_name(checkout), context.now()
 
     def write(connection: Connection) -> None:
         found = records.find(connection, id) if id is not None else None
         if found is not None and found.checkout == checkout and found.status == "in_progress":
-            records.change(connection, found.id, now, checkout_lost_at=now, loss_reported_by=None)
+            records.update_fields(connection, found.id, now, checkout_lost_at=now, loss_reported_by=None)
             records.add_note(connection, found.id, "restore_checkout", _LOST, now)
 
     context.store.submit(write).result()
 
 
 async def _report_lost_work(context: CommissionContext, commission: Commission, call: str) -> None:
-    """Raise NotFulfilled once after a checkout was lost, to tell the worker which files are gone.
+    """Raise NotFulfilled in one tool call after a checkout was lost, to report the lost files to the worker.
 
-    The report belongs to one tool call. If the hall dies before the result of that call is recorded, the call is
-    repeated and reports again.
+    If the hall crashes before the result of that call is recorded, the repeated call raises again.
     """
     lost_at = commission.checkout_lost_at
     if lost_at is None or commission.run is None or commission.loss_reported_by not in (None, call):
         return
     entries = context.history.entries(commission.run)
     before = [entry.data for entry in entries_with(entries, ToolStarted) if entry.at <= lost_at]
-    changing = [call for call in before if call.tool not in (*READ_TOOLS, *TOOLS)]
-    if not changing:
+    write_calls = [call for call in before if call.tool not in (*READ_TOOLS, *TOOLS)]
+    if not write_calls:
         return
     await context.store.write(
-        lambda connection: records.change(connection, commission.id, context.now(), loss_reported_by=call)
+        lambda connection: records.update_fields(connection, commission.id, context.now(), loss_reported_by=call)
     )
-    written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITE_TOOLS]
+    written: list[Mapping[str, Any]] = [call.arguments or {} for call in write_calls if call.tool in WRITE_TOOLS]
     names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
     files = f": {join_names(names)}" if names else ""
     raise NotFulfilled(
@@ -206,45 +201,36 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
 # checks
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """The outcome of a command that the work must pass."""
-
-    command: str
-    passed: bool
-    output: str  # the end of it
-
-
-async def _failed_checks(
+async def _find_failed_check(
     context: CommissionContext, commission: Commission, commands: Sequence[str], commit: str
-) -> list[str]:
-    """Run the checks on a fresh checkout of a commit and return a description of each failure."""
+) -> str | None:
+    """Run the checks on a fresh checkout of a commit, and return a description of the first failure, or None."""
     project = context.project(commission)
-    env = context.frame_at(project.path).harmless_env()
     folder = await asyncio.to_thread(context.worktrees.export_commit, project, commission.checkout, commit)
     try:
-        checks = await run_checks(commands, folder, env)
+        checks = await _run_checks(commands, folder, context.frame_at(project.path).harmless_env())
     finally:
         await asyncio.to_thread(delete_folder, folder)
-    failed = [check for check in checks if not check.passed]
-    passed = f"{len(checks)} checks passed" if len(checks) > 1 else "the check passed"
-    text = f"the check `{failed[0].command}` failed" if failed else passed
-    await context.note(commission.id, "check", text, checks=[asdict(check) for check in checks])
-    return [f"the check `{check.command}` failed:\n{check.output}" for check in failed]
+    last = checks[-1]
+    text = f"{len(checks)} checks passed" if len(checks) > 1 else "the check passed"
+    text = text if last["passed"] else f"the check `{last['command']}` failed"
+    await context.note(commission.id, "check", text, checks=checks)
+    return None if last["passed"] else f"{text}:\n{last['output']}"
 
 
-async def run_checks(commands: Sequence[str], folder: Path, env: Mapping[str, str]) -> list[Check]:
-    """Run commands in a folder up to the first failure, confined to the folder and without network."""
+async def _run_checks(commands: Sequence[str], folder: Path, env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Run commands up to the first failure, confined to a folder and without network, and return their outcomes."""
     view = View(cwd=folder, folders=(Folder(path=folder, is_writable=True),))
     shell = shell_tools(view, {**env, "PYTHONDONTWRITEBYTECODE": "1"}, network=False)[0]
-    checks: list[Check] = []
+    checks: list[dict[str, Any]] = []
     for command in commands:
         try:
-            result = await invoke(shell, {"command": command, "timeout": CHECK_TIMEOUT})
-            checks.append(Check(command=command, passed=not result.is_error, output=result.text[-_MAX_OUTPUT:]))
-        except GuildError as error:  # no sandbox on this machine
-            checks.append(Check(command=command, passed=False, output=str(error)))
-        if not checks[-1].passed:
+            result = await invoke(shell, {"command": command, "timeout": CHECK_TIMEOUT_S})
+            passed, output = not result.is_error, result.text[-_MAX_OUTPUT_CHARS:]
+        except GuildError as error:  # this machine has no sandbox
+            passed, output = False, str(error)
+        checks.append({"command": command, "passed": passed, "output": output})
+        if not passed:
             break
     return checks
 
@@ -252,8 +238,8 @@ async def run_checks(commands: Sequence[str], folder: Path, env: Mapping[str, st
 # review
 
 REVIEW_SERVER = "review"
-_MAX_COMMENTS = 20_000  # characters
-# Capabilities that a reviewer does not get: a shell or another worker could write too.
+_MAX_COMMENTS_CHARS = 20_000
+# Capabilities that a reviewer does not get. A shell or another worker could write files.
 WITHHELD = frozenset({"fs.write", "proc.exec", "artifact.write", "memory.write", "worker.call", "worker.create"})
 _REVIEW_INSTRUCTIONS = """\
 You review the work of another worker before it is merged. Read only; you cannot change anything. Your messages are \
@@ -268,7 +254,7 @@ def submit_review(approved: bool, comments: str) -> str:
         approved: true to merge the work, false to reject it.
         comments: Your findings. Required if you reject the work.
     """
-    check_text("comments", comments, _MAX_COMMENTS, allow_empty=approved)
+    check_text("comments", comments, _MAX_COMMENTS_CHARS, allow_empty=approved)
     return "Review submitted. Finish with a brief closing message."
 
 
@@ -276,7 +262,7 @@ REVIEW_TOOLS: tuple[Tool, ...] = (submit_review,)
 
 
 def review_profile(worker: Worker) -> Worker:
-    """Return the worker as a reviewer: it cannot write anything."""
+    """Return the worker as a reviewer, without write access."""
     definition = worker.definition
     declared = [name for name in definition.tools if name not in READ_TOOLS and BUILT_IN[name].isdisjoint(WITHHELD)]
     sandboxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
@@ -285,7 +271,7 @@ def review_profile(worker: Worker) -> Worker:
 
 
 def review_message(commission: Commission, diff: str) -> str:
-    """Return the first message to the reviewer. The worker's text and files are fenced: they are not instructions."""
+    """Return the input of the reviewer. The result and the changes of the worker are fenced, as data."""
     draft = commission.draft
     return (
         f"The worker {commission.worker} was commissioned with: {draft.title}\n\n{draft.prompt.rstrip()}\n\n"
@@ -304,38 +290,38 @@ def _fence(text: str, language: str = "") -> str:
 async def require_approval(
     context: CommissionContext, commission: Commission, run: str, commit: str | None
 ) -> SegmentEnd | None:
-    """Have the work reviewed if the draft names a reviewer. Raise NotFulfilled if it is not approved.
+    """Have the work reviewed if the draft names a reviewer. Raise NotFulfilled if the work is not approved.
 
-    Return None if the work may be merged, or how the run has to pause while the review waits for the user.
+    Return None if the work may be merged, or the pause of the run if the review waits for the user.
     """
     reviewer = commission.draft.reviewer
     if reviewer is None:
         return None
     if not context.is_alive(run):
-        missing = f"no review from {reviewer}: the run {run} has stopped"
-        raise NotFulfilled(missing) if context.history.get(run).status in RUN_ENDED else Conflict(missing)
+        message = f"no review from {reviewer}: the run {run} has stopped"
+        raise NotFulfilled(message) if context.history.get(run).status in RUN_ENDED else Conflict(message)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
         return SegmentEnd(status=review.status, pause=review.pause, reason=review.reason)
     verdicts = successful_calls(context.history.entries(review.id), submit_review.name)
     if not verdicts:
         reason = review.error["message"] if review.error else "the reviewer did not call submit_review"
-        raise NotFulfilled(f"no review from {reviewer}: {reason}", hint=f"guild show {review.id}")
+        raise NotFulfilled(f"no review from {reviewer}: {reason}", hint=f"Show the review: guild show {review.id}")
     approved, comments = bool(verdicts[-1]["approved"]), str(verdicts[-1]["comments"])
     text = f"{reviewer} {'approves' if approved else 'does not approve'}: {comments}"
     await context.note(commission.id, "review", text, run=review.id, approved=approved)
     if not approved:
-        hint = f"Extend the prompt: guild edit {commission.id}. Try again: guild retry"
-        raise NotFulfilled(text, hint=f"{hint} {commission.id}")
+        hint = f"Extend the prompt: guild edit {commission.id}. Try again: guild retry {commission.id}"
+        raise NotFulfilled(text, hint=hint)
     return None
 
 
 async def _review(context: CommissionContext, commission: Commission, reviewer: str, run: str, key: str) -> Run:
-    """Execute the review of a commit to its end. After a crash the same review run resumes."""
+    """Execute the review of a commit, or resume it after a crash, and return its run."""
     runs = context.runs()
-    made = context.store.read(lambda connection: find_call_run(connection, run, key))
-    if made is not None:
-        return made if made.status in RUN_ENDED else await runs.resume_child(run, made.id, _review_hooks())
+    review = context.store.read(lambda connection: find_call_run(connection, run, key))
+    if review is not None:
+        return review if review.status in RUN_ENDED else await runs.resume_child(run, review.id, _review_hooks())
     worker = context.find_worker(reviewer, runs.prepared_run(run).frame)
     diff = await asyncio.to_thread(context.branches_of(commission).diff, str(commission.branch))
     request = RunRequest(worker=reviewer, input=review_message(commission, diff), purpose=commission.purpose(None))

@@ -1,4 +1,4 @@
-"""Dependencies: derives the graph between commissions, and blocks or unblocks commissions when paths change.
+"""Dependencies: the graph of commissions, which blocks and unblocks commissions when paths change.
 
 A dependency exists when its path is on the integration branch. A dependency on the artifact of another commission
 exists when that commission is completed.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from guildhall.projects.commissions.context import CommissionContext
 
-_INTERVAL = 2.0  # seconds between two checks of the branches
+_POLL_INTERVAL_S = 2.0
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -35,14 +35,14 @@ _log = logging.getLogger("guildhall.commissions")
 
 
 def dependency_graph(commissions: Sequence[Commission]) -> dict[str, list[tuple[str, str]]]:
-    """Map each commission to (path, id) of the commissions that make its dependencies."""
-    makers: defaultdict[str, list[str]] = defaultdict(list)
+    """Map the id of each commission to the path and the producer of each of its dependencies."""
+    producers: defaultdict[str, list[str]] = defaultdict(list)
     for commission in commissions:
         if commission.status != "abandoned":
             for path in (commission.path, *commission.draft.artifacts):
-                makers[path].append(commission.id)
+                producers[path].append(commission.id)
     return {
-        commission.id: [(path, maker) for path in commission.draft.dependencies for maker in makers.get(path, ())]
+        commission.id: [(path, id) for path in commission.draft.dependencies for id in producers.get(path, ())]
         for commission in commissions
     }
 
@@ -54,22 +54,22 @@ def check_acyclic(commissions: Sequence[Commission], start: str) -> None:
     stack: list[tuple[str, tuple[str, ...]]] = [(start, (start,))]
     while stack:
         id, route = stack.pop()
-        for path, maker in graph.get(id, ()):
-            if maker == start:
+        for path, producer in graph.get(id, ()):
+            if producer == start:
                 cycle = " -> ".join((*route, path, start))
-                hint = "Remove one of these dependencies, or let another commission make the file."
+                hint = "Remove one of these dependencies, or let another commission produce the file."
                 raise Conflict(f"dependency cycle: {cycle}", hint=hint)
-            if maker not in visited:
-                visited.add(maker)
-                stack.append((maker, (*route, path, maker)))
+            if producer not in visited:
+                visited.add(producer)
+                stack.append((producer, (*route, path, producer)))
 
 
 def neighbours(commission: Commission, commissions: Sequence[Commission], missing: Sequence[str]) -> Neighbours:
     graph = dependency_graph(commissions)
     return Neighbours(
         missing=missing,
-        after=list(dict.fromkeys(maker for _, maker in graph.get(commission.id, ()))),
-        before=[id for id, edges in graph.items() if any(maker == commission.id for _, maker in edges)],
+        after=list(dict.fromkeys(producer for _, producer in graph.get(commission.id, ()))),
+        before=[id for id, edges in graph.items() if any(producer == commission.id for _, producer in edges)],
     )
 
 
@@ -90,7 +90,7 @@ def find_missing(context: CommissionContext, commission: Commission) -> list[str
     """Return the dependencies of a commission that do not exist yet."""
     if not commission.draft.dependencies:
         return []
-    completed = {other.id for other in context.all() if other.status == "completed"}
+    completed = {other.id for other in context.list_commissions() if other.status == "completed"}
     exists = context.branches_of(commission).has_file
     return missing_paths(commission.draft.dependencies, exists, completed.__contains__)
 
@@ -107,7 +107,7 @@ def blocked_reason(missing: Sequence[str]) -> str:
 
 
 def follow_user_branch(context: CommissionContext, project: str) -> None:
-    """Merge the user's branch into the integration branch if possible: it may bring a missing dependency."""
+    """Merge the user's branch, which may contain a missing dependency, into the integration branch. Log errors."""
     try:
         context.branches(context.projects().get(project)).update()
     except GuildError as error:  # reported when a commission is started there
@@ -116,7 +116,7 @@ def follow_user_branch(context: CommissionContext, project: str) -> None:
 
 async def update_blocked(context: CommissionContext, project: str | None = None) -> None:
     """Apply `unblock` and `block` to the commissions whose dependencies have appeared or disappeared."""
-    waiting = [one for one in context.all(project) if one.status in ("pending", "blocked")]
+    waiting = [one for one in context.list_commissions(project) if one.status in ("pending", "blocked")]
     affected = [one for one in waiting if one.draft.dependencies or one.status == "blocked"]
     for name in dict.fromkeys(commission.project for commission in affected):
         await asyncio.to_thread(follow_user_branch, context, name)
@@ -137,7 +137,7 @@ async def _update(context: CommissionContext, commission: Commission) -> None:
         if now is not None and now.status == commission.status:
             event = "block" if missing else "unblock"
             reason, data = blocked_reason(missing), {"missing": missing}
-            records.apply(connection, now.id, event, reason, context.now(), data=data)
+            records.record_event(connection, now.id, event, reason, context.now(), data=data)
 
     await context.store.write(write)
 
@@ -150,19 +150,19 @@ def _stat(path: Path) -> object:
         found = path.stat()
     except OSError:
         return None
-    # The .git folder changes with every file inside it, such as the index of a commit that is not made yet.
+    # The time of the .git folder changes with every file inside it, such as the index.
     return found.st_ino if path.name == ".git" else (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 class BranchWatcher:
-    """Polls the branches of projects with blocked commissions, and updates these when a branch has moved.
+    """Polls the branches of projects with blocked commissions, and updates the commissions when a branch has moved.
 
-    A poll is a few stat calls. Git runs only if one of them differs from the poll before.
+    A poll is a few stat calls. Git runs only if one of their results has changed.
     """
 
     def __init__(self, context: CommissionContext) -> None:
         self._context = context
-        self._seen: dict[str, dict[Path, object]] = {}  # by project: the files that show its branches, with their stat
+        self._stats: dict[str, dict[Path, object]] = {}  # by project: stat results of the files of its branches
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -174,7 +174,7 @@ class BranchWatcher:
 
     async def _poll(self) -> None:
         while True:
-            await self._context.clock.sleep(_INTERVAL)
+            await self._context.clock.sleep(_POLL_INTERVAL_S)
             try:
                 for project in await asyncio.to_thread(self.find_moved):
                     await update_blocked(self._context, project)
@@ -185,14 +185,14 @@ class BranchWatcher:
 
     def find_moved(self) -> list[str]:
         """Return the projects with blocked commissions whose branches have moved since the last call."""
-        before, self._seen = self._seen, {}
+        before, self._stats = self._stats, {}
         moved: list[str] = []
-        for name in self._context.store.read(records.projects_with_blocked):
+        for name in self._context.store.read(records.list_projects_with_blocked):
             refs = before.get(name)
             if refs is None or refs != {path: _stat(path) for path in refs}:
                 refs = {path: _stat(path) for path in self._ref_paths(name)}  # before the commissions are updated
                 moved.append(name)
-            self._seen[name] = refs
+            self._stats[name] = refs
         return moved
 
     def _ref_paths(self, name: str) -> tuple[Path, ...]:
@@ -203,7 +203,7 @@ class BranchWatcher:
             project = projects.get(name)
             paths = (*paths, project.path / ".git")
             common = self._context.branches(project).git.common
-        except GuildError:  # the project cannot be used now; other commands report why
+        except GuildError:  # other commands report the problem of the project
             return paths
         branches = [common / "refs" / "heads" / branch for branch in (project.branch, INTEGRATION)]
         return (*paths, *branches, common / "packed-refs", common / "reftable" / "tables.list")

@@ -1,9 +1,9 @@
 """Drafts: create, edit and delete commissions, and check the fields of a draft.
 
-Editing an active commission cancels the current attempt and opens the next attempt, in one transaction.
+An edit of an active commission cancels the current attempt and opens the next attempt, in one transaction.
 Does not start commissions (`attempts.py`).
 
-Invariant: the manager cannot set checks or a model, and cannot name a worker by its file. Only the user can.
+Invariant: only the user can set checks or a model, or name a worker by its file.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
+from guildhall.core.errors import Conflict, NotDeletable, UsageError
 from guildhall.core.ids import COMMISSION, is_name, new_id
 from guildhall.projects.commissions import dependencies, records
 from guildhall.projects.commissions.artifact import render, write_artifact
 from guildhall.projects.commissions.attempts import open_attempt, record_cancel, stop
-from guildhall.projects.commissions.completion import remove_checkout
+from guildhall.projects.commissions.completion import remove_checkout, withdraw_asks
 from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
 from guildhall.projects.model import Project, is_hall_path
 from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy import Connection
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.context import CommissionContext
 
 _MODEL_FIELDS = frozenset({"worker", "model", "max_budget_usd", "reviewer"})
-_SCOPES = ("", "project", "home", "package", "shipped")  # prefixes of a worker's name
+_SCOPES = ("", "project", "home", "package", "shipped")  # prefixes of the name of a worker
 
 
 async def create(
@@ -44,7 +44,7 @@ async def create(
     by: By = "person",
     made_by: str | None = None,
 ) -> Commission:
-    """Create a commission: pending, or blocked if a dependency is missing. It starts when it is dispatched."""
+    """Create a commission, which is blocked if a dependency is missing, else pending."""
     check_draft(context, project, draft, frame, by)
     if draft.dependencies:
         await asyncio.to_thread(dependencies.follow_user_branch, context, project.name)
@@ -60,7 +60,7 @@ async def create(
         created_at=now,
         changed_at=now,
     )
-    dependencies.check_acyclic([*context.all(project.name), commission], commission.id)
+    dependencies.check_acyclic([*context.list_commissions(project.name), commission], commission.id)
     if missing := await asyncio.to_thread(dependencies.find_missing, context, commission):
         commission = replace(commission, status="blocked", reason=dependencies.blocked_reason(missing))
     _remember_secrets(context, commission)
@@ -73,7 +73,7 @@ async def create(
 async def edit(
     context: CommissionContext, id: str, changes: Mapping[str, Any], frame: Frame, *, by: By = "person"
 ) -> Commission:
-    """Change fields of a draft. Restart the commission if it is active."""
+    """Change fields of a draft, and restart an active commission."""
     if not changes:
         raise UsageError("no changes given", hint="Give at least one field, such as title or prompt.")
     async with context.locks[id]:
@@ -99,13 +99,13 @@ def _edited_draft(
     check_draft(context, context.project(before), draft, frame, by, changed=tuple(changes))
     after = replace(before, draft=draft)
     _remember_secrets(context, after)
-    others = [one for one in context.all(before.project) if one.id != before.id]
+    others = [one for one in context.list_commissions(before.project) if one.id != before.id]
     dependencies.check_acyclic([*others, after], before.id)
     return draft
 
 
 def _record_edit(connection: Connection, id: str, draft: Draft, note: str, now: str) -> None:
-    records.change(connection, id, now, draft=draft)
+    records.update_fields(connection, id, now, draft=draft)
     records.add_note(connection, id, "edit", note, now)
 
 
@@ -126,9 +126,11 @@ async def _restart(context: CommissionContext, before: Commission, draft: Draft,
         data = {"result": stopped.result} if stopped.is_submitted else {}
         record_cancel(connection, stopped, f"{note}: restarting", now)
         _record_edit(connection, id, draft, note, now)
-        records.apply(connection, id, "reopen", "edited while active", now, data=data)
+        records.record_event(connection, id, "reopen", "edited while active", now, data=data)
         if missing:
-            records.apply(connection, id, "block", dependencies.blocked_reason(missing), now, data={"missing": missing})
+            records.record_event(
+                connection, id, "block", dependencies.blocked_reason(missing), now, data={"missing": missing}
+            )
         else:
             open_attempt(connection, id, now)
 
@@ -137,7 +139,7 @@ async def _restart(context: CommissionContext, before: Commission, draft: Draft,
 
 
 async def delete(context: CommissionContext, id: str) -> None:
-    """Delete the record of a completed or abandoned commission. Its artifact, commits and runs stay."""
+    """Delete the row and the open asks of a completed or abandoned commission. Artifact, commits and runs remain."""
     async with context.locks[id]:
         await context.store.write(lambda connection: _delete(connection, id, context.now()))
 
@@ -147,11 +149,13 @@ def _delete(connection: Connection, id: str, now: str) -> None:
     if commission.status not in FINAL:
         hint = f"Cancel it first: guild stop {id}{'' if commission.status in ACTIVE else ' --abandon'}"
         raise NotDeletable(f"commission {id} is {commission.status}: it cannot be deleted", hint=hint)
-    others = records.list_all(connection, project=commission.project)
+    others = records.list_commissions(connection, project=commission.project)
     dependents = [one.id for one in others if one.status not in FINAL and commission.path in one.draft.dependencies]
     if dependents:
-        hint = "They would stay blocked. Cancel them first, or edit their dependencies."
-        raise NotDeletable(f"commission {id} cannot be deleted: {', '.join(dependents)} depend on it", hint=hint)
+        hint = "Cancel these commissions first, or edit their dependencies. Otherwise they would stay blocked."
+        message = f"commission {id} cannot be deleted: other commissions depend on it: {', '.join(dependents)}"
+        raise NotDeletable(message, hint=hint)
+    withdraw_asks(connection, commission, now)
     records.remove(connection, id, now)
 
 
@@ -167,48 +171,39 @@ def check_draft(
     *,
     changed: Collection[str] | None = None,
 ) -> None:
-    """Raise if a draft cannot be carried out or sets a field that `by` may not set.
+    """Raise if a draft cannot be carried out, or sets a field that `by` may not set.
 
-    `changed` names the edited fields, or is None for a new draft. Fields that were not edited are not checked again for
-    who may set them.
+    `changed`: the names of the edited fields, or None for a new draft. Only edited fields are checked for `by`.
     """
     draft.check()
     if reserved := [path for path in draft.artifacts if is_hall_path(path)]:
         hint = "Choose another folder, such as .lore/plans."
-        raise UsageError(f"artifacts: {reserved[0]} is in a folder that only the hall writes", hint=hint)
+        raise UsageError(f"artifacts: only the hall may write {reserved[0]}", hint=hint)
     if by != "person":
         _check_not_reserved(draft, changed)
     if changed is None or "dependencies" in changed:
-        _check_dependencies_known(context, draft.dependencies)
+        for id in filter(None, map(parse_artifact_path, draft.dependencies)):
+            context.get(id)  # raises NotFound: an unknown commission would block for ever
     frame = context.project_frame(project, frame)
     worker = context.find_worker(draft.worker, frame)
     reviewer = context.find_worker(draft.reviewer, frame) if draft.reviewer is not None else None
     if changed is not None and _MODEL_FIELDS.isdisjoint(changed):
         return
-    in_dollars = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
-    context.models.check_known(worker, frame, override=draft.model, in_dollars=in_dollars)
+    has_budget = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
+    context.checks.check_usable(worker, frame, override=draft.model, has_budget=has_budget)
     if reviewer is not None:
-        context.models.check_known(reviewer, frame)
+        context.checks.check_usable(reviewer, frame)
 
 
 def _check_not_reserved(draft: Draft, changed: Collection[str] | None) -> None:
-    """Raise if the manager sets checks or a model, or names a worker by its file, which a worker may have written."""
+    """Raise if a draft sets checks or a model, or names a worker by its file, which a worker may have written."""
     for field in ("checks", "model"):
         if getattr(draft, field) and (changed is None or field in changed):
-            raise UsageError(f"{field}: only the user may set this", hint="Omit it.")
+            raise UsageError(f"{field}: only the user may set this field", hint="Omit the field.")
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
         if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILE_SUFFIXES):
             raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Use the name of a worker, not a path.")
-
-
-def _check_dependencies_known(context: CommissionContext, paths: Sequence[str]) -> None:
-    """Raise NotFound for a dependency on an unknown commission, which would block for ever."""
-    for id in filter(None, map(parse_artifact_path, paths)):
-        try:
-            context.get(id)
-        except NotFound as error:
-            raise NotFound(f"dependencies: {error.message}", hint=error.hint) from None
 
 
 def _remember_secrets(context: CommissionContext, commission: Commission) -> None:

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 FOLDER = ".lore/commissions"
 TOOLS = ("report_progress", "log_question", "submit_result")
 LISTS = ("dependencies", "artifacts", "linked", "checks")  # fields of a draft
-MAX_TITLE = 200  # characters
-MAX_PROMPT = 50_000  # bytes
-MAX_DRAFT = 80_000  # bytes of the whole draft as JSON: it is in the front matter of the artifact
-MAX_COMMAND = 4_096  # characters of a check
+MAX_TITLE_CHARS = 200
+MAX_PROMPT_BYTES = 50_000
+MAX_DRAFT_BYTES = 80_000  # as JSON, because the front matter of the artifact contains the draft
+MAX_COMMAND_CHARS = 4_096
 MAX_PATHS = 100
 MAX_CHECKS = 20
-MAX_REASON = 2_000  # characters
+MAX_REASON_CHARS = 2_000
 _WIRE_FIELDS = ("by", "made_by", "attempt", "run", "branch", "summary", "result", "created_at", "changed_at")
-_EMPTY = "Give a value, or omit it."
-By = Literal["person", "manager", "artifact"]  # artifact: rebuilt from its file, the author is unknown
+_EMPTY_HINT = "Give a value, or omit the field."
+By = Literal["person", "manager", "artifact"]  # "artifact" if rebuilt from the artifact, whose author is unknown
 
 
 def artifact_path(id: str) -> str:
@@ -54,8 +54,8 @@ def parse_checkout_name(name: str) -> str | None:
 
 
 def check_reason(reason: str) -> str:
-    """Return the reason of a user without surrounding blanks. Raise UsageError if it is empty or too long."""
-    return check_text("reason", reason, MAX_REASON, empty=_EMPTY).strip()
+    """Return a reason without surrounding whitespace. Raise UsageError if it is empty or too long."""
+    return check_text("reason", reason, MAX_REASON_CHARS, empty_hint=_EMPTY_HINT).strip()
 
 
 def repository_path(field: str, path: object) -> str:
@@ -65,12 +65,12 @@ def repository_path(field: str, path: object) -> str:
     shown = repr(path[:100])
     parts = path.split("/")
     if len(path.encode()) > 500 or len(parts) > 32 or not path.isprintable():
-        raise UsageError(f"{field}: invalid path {shown}: not printable, or more than 500 bytes or 32 parts")
+        raise UsageError(f"{field}: invalid path {shown}: more than 500 bytes or 32 parts, or not printable")
     if any(part in ("", ".", "..") or "\\" in part or part.lower() == ".git" for part in parts):
         hint = "Use a path relative to the project, without '..' and '.git', such as src/app.py."
-        raise UsageError(f"{field}: {shown} is outside of the project", hint=hint)
+        raise UsageError(f"{field}: invalid path {shown}: not a normal path inside the project", hint=hint)
     if any(len(part.encode()) > 200 for part in parts):
-        raise UsageError(f"{field}: {shown} contains a name of more than 200 bytes")
+        raise UsageError(f"{field}: invalid path {shown}: a part has more than 200 bytes")
     return path
 
 
@@ -80,22 +80,22 @@ class Draft:
 
     title: str
     worker: str
-    prompt: str  # the worker sees this and nothing of the conversation in which it was written
+    prompt: str  # all that the worker knows of the conversation in which the draft was written
     dependencies: tuple[str, ...] = ()  # paths that must exist before the commission starts
-    artifacts: tuple[str, ...] = ()  # paths that must exist when it ends
+    artifacts: tuple[str, ...] = ()  # paths that must exist when the commission ends
     linked: tuple[str, ...] = ()  # paths that the worker should read
     max_turns: int | None = None
     max_budget_usd: float | None = None
     model: str | None = None
-    checks: tuple[str, ...] = ()  # commands that must succeed at the end; only the user sets them
-    reviewer: str | None = None  # a worker that must approve
+    checks: tuple[str, ...] = ()  # commands that must succeed at the end; only the user may set them
+    reviewer: str | None = None  # name of the worker that must approve the work
 
     def check(self) -> None:
         """Raise UsageError if a field is invalid."""
         for field in ("title", "worker"):
-            check_line(field, getattr(self, field), MAX_TITLE, empty=_EMPTY)
+            check_line(field, getattr(self, field), MAX_TITLE_CHARS, empty_hint=_EMPTY_HINT)
         long = "Put the text into a file of the project and link that file."
-        check_text("prompt", self.prompt, max_bytes=MAX_PROMPT, empty=_EMPTY, long=long)
+        check_text("prompt", self.prompt, max_bytes=MAX_PROMPT_BYTES, empty_hint=_EMPTY_HINT, long_hint=long)
         for field in ("dependencies", "artifacts", "linked"):
             paths = [repository_path(field, path) for path in _items(field, getattr(self, field), MAX_PATHS)]
             if len(set(paths)) != len(paths):
@@ -103,12 +103,12 @@ class Draft:
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
         for field in ("model", "reviewer"):
             if getattr(self, field) is not None:
-                check_line(field, getattr(self, field), MAX_TITLE, empty=_EMPTY)
+                check_line(field, getattr(self, field), MAX_TITLE_CHARS, empty_hint=_EMPTY_HINT)
         for command in _items("checks", self.checks, MAX_CHECKS):
-            check_text("checks", command, MAX_COMMAND, empty=_EMPTY)
-        if len(json.dumps(self.as_dict())) > MAX_DRAFT:
-            hint = "Put a part of it into a file of the project and link that file."
-            raise UsageError(f"the commission is too long: more than {MAX_DRAFT:,} bytes", hint=hint)
+            check_text("checks", command, MAX_COMMAND_CHARS, empty_hint=_EMPTY_HINT)
+        if len(json.dumps(self.as_dict())) > MAX_DRAFT_BYTES:
+            hint = "Put a part of the text into a file of the project and link that file."
+            raise UsageError(f"the commission is too long: more than {MAX_DRAFT_BYTES:,} bytes", hint=hint)
 
     def edit(self, changes: Mapping[str, Any]) -> Draft:
         """Return the draft with some fields changed. Raise UsageError if a field is unknown or invalid."""
@@ -129,7 +129,7 @@ class Draft:
         return {name: value for name, value in given.items() if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields. A limit or model that is not set is left out."""
+        """Return the fields, without limits and model if they are not set."""
         values = {name: value for name, value in vars(self).items() if value is not None or name == "reviewer"}
         return {**values, **{name: list(getattr(self, name)) for name in LISTS}}
 
@@ -145,28 +145,28 @@ def _items(field: str, value: object, maximum: int) -> Sequence[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Commission:
-    """A commission as it is stored."""
+    """The row of a commission."""
 
     id: str
     project: str
     draft: Draft
     status: Status
-    reason: str | None = None  # of the last transition, for people
+    reason: str | None = None  # for the last transition; only for people
     by: By = "person"
-    made_by: str | None = None  # the run and the tool call that created it
-    # reset by every transition
+    made_by: str | None = None  # the run and the tool call of the manager, as `RUN#KEY`
+    # Every transition resets these fields.
     hold: Hold | None = None  # set while the status is in_progress and the run cannot continue
     conflict: tuple[str, ...] = ()  # the files of an unresolved merge conflict
-    # reset by every new attempt
-    attempt: int = 0  # counted from 1; 0 if never dispatched
+    # Every new attempt resets these fields.
+    attempt: int = 0  # starts at 1, or 0 if never dispatched
     run: str | None = None
     branch: str | None = None
-    summary: str | None = None  # progress, in the worker's words
+    summary: str | None = None  # the worker's last progress report
     result: Any = None
-    submitted_at: str | None = None  # None until a result was accepted
-    submitted_commit: str | None = None  # the commit that fulfilled the contract then
-    checkout_lost_at: str | None = None  # when the checkout was found missing and made again from the branch
-    loss_reported_by: str | None = None  # the tool call whose result tells the worker so
+    submitted_at: str | None = None  # None until a result is accepted
+    submitted_commit: str | None = None  # the commit that fulfilled the contract
+    checkout_lost_at: str | None = None  # when the checkout was missing and was created again from the branch
+    loss_reported_by: str | None = None  # key of the tool call whose result reports the lost checkout to the worker
     created_at: str
     changed_at: str
 
@@ -184,7 +184,7 @@ class Commission:
 
     @property
     def checkout(self) -> str:
-        """Return the name of the checkout; every attempt has its own."""
+        """Return the name of the checkout of the current attempt."""
         return f"{self.id}-{self.attempt}"
 
     @property
@@ -194,12 +194,12 @@ class Commission:
 
     @property
     def explanation(self) -> str:
-        """Return why the commission is in its state, for people."""
+        """Return the reason for the current status, for people."""
         return self.hold.text(self.id) if self.hold is not None else self.reason or ""
 
     @property
     def next_command(self) -> str:
-        """Return a hint with the command that a user needs next."""
+        """Return a hint with the next command."""
         id = self.id
         return {
             "pending": f"Start it: guild dispatch {id}",
@@ -211,7 +211,7 @@ class Commission:
         }.get(self.status, f"Show it: guild show {id}")
 
     def purpose(self, contract: Contract | None) -> CommissionPurpose:
-        """Return the purpose of a run that works on this attempt, or reviews it if there is no contract."""
+        """Return the purpose of a run that works on this attempt, or of its review if `contract` is None."""
         return CommissionPurpose(id=self.id, attempt=self.attempt, title=self.title, contract=contract)
 
     def as_dict(self) -> dict[str, Any]:
@@ -229,11 +229,11 @@ class Commission:
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """The commissions before and after one in the dependency graph."""
+    """The neighbours of a commission in the dependency graph."""
 
     missing: Sequence[str] = ()  # dependencies that do not exist yet
-    after: Sequence[str] = ()  # commissions that make its dependencies
-    before: Sequence[str] = ()  # commissions that depend on its artifacts
+    after: Sequence[str] = ()  # ids of the commissions that produce its dependencies
+    before: Sequence[str] = ()  # ids of the commissions that depend on its artifacts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The commission service of a hall: offers the operations on commissions, owns their runs, and recovers commissions.
+"""The commission service: the operations on commissions, the owner of their runs, and the recovery when a hall starts.
 
-There is no recovery log: when a hall starts, it reads every row with its run, and does the step that is left.
-Does not implement the operations: `drafts.py`, `attempts.py` and `completion.py` do.
+A recovery derives the remaining step of each commission from its row and its run.
+Does not implement the operations (`drafts.py`, `attempts.py`, `completion.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
+from guildhall.projects.activity_records import list_known_ids
 from guildhall.projects.commissions import artifact, attempts, completion, contract, dependencies, drafts, records
 from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS, WITHHELD, review_profile
 from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
 from guildhall.projects.commissions.worker_tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.shared_records import list_known_ids
-from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run, SegmentEnd
+from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.record.records import change_ask, list_asks
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
-    from guildhall.runs.execution.grants import Grant
+    from guildhall.runs.execution.limit_grants import Grant
     from guildhall.runs.execution.preparation import Prepared
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
-_DEBOUNCE = 0.02  # seconds between a change and the next look: changes come in groups
-_POLL = 0.1  # seconds between two looks at a record that another process writes
+_DEBOUNCE_S = 0.02  # between a commit and the next query, because commits come in groups
+_POLL_INTERVAL_S = 0.1  # between two queries of a database that another process writes
 _log = logging.getLogger("guildhall.commissions")
 
 
 class Commissions:
-    """The operations on commissions. It owns their runs: it starts, judges, resumes and stops them."""
+    """The operations on commissions, and the owner of their runs."""
 
     def __init__(self, context: CommissionContext) -> None:
         self.context = context
@@ -61,12 +61,14 @@ class Commissions:
     def get(self, id: str) -> Commission:
         return self.context.get(id)
 
-    async def all(self, project: str | None = None, status: Status | None = None) -> list[Commission]:
+    async def list_commissions(self, project: str | None = None, status: Status | None = None) -> list[Commission]:
         """Return commissions in the order of their creation."""
         if not self.context.readonly:
             await update_blocked(self.context, project)
-        wanted = (status,) if status is not None else None
-        return self.context.store.read(lambda connection: records.list_all(connection, project=project, status=wanted))
+        statuses = (status,) if status is not None else None
+        return self.context.store.read(
+            lambda connection: records.list_commissions(connection, project=project, statuses=statuses)
+        )
 
     async def details(self, id: str) -> CommissionDetails:
         if not self.context.readonly:
@@ -80,21 +82,21 @@ class Commissions:
         worktree = None
         try:
             path = context.workspace(commission).path
-            if path.is_dir() and commission.status != "completed":  # else it is about to be removed
+            if path.is_dir() and commission.status != "completed":  # else the checkout is about to be removed
                 worktree = str(path)
             missing = find_missing(context, commission)
             warnings = self._warnings(commission)
         except GuildError as error:  # the project is not registered, or its folder is missing
             warnings = [error.message]
-        asks = context.asks.of_run(commission.run) if commission.run is not None else ()
+        asks = context.asks.list_of_run(commission.run) if commission.run is not None else ()
         return CommissionDetails(
             commission=commission,
             timeline=timeline,
-            asked=artifact.questions(context, timeline),
-            decisions=artifact.decisions(context, timeline),
+            asked=artifact.list_questions(context, timeline),
+            decisions=artifact.list_decisions(context, timeline),
             waiting=[ask.id for ask in asks if ask.status == "open"],
-            neighbours=dependencies.neighbours(commission, context.all(commission.project), missing),
-            cost_usd=attempts.cost(context, timeline),
+            neighbours=dependencies.neighbours(commission, context.list_commissions(commission.project), missing),
+            cost_usd=attempts.total_cost(context, timeline),
             worktree=worktree,
             warnings=warnings,
         )
@@ -106,7 +108,7 @@ class Commissions:
         if commission.status == "in_progress":
             return []
         links = missing_links(self.context, commission) if commission.status in ("pending", "blocked") else []
-        return artifact.artifact_warnings(self.context, commission) + links
+        return self.context.artifact_warnings(commission) + links
 
     def needs_user(self, id: str) -> bool:
         """Return True if the commission has ended or cannot make progress without user action."""
@@ -117,32 +119,32 @@ class Commissions:
             return found.run is not None and (found.hold is not None or self._run_needs_user(found.run))
         if found.status != "blocked":
             return True
-        graph = dependencies.dependency_graph(self.context.all(found.project))
-        makers = [self.get(maker).status for _, maker in graph.get(id, ())]
-        return not any(status in (*ACTIVE, "blocked") for status in makers)
+        graph = dependencies.dependency_graph(self.context.list_commissions(found.project))
+        statuses = [self.get(producer).status for _, producer in graph.get(id, ())]
+        return not any(status in (*ACTIVE, "blocked") for status in statuses)
 
     def _run_needs_user(self, run: str) -> bool:
         """Return True if a run waits for the user. A question alone does not stop it."""
-        open_asks = (ask for ask in self.context.asks.of_run(run) if ask.status == "open")
+        open_asks = (ask for ask in self.context.asks.list_of_run(run) if ask.status == "open")
         return self.context.history.get(run).needs_user or any(ask.kind != "question" for ask in open_asks)
 
-    async def wait_idle(self, ids: Sequence[str], within: float) -> bool:
-        """Wait until all of these have ended or need the user. Return False if that takes over `within` seconds."""
+    async def wait_idle(self, ids: Sequence[str], timeout_s: float) -> bool:
+        """Wait until each commission has ended or needs the user. Return False after the timeout."""
         context = self.context
 
         def is_idle() -> bool:
             return all(map(self.needs_user, ids))
 
         with suppress(TimeoutError), context.store.watch_commits() as changed:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_s):
                 while not is_idle():
                     if not context.readonly:
                         await changed.wait()
-                    await context.clock.sleep(_POLL if context.readonly else _DEBOUNCE)
+                    await context.clock.sleep(_POLL_INTERVAL_S if context.readonly else _DEBOUNCE_S)
                     changed.clear()
         return is_idle()
 
-    # commands; shielded, because a client that disconnects must not interrupt them halfway
+    # Operations are shielded, because a client that disconnects must not interrupt them.
 
     async def create(
         self, project: Project, draft: Draft, frame: Frame, *, by: By = "person", made_by: str | None = None
@@ -157,11 +159,11 @@ class Commissions:
         await asyncio.shield(drafts.delete(self.context, id))
 
     async def dispatch(self, id: str, frame: Frame) -> Commission:
-        return await asyncio.shield(self._then_run_queue(self._dispatch(id, frame), id, frame))
+        async def work() -> Commission:
+            async with self.context.locks[id]:
+                return await attempts.dispatch(self.context, id, frame)
 
-    async def _dispatch(self, id: str, frame: Frame) -> Commission:
-        async with self.context.locks[id]:
-            return await attempts.dispatch(self.context, id, frame)
+        return await asyncio.shield(self._then_run_queue(work(), id, frame))
 
     async def redispatch(self, id: str, frame: Frame) -> Commission:
         work = attempts.redispatch(self.context, id, frame)
@@ -176,7 +178,7 @@ class Commissions:
         return await asyncio.shield(attempts.abandon(self.context, id, reason))
 
     async def _then_run_queue(self, work: Coroutine[Any, Any, Commission], id: str, frame: Frame) -> Commission:
-        """Await a command that may dispatch a commission, then run the queue."""
+        """Await an operation that may dispatch a commission, then run the queue."""
         self._queue.add(id, frame)
         try:
             await work
@@ -187,7 +189,7 @@ class Commissions:
         return self.get(id)
 
     async def _after_change(self) -> None:
-        """Update blocked commissions, before the hall may exit; then run the queue."""
+        """Update blocked commissions, then start a task that runs the queue."""
         try:
             await _log_errors(partial(update_blocked, self.context))
         finally:
@@ -199,7 +201,7 @@ class Commissions:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    # the hooks of a run that carries out a commission
+    # the hooks of a commission's run
 
     def _hooks(self, purpose: CommissionPurpose) -> RunHooks:
         context, id, contract = self.context, purpose.id, purpose.contract
@@ -218,32 +220,32 @@ class Commissions:
     async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
         context, commission = self.context, self.get(id)
 
-        async def remember(asked: AskedQuestion) -> None:  # so that every hall writes it redacted into the artifact
-            context.redact(asked.question)
+        async def keep(asked: AskedQuestion) -> None:
+            context.redact(asked.question)  # stores the redacted text, so that every hall writes the same artifact
 
-        asking = QuestionChannel(
+        questions = QuestionChannel(
             title=f"{commission.worker} asks, in commission {commission.id} ({commission.title})",
             lock=self._tool_locks[commission.id],
             store=context.store,
             ledger=lambda: context.runs().ledger(run),
-            keep=remember,
+            keep=keep,
         )
-        tools = CommissionTools(context, commission.id, contract, asking, call.key)
-        return await call_with_answers(tools, tool, call, asking)
+        tools = CommissionTools(context, commission.id, contract, questions, call.key)
+        return await call_with_answers(tools, tool, call, questions)
 
     async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
-        """Continue after the end of a run segment was recorded."""
-        await asyncio.to_thread(artifact.current_artifact, self.context, self.get(id))  # remembers the redacted texts
+        """Clean up after a recorded end, or free the slot of a paused commission."""
+        await asyncio.to_thread(artifact.current_artifact, self.context, self.get(id))  # stores the redacted texts
         if ending.status == "waiting" and self._timers is not None:
             self._timers.start(run)
         if ending.status not in RUN_ENDED:
-            if ending.pause != "shutdown":  # it waits for the user, so its slot is free
+            if ending.pause != "shutdown":  # the commission waits for the user and takes no slot
                 self._start(self._queue.run)
             return
         try:
             await completion.clean_up(self.context, id)
             await completion.request_conflict_meeting(self.context, id)
-        except GuildError as error:  # the end is recorded; the next start repeats the rest
+        except GuildError as error:  # the end is recorded, and the next start repeats these steps
             _log.warning("%s: %s", id, error)
         await self._after_change()
 
@@ -258,11 +260,11 @@ class Commissions:
             raise Conflict(message, hint=commission.next_command)
         async with context.locks[commission.id]:
             commission = await asyncio.to_thread(context.reclaim, commission.id)
-            workplace = context.workspace(commission)
-            worker = context.find_worker(commission.worker, context.project_frame(workplace.project, frame))
-            if not workplace.path.is_dir():
+            workspace = context.workspace(commission)
+            worker = context.find_worker(commission.worker, context.project_frame(workspace.project, frame))
+            if not workspace.path.is_dir():
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
-            await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
+            await asyncio.to_thread(workspace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
             prepared = await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
             await context.release(commission.id)
@@ -272,12 +274,12 @@ class Commissions:
         contract.record_lost_checkout(self.context, checkout)
 
     async def stop(self, run: str) -> list[str]:
-        """Cancel the commission of a run, and return the runs that were ended."""
+        """Cancel the commission of a run, and return the ids of the cancelled runs."""
         cancelled = await self.cancel(self.context.commission_of(run).id)
         return [run] if cancelled.status == "cancelled" else []
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
-        """Finish a commission whose run cannot be resumed if its result is submitted, else put it on hold."""
+        """Put a commission whose run cannot be resumed on hold, or finish it if its result is submitted."""
         commission = self.context.commission_of(run.id)
         if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
             return
@@ -289,7 +291,7 @@ class Commissions:
         await self._after_change()
 
     async def apply_end(self, run: str) -> None:
-        """End a commission whose run was ended on record without being executed."""
+        """End a commission whose run was ended in the database while no hall executed it."""
         commission = self.context.commission_of(run)
         if commission.run == run and commission.status == "in_progress":
             await do_next_step(self.context, commission)
@@ -298,7 +300,7 @@ class Commissions:
     async def apply_answer(self, ask: Ask) -> None:
         """Carry out the answer to a conflict, or write a late answer to a question into the artifact.
 
-        An answer that cannot be carried out is reopened.
+        An ask whose answer cannot be carried out is reopened.
         """
         context = self.context
         purpose = context.history.get(ask.run).purpose_as(CommissionPurpose)
@@ -309,7 +311,7 @@ class Commissions:
             found = context.store.read(lambda connection: records.find(connection, purpose.id))
             if found is not None and found.status in ENDED:
                 await artifact.write_artifact(context, found.id)
-        elif ask.kind == completion.KIND:
+        elif ask.kind == completion.CONFLICT:
             try:
                 await self._resolve_conflict(ask, ask.answer)
             except GuildError:
@@ -328,15 +330,6 @@ class Commissions:
         elif answer.choice == "abandon":
             await self.abandon(commission.id, answer.note or "merge conflict")
 
-    async def _apply_conflict_answers(self) -> None:
-        """Carry out the answers that a killed hall had recorded and not acted on."""
-        for ask in self.context.store.read(lambda connection: list_asks(connection, status="answered")):
-            if ask.kind == completion.KIND:
-                try:
-                    await self.apply_answer(ask)
-                except GuildError as error:
-                    _log.warning("%s is open again: %s", ask.id, error)
-
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
@@ -348,7 +341,12 @@ class Commissions:
 
         async def start_up() -> None:
             await recover(context)
-            await self._apply_conflict_answers()
+            for ask in context.store.read(lambda connection: list_asks(connection, status="answered")):
+                if ask.kind == completion.CONFLICT:  # a killed hall has not carried out the answer
+                    try:
+                        await self.apply_answer(ask)
+                    except GuildError as error:
+                        _log.warning("%s is open again: %s", ask.id, error)
             await self._queue.run()
 
         self._start(start_up)
@@ -381,7 +379,7 @@ async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def recorded_hooks(run: Run) -> RunHooks | None:
-    """Return the hooks of a commission's run or review for a replay, or None for other runs."""
+    """Return the replay hooks of a run or review of a commission, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
     if purpose.contract is None:
@@ -400,7 +398,7 @@ async def recover(context: CommissionContext) -> None:
             await asyncio.to_thread(_remove_stale_checkouts, context, project)
         except GuildError as error:
             _log.warning("%s: %s", project.name, error)
-    for commission in context.all():
+    for commission in context.list_commissions():
         try:
             await do_next_step(context, commission)
         except GuildError as error:
@@ -411,9 +409,9 @@ async def recover(context: CommissionContext) -> None:
 
 
 async def do_next_step(context: CommissionContext, commission: Commission) -> None:
-    """Look at a commission and its run, and do the step that is left. The queue starts dispatched commissions."""
+    """Do the remaining step of a commission, except the start of a dispatched commission, which the queue does."""
     id, run = commission.id, context.find_run(commission.run)
-    match next_step(commission, run, alive=run is not None and context.is_alive(run.id)):
+    match next_step(commission, run, is_alive=run is not None and context.is_alive(run.id)):
         case "finish":
             assert run is not None
             failed = run.status != "completed"
@@ -430,12 +428,12 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
             await completion.clean_up(context, id)
         case _:
             pass
-    if commission.status not in ACTIVE:
-        await artifact.refresh_artifact(context, id)
+    if commission.status not in ACTIVE and not await asyncio.to_thread(context.has_current_artifact, context.get(id)):
+        await artifact.write_artifact(context, id)
 
 
 async def _end(context: CommissionContext, id: str, event: Event, reason: str) -> None:
-    await context.store.write(lambda connection: records.apply(connection, id, event, reason, context.now()))
+    await context.store.write(lambda connection: records.record_event(connection, id, event, reason, context.now()))
     await completion.clean_up(context, id)
 
 
@@ -443,14 +441,14 @@ def _has_leftovers(context: CommissionContext, commission: Commission) -> bool:
     """Return True if an ended commission still has a checkout, or a merged branch that is not archived."""
     if commission.branch is None:
         return False
-    workplace = context.workspace(commission)
-    return workplace.path.exists() or (commission.status == "completed" and workplace.tip() is not None)
+    workspace = context.workspace(commission)
+    return workspace.path.exists() or (commission.status == "completed" and workspace.tip() is not None)
 
 
 def _remove_stale_checkouts(context: CommissionContext, project: Project) -> None:
     """Remove the checkouts of earlier attempts and of deleted commissions, after committing their content."""
-    current = {commission.id: commission.checkout for commission in context.all(project.name)}
-    deleted = context.store.read(list_known_ids) - {commission.id for commission in context.all()}
+    current = {commission.id: commission.checkout for commission in context.list_commissions(project.name)}
+    deleted = context.store.read(list_known_ids) - {commission.id for commission in context.list_commissions()}
     for checkout in context.worktrees.list_activities(project.name):
         id = parse_checkout_name(checkout)
         if (id in current and checkout != current[id]) or id in deleted:

@@ -1,4 +1,4 @@
-"""The state machine of a commission: its states, the events that change them, and the next step after a crash.
+"""The state machine of a commission: its states, its events, and the next step after a crash.
 
     event     from                               to           guard                                      checked in
     create    (new)                              pending,     valid draft, no dependency cycle           drafts
@@ -18,11 +18,11 @@
 Effects inside the transaction: `dispatch` opens a new attempt (number, branch). `start` is committed together with the
 new run, `complete` and `fail` together with the end of that run. Every event clears `hold` and `conflict`.
 
-Effects after the transaction: the checkout of an ended commission is removed (not while a conflict is open), and its
-artifact is written. Blocked commissions are checked again, and the queue starts the next commission. Each effect
-detects that it was done before, so a crash needs no separate log: `next_step` returns the step that is left to do.
+Effects after the transaction: the artifact of an ended commission is written, and its checkout is removed unless a
+conflict is open. Blocked commissions are checked again, and the queue starts the next commission. Each effect is
+idempotent, so that `next_step` can derive the remaining step from the row and its run after a crash.
 
-Does not have I/O: `records.apply` stores the outcome of an event.
+Does not have I/O: `records.record_event` stores the outcome of an event.
 
 Invariant: the row and the timeline change in one transaction.
 """
@@ -52,7 +52,7 @@ FINAL: frozenset[Status] = frozenset({"completed", "abandoned"})  # no event lea
 Event = Literal["block", "unblock", "dispatch", "start", "complete", "fail", "cancel", "reopen", "abandon"]
 # Timeline entries that do not change the status.
 Note = Literal["edit", "hold", "submit", "check", "review", "restore_checkout", "keep_ignored", "inspect"]
-Creation = Literal["create", "rebuild"]  # by a user or the manager, or from the artifact when the row was lost
+Creation = Literal["create", "rebuild"]  # by a user or the manager, or from an artifact without a row
 
 
 TRANSITIONS: Mapping[Event, Transition[Status]] = {
@@ -67,10 +67,8 @@ TRANSITIONS: Mapping[Event, Transition[Status]] = {
     "abandon": Transition(("pending", "blocked", "failed", "cancelled"), "abandoned", "abandoned"),
 }
 
-BRANCHES = "claude/commission"
-
 HoldKind = Literal["cannot_resume", "cannot_merge"]
-_HOLD_TEXT: Mapping[HoldKind, str] = {
+_HOLD_TEXTS: Mapping[HoldKind, str] = {
     "cannot_resume": "Paused: the run cannot be resumed",
     "cannot_merge": "The work is done but cannot be merged now",
 }
@@ -78,9 +76,9 @@ _HOLD_TEXT: Mapping[HoldKind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """Why a commission in progress is stopped: something outside of it is wrong, and the user has to fix it.
+    """The external reason that prevents a commission in progress from continuing. The user has to remove it.
 
-    A hold is not a state: nothing is wrong with the commission, and `guild resume` or the next start tries again.
+    A hold is not a state: `guild resume` or the next start of a hall tries again.
     """
 
     kind: HoldKind
@@ -93,18 +91,18 @@ class Hold:
         return Hold(kind=kind, message=error.message, where=error.where, hint=error.hint)
 
     def text(self, id: str) -> str:
-        """Return the explanation for people, with the command that continues."""
+        """Return the explanation for people, with the command that continues the commission."""
         where = f" ({self.where})" if self.where else ""
         hint = f" {self.hint.rstrip('.')}." if self.hint else ""
-        return f"{_HOLD_TEXT[self.kind]}: {self.message.rstrip('.')}{where}.{hint} Then: guild resume {id}"
+        return f"{_HOLD_TEXTS[self.kind]}: {self.message.rstrip('.')}{where}.{hint} Then: guild resume {id}"
 
 
-def parse_status(word: str) -> Status:
+def parse_status(name: str) -> Status:
     """Return the status with this name. Raise UsageError for an unknown name."""
     for status in STATUSES:
-        if word == status:
+        if name == status:
             return status
-    raise UsageError(f"unknown commission status {word[:40]!r}", hint=did_you_mean(word[:40], STATUSES))
+    raise UsageError(f"unknown commission status {name[:40]!r}", hint=did_you_mean(name[:40], STATUSES))
 
 
 def check_event(commission: Commission, event: Event) -> None:
@@ -115,30 +113,30 @@ def check_event(commission: Commission, event: Event) -> None:
         raise Conflict(message, hint=commission.next_command)
 
 
-def transit(commission: Commission, event: Event, *, reason: str, now: str, **changes: Any) -> Commission:
+def apply_event(commission: Commission, event: Event, *, reason: str, now: str, **changes: Any) -> Commission:
     """Return the commission after an event. Raise Conflict if the event is not allowed."""
     check_event(commission, event)
-    fresh: dict[str, Any] = {"hold": None, "conflict": (), **changes}
-    return replace(commission, status=TRANSITIONS[event].target, reason=reason, changed_at=now, **fresh)
+    fields: dict[str, Any] = {"hold": None, "conflict": (), **changes}
+    return replace(commission, status=TRANSITIONS[event].target, reason=reason, changed_at=now, **fields)
 
 
-_OF_ATTEMPT = ("run", "summary", "result", "submitted_at", "submitted_commit", "checkout_lost_at", "loss_reported_by")
+_RESET_FIELDS = ("run", "summary", "result", "submitted_at", "submitted_commit", "checkout_lost_at", "loss_reported_by")
 
 
 def new_attempt(commission: Commission) -> dict[str, Any]:
-    """Return the changes that `dispatch` makes: the next attempt with its branch, all attempt fields cleared."""
+    """Return the field changes of `dispatch`: the next attempt with its branch, and cleared attempt fields."""
     number = commission.attempt + 1
-    return {**dict.fromkeys(_OF_ATTEMPT), "attempt": number, "branch": f"{BRANCHES}/{commission.id}-{number}"}
+    return {**dict.fromkeys(_RESET_FIELDS), "attempt": number, "branch": f"claude/commission/{commission.id}-{number}"}
 
 
 Step = Literal["none", "queue", "finish", "hold", "cancel", "fail", "clean_up"]
 
 
-def next_step(commission: Commission, run: Run | None, *, alive: bool) -> Step:
-    """Return the step that is left to do for a commission when a hall starts.
+def next_step(commission: Commission, run: Run | None, *, is_alive: bool) -> Step:
+    """Return the remaining step of a commission when a hall starts.
 
-    `run` is the recorded run of the current attempt and `alive` says whether this hall executes it. The answer depends
-    on nothing else, so it is the same no matter at which instant the previous hall was killed.
+    `run`: the recorded run of the current attempt. `is_alive`: this hall executes the run. The step depends on nothing
+    else, and so not on the instant at which the previous hall was killed.
     """
     if commission.status == "dispatched":
         return "queue"
@@ -146,7 +144,7 @@ def next_step(commission: Commission, run: Run | None, *, alive: bool) -> Step:
         return "clean_up" if commission.status in ENDED else "none"
     if run is None:
         return "fail"  # the record of the run is lost
-    if alive or run.needs_user:
+    if is_alive or run.needs_user:
         return "none"
     if run.status in RUN_ENDED:  # killed between the end of the run and the end of the commission
         return "cancel" if run.status == "cancelled" else "finish"

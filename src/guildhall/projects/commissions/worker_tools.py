@@ -1,9 +1,9 @@
-"""The worker's side of a commission: instructions, first message, and the tools to report, ask and submit.
+"""The worker's side of a commission: instructions, input, and the tools to report, ask and submit.
 
-New answers of the user are appended to the result of the next call.
+New answers of the user are appended to the result of the next tool call.
 Does not check a submitted result (`contract.py`).
 
-Invariant: a repeated call with an equal key has no second effect, which `repeatable` promises.
+Invariant: the tools are idempotent by the key of the call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 SERVER = "commission"
-_MAX_SUMMARY = 20_000  # characters
-_MAX_QUESTION = 10_000
-_MAX_RESULT = 1_000_000
+_MAX_SUMMARY_CHARS = 20_000
+_MAX_QUESTION_CHARS = 10_000
+_MAX_RESULT_CHARS = 1_000_000
 
 _INSTRUCTIONS = """\
 You are working on a commission, unattended, in a checkout of the project that only you use. Your messages are not \
@@ -45,7 +45,7 @@ _DECISIONS = "- record_decision: record every decision that you make without the
 
 
 def commission_profile(worker: Worker) -> Worker:
-    """Return the worker as it is in a commission: with file tools and these instructions."""
+    """Return the worker with file tools and the instructions for a commission."""
     instructions = f"{_INSTRUCTIONS}\n{_DECISIONS}" if worker.definition.base else _INSTRUCTIONS
     return checkout_profile(worker, instructions)
 
@@ -64,13 +64,13 @@ def commission_message(commission: Commission) -> str:
 
 
 def commission_tools(schema: Mapping[str, Any] | None) -> tuple[Tool, ...]:
-    """Return the tools as the model sees them. `schema` is that of the result."""
+    """Return the tool definitions. `schema`: JSON Schema of the result, or None for text."""
     tools = bind_tools(CommissionTools, dict.fromkeys(TOOLS, ()))
     return tuple(with_output_schema(one, schema) if one.name == SUBMIT else one for one in tools)
 
 
 class CommissionTools:
-    """The tools of one call in a commission. The model reads the docstrings."""
+    """The tools of one call in a commission. The model reads the docstrings of the methods."""
 
     def __init__(
         self, context: CommissionContext, id: str, contract: Contract, questions: QuestionChannel, key: str
@@ -87,9 +87,11 @@ class CommissionTools:
         Args:
             summary: A few sentences.
         """
-        check_text("summary", summary, _MAX_SUMMARY)
+        check_text("summary", summary, _MAX_SUMMARY_CHARS)
         now = self._context.now()
-        await self._context.store.write(lambda connection: records.change(connection, self._id, now, summary=summary))
+        await self._context.store.write(
+            lambda connection: records.update_fields(connection, self._id, now, summary=summary)
+        )
         return "Reported."
 
     async def log_question(self, question: str) -> str:
@@ -99,7 +101,7 @@ class CommissionTools:
         Args:
             question: The question, understandable without having seen your work.
         """
-        check_text("question", question, _MAX_QUESTION)
+        check_text("question", question, _MAX_QUESTION_CHARS)
         await self._questions.ask(self._key, question, False)
         return "Question recorded. Continue without an answer; it will be delivered if the user replies while you work."
 
@@ -110,8 +112,8 @@ class CommissionTools:
         Args:
             output: The work and its outcome. Do not repeat the content of the files.
         """
-        if isinstance(output, str):  # anything, if there is a schema  # pyright: ignore[reportUnnecessaryIsInstance]
-            check_text("output", output, _MAX_RESULT)
+        if isinstance(output, str):  # a schema allows other types  # pyright: ignore[reportUnnecessaryIsInstance]
+            check_text("output", output, _MAX_RESULT_CHARS)
         try:
             warning = await submit(self._context, self._id, self._key, self._contract, output)
         except NotFulfilled as error:

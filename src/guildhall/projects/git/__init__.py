@@ -1,6 +1,6 @@
 """Git for projects: repositories, trees, worktrees, the integration branch, and snapshots of checkouts.
 
-Does not know commissions or meetings.
+Does not import commissions or meetings.
 
-Invariant: the user's checkout and branches are never changed.
+Invariant: the user's checkouts and branches are not changed.
 """

@@ -1,10 +1,10 @@
 """The integration branch: merges the user's branch, commits files and squashes work into `claude/main`.
 
-Commits are created first, and then the ref is moved by compare-and-swap, again if another process has moved it.
+A commit is created first. Then the ref is moved by compare-and-swap, which is repeated if another process has moved it.
 Does not create checkouts (`worktrees.py`) and does not run git itself (`repository.py`).
 
-Invariant: a crash leaves the branch before or after an operation, never between. In the folders of the hall below
-`.lore/`, the version of the integration branch always wins.
+Invariant: each operation moves the branch once. In the folders of the hall below `.lore/`, the version of the
+integration branch wins.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-_MAX_COMMITS = 500  # of each side that are compared by tree
-_MAX_HALL_MERGES, _MAX_USER_MERGES = 5, 20  # commits of each side that are merged to recognise a squash
+_MAX_COMPARED_COMMITS = 500  # of each side, by their trees
+_MAX_HALL_MERGES, _MAX_USER_MERGES = 5, 20  # commits of each side that are merged to find a squash
 
 
 def merge_user_branch(git: Git, tip: str, user: str) -> MergeResult:
-    """Merge the integration branch with the user's branch, which may have squashed earlier work of the hall."""
+    """Merge the user's branch, which may contain a squash of the hall's work, with the integration branch."""
     merged = repository.merge(git, tip, user)
     if not merged.conflicts:
         return merged
@@ -52,7 +52,7 @@ def merge_user_branch(git: Git, tip: str, user: str) -> MergeResult:
 
 
 def _find_squash(git: Git, tip: str, user: str) -> tuple[str, str, str] | None:
-    """Return a commit of the hall, the user's commit that squashed or copied it, and the tree of the latter."""
+    """Return a commit of the hall, the user's commit with an equal change, and the tree of the user's commit."""
     ours, theirs = _list_commits(git, tip, user), _list_commits(git, user, tip)
     by_tree = {tree: commit for commit, tree in reversed(ours)}
     for commit, tree in theirs:
@@ -68,15 +68,15 @@ def _find_squash(git: Git, tip: str, user: str) -> tuple[str, str, str] | None:
 
 
 def _list_commits(git: Git, tip: str, other: str) -> list[tuple[str, str]]:
-    """Return the commits, with their trees, that only one side has, newest first."""
-    options = ("--first-parent", f"--max-count={_MAX_COMMITS}", "--format=%H %T")
+    """Return the commits and trees of `tip` that are not in `other`, newest first."""
+    options = ("--first-parent", f"--max-count={_MAX_COMPARED_COMMITS}", "--format=%H %T")
     lines = git.run("log", *options, tip, f"^{other}").text.splitlines()
     return [(commit, tree) for commit, tree in map(str.split, lines)]
 
 
-_MAX_UPDATES = 20  # of the ref, while another process moves it
+_MAX_UPDATES = 20  # attempts to move the ref, while another process moves it
 _MAX_DIFF_BYTES = 200_000
-_TRAILER = "Guildhall-Tip"  # of a squash commit: names the squashed branch and its tip, so that a repeat finds it
+_TRAILER = "Guildhall-Tip"  # of a squash commit, with the squashed branch and its tip; makes `squash` idempotent
 _REF = f"refs/heads/{INTEGRATION}"
 _HALL_PATHS = tuple(f"{LORE}/{name}".encode() for name in HALL_FOLDERS)
 
@@ -93,7 +93,7 @@ class Branches:
     # reading
 
     def tip(self, ref: str = INTEGRATION) -> str:
-        """Return the commit of a branch or a full ref. Return a commit id as it is."""
+        """Return the commit of a branch, a full ref or a commit id. Raise NotFound for an unknown ref."""
         commit = ref if is_object_id(ref) else self.git.resolve(ref)
         if commit is None:
             raise NotFound(f"project {self.project.name} has no branch {ref!r}", where=str(self.project.path))
@@ -103,7 +103,7 @@ class Branches:
         return self.git.resolve(branch) is not None
 
     def read(self, path: str, ref: str = INTEGRATION) -> bytes | None:
-        """Return the content of a regular file, or None if the path is not one."""
+        """Return the content of a file, or None if the path is not a regular file."""
         entry = self._find_file(path, ref)
         return self.git.run("cat-file", "blob", str(entry.object)).stdout if entry is not None else None
 
@@ -129,7 +129,7 @@ class Branches:
         return repository.list_entries(self.git, self.tip(ref), repository.encode_path(folder), deep=True)
 
     def diff(self, branch: str) -> str:
-        """Return the changes of a branch since it left the integration branch, as a summary and a patch."""
+        """Return the changes of a branch since its merge base, as a summary and a patch."""
         tip = self.tip(branch)
         options = ("--no-ext-diff", "--no-textconv", "--no-color", "--stat", "--patch", "--find-renames")
         patch = self.git.run("diff-tree", "-r", *options, self._base_tree(tip), tip).stdout
@@ -137,7 +137,7 @@ class Branches:
         return text if len(patch) <= _MAX_DIFF_BYTES else f"{text}\n... {len(patch) - _MAX_DIFF_BYTES:,} more bytes\n"
 
     def changed_hall_files(self, tip: str) -> tuple[list[str], list[str]]:
-        """Return the new and the changed files of a branch in the folders of the hall. They are not merged."""
+        """Return the new and the changed files of a branch in the folders of the hall. `squash` ignores these files."""
         folders = [f"{LORE}/{name}" for name in HALL_FOLDERS]
         options = ("-r", "-z", "--name-status", "--no-renames", "--no-ext-diff")
         output = self.git.run("diff-tree", *options, self._base_tree(tip), tip, "--", *folders).stdout
@@ -146,7 +146,7 @@ class Branches:
         return [path for kind, path in changes if kind == "A"], [path for kind, path in changes if kind != "A"]
 
     def _base_tree(self, tip: str) -> str:
-        """Return the commit where a branch left the integration branch, or the empty tree without such a commit."""
+        """Return the merge base with the integration branch, or the empty tree if there is no merge base."""
         base = self._merge_base(self.tip(), tip)
         return base or self.git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").text
 
@@ -159,7 +159,7 @@ class Branches:
             self._merge_user_tree(tip, user)
 
     def ensure(self) -> str:
-        """Return the tip of the integration branch. Create a missing branch at the tip of the user's branch."""
+        """Return the tip of the integration branch, created at the tip of the user's branch if it is missing."""
         return self.git.resolve(_REF) or self.update()
 
     def update(self) -> str:
@@ -177,7 +177,7 @@ class Branches:
         return self._move(merge, f"follow {self.project.branch}")
 
     def try_update(self) -> None:
-        """Merge the user's branch if possible. Conflicts are reported elsewhere."""
+        """Merge the user's branch, unless there is a merge conflict."""
         with suppress(MergeConflict):
             self.update()
 
@@ -206,7 +206,7 @@ class Branches:
         cannot be merged. In `.lore/` the branch's version wins, except in the folders of the hall.
         """
         branch_tip = self.git.resolve(branch) or self.tip(ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX))
-        trailer = f"{_TRAILER}: {branch} {branch_tip}"  # other branches may have the same tip
+        trailer = f"{_TRAILER}: {branch} {branch_tip}"  # several branches may have the same tip
         options = ("--format=%H", "--fixed-strings", f"--grep={trailer}", "--max-count=1")
         if found := self.git.run("log", *options, self.ensure(), f"^{branch_tip}").text:
             return found
@@ -223,7 +223,7 @@ class Branches:
     def archive(self, branch: str) -> str:
         """Move a branch of the hall to refs/guildhall/kept, and return the new ref."""
         if not branch.startswith(BRANCH_PREFIX) or branch == INTEGRATION:
-            raise Conflict(f"{branch!r} is not the branch of a commission or a meeting")
+            raise Conflict(f"cannot archive {branch!r}: not the branch of a commission or a meeting")
         ref = f"refs/heads/{branch}"
         archived = ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX)
         tip = self.git.resolve(ref)
@@ -255,7 +255,7 @@ class Branches:
             raise Conflict(
                 f"{self.project.branch} and {INTEGRATION} have no common history",
                 where=str(self.project.path),
-                hint=f"Rename the old branch: `git branch -m {INTEGRATION} claude/old`. A new one is created.",
+                hint=f"Rename the old branch: `git branch -m {INTEGRATION} claude/old`. A new branch is created.",
             )
         merged = merge_user_branch(self.git, tip, user)
         if merged.conflicts:
@@ -290,13 +290,13 @@ class Branches:
         return repository.write_tree(self.git, merged.tree, changes.values()) if changes else merged.tree
 
     def _restored_hall_files(self, tip: str, tree: str) -> list[TreeEntry]:
-        """Return the entries that restore the hall's own files in a tree to the version of the integration branch."""
+        """Return the changes that restore the hall's files in a tree to the version of the integration branch."""
         ours, theirs = (set(repository.list_entries(self.git, of, *_HALL_PATHS, deep=True)) for of in (tip, tree))
         added = {entry.path for entry in theirs} - {entry.path for entry in ours}
         return [*(ours - theirs), *(TreeEntry(path=path) for path in added)]
 
     def _move(self, commit: Callable[[str | None], str], reason: str) -> str:
-        """Move the integration branch to the commit made from its tip. Repeat while another process moves it."""
+        """Move the integration branch to the commit that is created from its tip, and return that commit."""
         for _ in range(_MAX_UPDATES):
             tip = self.git.resolve(_REF)
             new = commit(tip)
@@ -313,13 +313,13 @@ class Branches:
         raise Conflict(f"cannot update {INTEGRATION}: another process keeps moving it", where=str(self.project.path))
 
     def check_movable(self, ref: str = _REF) -> None:
-        """Raise Conflict if a branch is checked out: if it moved, every file there would look changed."""
+        """Raise Conflict if the user has checked out a branch: every changed file would look modified there."""
         for head, where in repository.list_checkouts(self.git.common):
             if head == ref:
                 raise Conflict(
                     f"{ref.removeprefix('refs/heads/')} is checked out",
                     where=str(where),
-                    hint=f"The hall must update it. Run `git switch {self.project.branch}` there, then try again.",
+                    hint=f"The hall must move it. Run `git switch {self.project.branch}` there, then try again.",
                 )
 
     def _store_files(self, files: Mapping[str, bytes | None]) -> list[TreeEntry]:

@@ -1,10 +1,9 @@
 """The git command: runs git on the objects and refs of a repository, and reads, writes and merges trees.
 
-Git runs with a separate git directory below the home, which has the hall's own config, attributes and hooks.
+Git runs with a separate git directory below the home, which has the hall's own config and attributes.
 Does not decide which refs move (`integration.py`) and does not read the files of a checkout (`snapshot.py`).
 
-Invariant: git never obeys or executes settings from the user's config, from `.gitattributes` or from a worker's
-checkout.
+Invariant: git ignores the settings, hooks and filters of the user's config and of the repository.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _HALL = ("Guildhall", "hall@guildhall.invalid")
 _MAX_STDERR_CHARS = 2000  # in an error
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
-_MAX_LOCKS = 5  # stale locks that one update of refs removes
-_STALE_S = 0.9  # age of a stale lock; git itself has waited for longer
-_STALE_SHARED_S = 60.0  # age of a stale lock that may be the user's
+_MAX_ATTEMPTS = 5  # to update refs; each removes at most one stale lock
+_STALE_S = 0.9  # minimum age of a stale lock; git itself waits for 1 s
+_STALE_SHARED_S = 60.0  # minimum age of a stale lock that the user's git may have created
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_COMMIT_REFS = ("refs/heads/", "refs/guildhall/")  # these refs name commits; a tag is an object of its own
+_COMMIT_REFS = ("refs/heads/", "refs/guildhall/")  # refs that name commits; a tag may name a tag object
 
-# Settings of every call. `-c` overrides all config files.
+# Settings of every call. `-c` takes precedence over config files.
 _SETTINGS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.pager=cat",
     "core.editor=false", "core.askPass=", "credential.helper=", "gc.auto=0", "maintenance.auto=false",
@@ -46,7 +45,7 @@ _SETTINGS = (
     "core.filesRefLockTimeout=1000", "core.packedRefsTimeout=3000", "core.quotePath=false", "advice.detachedHead=false",
     "core.excludesFile=/dev/null", "core.attributesFile=/dev/null", "protocol.allow=never",
 )  # fmt: skip
-# The environment of git, besides PATH. The hall's environment and the user's config do not apply.
+# The environment of git, in addition to PATH.
 _ENVIRONMENT = {
     "HOME": "/nonexistent",
     "LC_ALL": "C",
@@ -57,7 +56,7 @@ _ENVIRONMENT = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_OPTIONAL_LOCKS": "0",
 }
-# Files are bytes: line ends are not changed, and no filter or merge driver of the repository is executed.
+# Git does not convert line ends, and executes no filter or merge driver of the repository.
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !merge !diff\n"
 
 
@@ -77,7 +76,7 @@ class GitResult:
 class Git:
     """Git for one repository.
 
-    Commands run in a git directory of the hall, which shares the objects of the repository but not its config.
+    Commands run in a git directory of the hall, which uses the objects of the repository but not its config.
     """
 
     def __init__(self, repo: Path, git_dir: Path) -> None:
@@ -108,10 +107,10 @@ class Git:
         ok: tuple[int, ...] = (0,),
         author: str | None = None,
     ) -> GitResult:
-        """Run git on objects, an index or a checkout. Refs are not visible: commits are given by id.
+        """Run git on objects, an index or a checkout. The refs of the repository are not visible.
 
-        `tree`: the checkout, by default an empty one. `index`: its index, by default an empty one. `input`: bytes for
-        stdin, or a file descriptor.
+        `tree`: the checkout, or None for an empty folder. `index`: the index, or None for an empty index. `input`:
+        bytes for stdin, or a file descriptor. `ok`: exit codes that do not raise GitFailed.
         """
         env = {
             "GIT_DIR": str(self.git_dir),
@@ -139,7 +138,7 @@ class Git:
         return found.text if found.code == 0 else None
 
     def _read_ref_file(self, ref: str) -> str | None:
-        """Return the commit in the file of a ref, which saves a process, or None if only git can resolve the ref."""
+        """Return the commit of a loose ref without starting git, or None if only git can resolve the ref."""
         if not ref.startswith(_COMMIT_REFS) or ".." in ref:
             return None
         try:
@@ -153,7 +152,7 @@ class Git:
         input = "".join(f"{line}\n" for line in ("start", *commands, "prepare", "commit")).encode()
         message = "".join(char for char in reason if char.isprintable() or char == "\n").strip().partition("\n")[0]
         args = ("update-ref", "--create-reflog", "-m", f"guildhall: {message}", "--stdin")
-        for left in reversed(range(_MAX_LOCKS)):
+        for left in reversed(range(_MAX_ATTEMPTS)):
             try:
                 self.run_in_repository(*args, input=input)
                 return
@@ -162,10 +161,7 @@ class Git:
                     raise
 
     def _remove_stale_lock(self, message: str) -> bool:
-        """Remove the ref lock that an error names if a killed git did not. Return True if it was removed.
-
-        A running git holds such a lock only for an instant.
-        """
+        """Remove the ref lock that git reports in an error, if the lock is stale. Return True if it was removed."""
         found = _LOCKED.search(message)
         lock = Path(found[1]) if found else self.common
         is_own = any(lock.is_relative_to(self.common / folder) for folder in ("refs/heads/claude", "refs/guildhall"))
@@ -188,7 +184,7 @@ class Git:
     @cached_property
     def git_dir(self) -> Path:
         """Return the hall's git directory for this repository. Create it if necessary."""
-        marker = self._git_dir / "made"  # names the repository: another one may have the same project name now
+        marker = self._git_dir / "made"  # the repository, because the project name may be reassigned
         if not marker.exists() or marker.read_text() != str(self.common):
             self._create_git_dir()
             marker.write_text(str(self.common))
@@ -264,9 +260,9 @@ def _read_head(path: Path) -> str:
 
 
 def _author_env(author: str | None) -> dict[str, str]:
-    """Return the variables of git that name the author, a worker or the hall, and the committer, the hall.
+    """Return the variables that set the author, a worker or the hall, and the committer, the hall.
 
-    Git accepts neither brackets, nor line breaks, nor an empty name.
+    Git rejects an empty name, and names with angle brackets or line breaks.
     """
     plain = "".join(char for char in author or "" if char.isprintable() and char not in "<>")
     plain = plain.strip(" .,:;\"'\\")[:100]
@@ -323,7 +319,7 @@ _REGULAR = ("100644", "100755")
 
 @dataclass(frozen=True, kw_only=True)
 class TreeEntry:
-    """A path of a tree with its object. In a change of a tree, `object` is None if the path is removed."""
+    """An entry of a tree. In a change of a tree, `object` is None if the path is removed."""
 
     path: bytes
     mode: str = _FILE
@@ -411,7 +407,7 @@ def merge(git: Git, ours: str, theirs: str) -> MergeResult:
 
 
 def create_commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
-    """Create a commit that is not on a branch yet, and return its id."""
+    """Create a commit without moving a ref, and return its id."""
     options = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "replace")
     return git.run("commit-tree", tree, *options, "-F", "-", input=text, author=author).text

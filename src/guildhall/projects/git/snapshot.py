@@ -1,10 +1,10 @@
 """Snapshots of checkouts: store new, changed and ignored files of a checkout as git objects.
 
 Git lists the changed paths, and this module reads the files by descriptor. Git itself would store a nested repository
-as a mere pointer, and would follow a link that replaced a file after the listing.
+as a submodule, and would follow a link that replaced a file after the listing.
 Does not commit to a branch or write the index (`worktrees.py`).
 
-Invariant: a snapshot executes nothing and follows no links.
+Invariant: a snapshot follows no links.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_DEPTH = 200
-_SPARSE = ("-c", "core.sparseCheckout=true")  # lists new files also where nothing was checked out
+_SPARSE = ("-c", "core.sparseCheckout=true")  # lists new files even outside of the sparse checkout
 _RESERVED_NAME = "git does not allow this name"
 _MAX_BATCH_BYTES = 32 * 1024**2
 _LINK, _SUBMODULE = "120000", "160000"
@@ -99,8 +99,10 @@ def list_ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
 
 
 def _list_changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
-    """Return the new, changed and deleted paths, and the `wanted` paths also if ignored. A nested repository ends in a
-    slash."""
+    """Return the new, changed and deleted paths, and the `wanted` paths even if git ignores them.
+
+    The path of a nested repository ends in a slash.
+    """
 
     def list_files() -> list[GitResult]:
         variants = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))
@@ -154,7 +156,7 @@ def _add_entry(parent: int, name: bytes, path: bytes, snapshot: Snapshot, depth:
         _add_file(parent, name, path, snapshot)
     elif stat.S_ISDIR(status.st_mode):
         _add_folder(parent, name, path, snapshot, depth)
-    # Pipes, sockets and devices have no content.
+    # Pipes, sockets and devices are skipped.
 
 
 def _add_folder(parent: int, name: bytes, path: bytes, snapshot: Snapshot, depth: int) -> None:
@@ -189,13 +191,13 @@ def _add_file(parent: int, name: bytes, path: bytes, snapshot: Snapshot) -> None
 
 
 def _is_reserved(name: bytes) -> bool:
-    """Return True if git refuses a name, because on some system it would mean the folder `.git`."""
+    """Return True if a name means `.git` on some file system, which git rejects."""
     text = "".join(char for char in os.fsdecode(name) if unicodedata.category(char) != "Cf").casefold()
     return text.partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
 def _make_readable(parent: int, name: bytes) -> None:
-    """Make a file readable for its owner, which is this process. Do not follow links."""
+    """Make a file readable for its owner. Do not follow links."""
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         status = os.fstat(descriptor)
@@ -236,19 +238,19 @@ def _store_blobs(git: Git, contents: Iterable[bytes]) -> list[str]:
     return git.run("fast-import", "--quiet", "--cat-blob-fd=1", "--done", input=stream).text.split()
 
 
-_MAX_FILES, _MAX_BYTES = 200, 10 * 1024**2  # of an ignored file or folder that is archived
-_MAX_TOTAL_FILES, _MAX_TOTAL_BYTES = 1_000, 32 * 1024**2  # of one checkout
+_MAX_FILES, _MAX_BYTES = 200, 10 * 1024**2  # of one ignored path that is archived
+_MAX_TOTAL_FILES, _MAX_TOTAL_BYTES = 1_000, 32 * 1024**2  # of all archived paths of a checkout
 _MAX_NAMES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class UncommittedFiles:
-    """The files of a removed checkout that are not on its branch, because git ignores or rejects them."""
+    """The files of a removed checkout that are not on its branch."""
 
-    ref: str | None = None  # of the commit with the archived files
+    ref: str | None = None  # of the commit that contains the archived files
     kept: tuple[str, ...] = ()  # ignored files that are archived
     lost: tuple[str, ...] = ()  # ignored files that are deleted, each with the reason
-    folder: str | None = None  # of the moved files
+    folder: str | None = None  # that contains the moved files
     moved: tuple[str, ...] = ()  # files that git cannot store
 
     def text(self) -> str:
@@ -264,7 +266,7 @@ class UncommittedFiles:
 
 
 def archive_ignored(git: Git, tree: Path, index: Path, branch: str, tip: str) -> UncommittedFiles | None:
-    """Store the ignored files of a checkout, or return None if it has none. A repeated call finds them again."""
+    """Store the ignored files of a checkout, or return None if it has none. Idempotent."""
     wanted: list[bytes] = []
     lost: list[str] = []
     files = size = 0
@@ -316,7 +318,7 @@ def _archive_tree(git: Git, tree: str, branch: str, tip: str) -> str:
 
 
 def _measure(path: Path) -> tuple[int, int]:
-    """Return the number of files at a path and their bytes. Stop counting above the maximum."""
+    """Return the number of files at a path and their size in bytes. Stop counting above the maximum."""
     if path.is_symlink() or not path.is_dir():
         return 1, path.lstat().st_size
 

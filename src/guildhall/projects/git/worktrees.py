@@ -1,6 +1,6 @@
 """Worktrees: create, restore, commit and remove the hall's checkouts below its home.
 
-To git, a checkout is a linked worktree of the user's repository. This module writes the worktree's metadata itself.
+A checkout is a linked worktree of the user's repository. This module writes the metadata of the worktree itself.
 Does not merge (`integration.py`) and does not read the content of files (`snapshot.py`).
 
 Invariant: a crash leaves a complete checkout or none. A checkout is not removed before its content is committed.
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from guildhall.projects.git.repository import Git
 
 _log = logging.getLogger("guildhall.projects")
-_MAKING, _REMOVING, _EXPORT = ".making", ".removing", ".glance-"  # endings of temporary folders
+_MAKING, _REMOVING, _EXPORT = ".making", ".removing", ".export-"  # suffixes of temporary folders
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitResult:
-    """The commit of a checkout, or None if nothing was new, and the paths that git cannot store, with the reasons."""
+    """The outcome of a commit of a checkout."""
 
-    commit: str | None = None
-    rejected: tuple[tuple[str, str], ...] = ()
+    commit: str | None = None  # None if nothing has changed
+    rejected: tuple[tuple[str, str], ...] = ()  # paths that git cannot store, with the reasons
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worktree:
-    """The record of a checkout."""
+    """The record of a checkout, in a JSON file beside the checkout."""
 
     project: str
     activity: str
@@ -64,13 +64,13 @@ class Worktrees:
         self._git = git
 
     def path(self, project: Project, activity: str) -> Path:
-        """Return the path of an activity's checkout, whether or not it exists."""
+        """Return the path of an activity's checkout, which may not exist."""
         if not is_name(activity):
             raise UsageError(f"invalid activity: {activity[:60]!r}")
         return self._home.worktrees / project.name / activity
 
     def list_activities(self, project: str) -> list[str]:
-        """Return the activities that have a checkout of a project."""
+        """Return the names of the activities that have a checkout of a project."""
         folder = self._home.worktrees / project
         paths = folder.iterdir() if folder.is_dir() else ()
         return sorted(path.name for path in paths if is_name(path.name) and path.is_dir())
@@ -78,7 +78,7 @@ class Worktrees:
     def check_out(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """Return the checkout of an activity, created or completed if necessary. A new branch starts at claude/main."""
         if not branch.startswith(BRANCH_PREFIX) or branch == INTEGRATION:
-            raise UsageError(f"{branch!r} is not the branch of an activity")
+            raise UsageError(f"invalid branch: {branch!r} is not the branch of an activity")
         path = self.path(project, activity)
         with self._lock(path):
             before = self._read_record(path)
@@ -320,7 +320,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder of the hall, also if parts of it are read-only."""
+    """Delete a folder of the hall, even if parts of it are read-only."""
     if folder.is_symlink():
         folder.unlink()
         return

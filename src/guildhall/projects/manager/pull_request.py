@@ -1,9 +1,9 @@
-"""Pull requests: put the work on the integration branch up for the user's review.
+"""Pull requests: submit the work on the integration branch for the user's review.
 
-Without a remote or `gh`, the work gets a branch `claude/review/...` with a summary in `.lore/reviews` instead.
-Does not merge and does not push by force.
+Without a remote or `gh`, the review is a branch `claude/review/...` with a summary in `.lore/reviews`.
+Does not merge and does not force a push.
 
-Invariant: a repeated or interrupted call leads to a single review.
+Invariant: a repeated call updates the open review.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _MAX_COMMISSIONS = 100
 class Changes:
     """The changes of the integration branch that the user's branch does not contain."""
 
-    tip: str  # the commit of the integration branch
-    files: Mapping[str, str]  # without the hall's own records: path -> numbers of added and removed lines
-    completed: Sequence[str]  # a line of markdown for each completed commission
+    tip: str  # commit of the integration branch
+    files: Mapping[str, str]  # path -> numbers of added and removed lines, without the hall's own records
+    completed: Sequence[str]  # a line of Markdown for each completed commission
 
     def as_markdown(self) -> str:
-        """Return the commissions and files. Paths are escaped, so that they cannot end the block."""
+        """Return the commissions and files. Unprintable characters of paths are replaced."""
         lines = ["## Commissions", "", *self.completed, ""] if self.completed else []
         if self.files:
             lines += ["## Files", ""]
@@ -69,7 +69,7 @@ def find_changes(project: Project, git: Git, branches: Branches) -> Changes:
 
 
 def _count_lines(git: Git, before: str, after: str) -> dict[str, str]:
-    """Return the files that differ, each with the numbers of added and removed lines."""
+    """Return the changed files with the numbers of added and removed lines."""
     options = ("--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z")
     output = git.run("diff", *options, before, after, "--").stdout
     found: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _count_lines(git: Git, before: str, after: str) -> dict[str, str]:
 
 
 def _completed_line(branches: Branches, path: str, ref: str) -> str | None:
-    """Return a line about the commission with this artifact, or None if it is not completed."""
+    """Return the line of the commission with this artifact, or None if it is not completed."""
     try:
         artifact = Artifact.parse((branches.read(path, ref=ref) or b"").decode())
     except (GuildError, UnicodeDecodeError):  # edited by hand
@@ -101,15 +101,15 @@ _FOOTER = f"Created by Guildhall from `{INTEGRATION}`. Nothing is merged until y
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """A pull request or a review branch. Without a url and a branch, there is nothing to review."""
+    """A pull request or a review branch, or neither if the user's branch contains all work."""
 
     project: str
     files: int = 0
     url: str | None = None  # of the pull request
-    is_updated: bool = False  # the pull request was open before
-    branch: str | None = None
+    is_updated: bool = False  # True if the pull request was open before
+    branch: str | None = None  # the review branch
     summary: str | None = None  # path of the artifact that describes the review branch
-    reason: str | None = None  # why it is not a pull request
+    reason: str | None = None  # why a pull request is not possible
 
     def text(self) -> str:
         """Return the result of the tool."""
@@ -141,7 +141,7 @@ class PullRequests:
         check_text("body", body, _MAX_BODY_CHARS)
         redact = self._branches.redact
         title, body = redact(title.strip()), redact(body)
-        self._branches.update()  # so that the review shows only the work, not what the user's branch has in addition
+        self._branches.update()  # so that the review does not show reversed commits of the user
         changes = find_changes(self._project, self._git, self._branches)
         if not changes.files and not changes.completed:
             return Review(project=self._project.name)
@@ -184,8 +184,8 @@ class PullRequests:
         result, where = self._programs.push(remote, INTEGRATION), str(self._project.path)
         if result.code and "[rejected]" in f"{result.stdout}{result.stderr}":
             message = f"{remote} rejected {INTEGRATION}: it has commits that are missing here"
-            hint = f"See `git fetch {remote}` and `git log {INTEGRATION}..{remote}/{INTEGRATION}`."
-            raise Conflict(message, where=where, hint=f"Nothing was forced. {hint}")
+            hint = f"Inspect them: `git fetch {remote}`, then `git log {INTEGRATION}..{remote}/{INTEGRATION}`."
+            raise Conflict(message, where=where, hint=hint)
         if result.code:
             raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {result.stderr or result.stdout}", where=where)
 
@@ -292,7 +292,7 @@ _NO_PROMPTS = {
     "GH_PROMPT_DISABLED": "1",
     "GH_NO_UPDATE_NOTIFIER": "1",
     "NO_COLOR": "1",
-    "LC_ALL": "C.UTF-8",  # `[rejected]` of git is translated otherwise
+    "LC_ALL": "C.UTF-8",  # otherwise git may translate `[rejected]`
 }
 
 
@@ -326,7 +326,7 @@ class UserPrograms:
         return self._run("git", *settings, "push", *options, "--", remote, f"{ref}:{ref}")
 
     def gh(self, *args: str, text: str = "") -> ProgramResult:
-        """Run GitHub's program, with `text` on stdin."""
+        """Run the GitHub command line, with `text` on stdin."""
         return self._run("gh", *args, text=text)
 
     def _run(self, program: str, *args: str, text: str = "") -> ProgramResult:

@@ -1,10 +1,10 @@
-"""The manager's tools: let the manager create and control commissions, request meetings and open pull requests.
+"""The manager's tools: create and control commissions, request meetings and open pull requests.
 
-This is a system toolbox: only the manager that ships with Guildhall has it (WKR-26). The checks and the model of a
-commission are not arguments, because only the user sets them.
+Only the manager that ships with Guildhall has these tools (WKR-26). The checks and the model of a commission are not
+arguments, because only the user may set them.
 Does not implement the operations (`commissions/service.py`, `meetings/service.py`, `pull_request.py`).
 
-Invariant: a repeated call with an equal key has no second effect, because its result carries the mark of the call.
+Invariant: the tools are idempotent by the key of the call.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def render_commission(details: CommissionDetails) -> str:
     parts += [f"depends on {', '.join(neighbours.after)}"] if neighbours.after else []
     parts += [f"must produce {', '.join(commission.draft.artifacts)}"] if commission.draft.artifacts else []
     parts += ["waiting for the user"] if details.waiting else []
-    parts += details.warnings if commission.status == "dispatched" else []  # why it does not start
+    parts += details.warnings if commission.status == "dispatched" else []  # the reason for waiting
     if commission.summary and commission.status == "in_progress":
         parts.append(_line(commission.summary))
     return "- " + "; ".join(parts)
@@ -94,13 +94,13 @@ def render_outcome(details: CommissionDetails) -> str:
 
 
 def _line(text: str) -> str:
-    """Return a text on one line, cut to the maximum length."""
+    """Return a text as a single line, cut to the maximum length."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}..."
 
 
 NAME = "manager"
-CONTEXTS = ("run", "meeting")  # the manager has these tools when it works for a user, not for another run
+CONTEXTS = ("run", "meeting")  # where the manager has these tools: it works for a user, not for another run
 _READ: frozenset[str] = frozenset()
 _COMMISSION = frozenset({"commission"})
 TOOLS = {
@@ -120,7 +120,7 @@ _MAX_AWAITED = 50  # commissions in one call
 
 
 def is_manager(worker: Worker) -> bool:
-    """Return True for the manager that ships with Guildhall. Another worker of that name is not special."""
+    """Return True for the manager that ships with Guildhall, not for another worker of that name."""
     return worker.scope == "shipped" and worker.path == SHIPPED / f"{NAME}.yaml"
 
 
@@ -133,12 +133,12 @@ class ManagerContext:
     projects: Projects
     commissions: Callable[[], Commissions]
     meetings: Callable[[], Meetings]
-    workers: Callable[[Frame], Sequence[Worker]]  # workers that the manager may give work to
+    workers: Callable[[Frame], Sequence[Worker]]  # lists the workers for commissions
     review: Callable[[Project, str, str], Review]  # opens a review with a title and a body
-    call_started_at: Callable[[str], str | None]  # the time when the call of a key first started
+    call_started_at: Callable[[str], str | None]  # returns the time when the call with a key first started
 
     def project(self, name: str | None) -> Project:
-        """Return the project of this name, or without a name the project that the run is in."""
+        """Return the project of this name, or the project that the run is in if `name` is None."""
         if name is not None:
             return self.projects.get(name)
         if (found := self.projects.find_at(self.frame.root)) is not None:
@@ -162,7 +162,7 @@ _Paths = Annotated[list[str] | None, Field(max_length=100)]
 
 
 class ManagerTools:
-    """The tools of one call of the manager. The model reads the docstrings."""
+    """The tools of one call of the manager. The model reads the docstrings of the methods."""
 
     def __init__(self, context: ManagerContext, key: str) -> None:
         self._context = context
@@ -177,7 +177,7 @@ class ManagerTools:
         """List the registered projects, with the number of commissions in each status."""
         context = self._context
         projects, here = await asyncio.to_thread(context.projects.all), context.projects.find_at(context.frame.root)
-        return render_projects(projects, await context.commissions().all(), here=here)
+        return render_projects(projects, await context.commissions().list_commissions(), here=here)
 
     async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
         """List the commissions of a project, newest first, with status, reason, author and dependencies.
@@ -187,7 +187,7 @@ class ManagerTools:
                 cancelled or abandoned.
         """
         commissions, name = self._context.commissions(), self._context.project(project).name
-        found = (await commissions.all(name, None if status is None else parse_status(status)))[::-1]
+        found = (await commissions.list_commissions(name, None if status is None else parse_status(status)))[::-1]
         lines = [render_commission(await commissions.details(one.id)) for one in found[:_MAX_LISTED]]
         if (omitted := len(found) - _MAX_LISTED) > 0:
             lines.append(f"... and {omitted:,} older commissions.")
@@ -228,7 +228,8 @@ class ManagerTools:
         )
         draft.check()
         mark = f"{context.run}#{self._key}"
-        created = next((one for one in await context.commissions().all(target.name) if one.made_by == mark), None)
+        existing = await context.commissions().list_commissions(target.name)
+        created = next((one for one in existing if one.made_by == mark), None)
         if created is None:  # else an interrupted call is repeated
             if worker.rpartition("/")[2] == NAME:
                 raise Refused("the manager cannot work on a commission", hint="Choose another worker.")
@@ -265,7 +266,7 @@ class ManagerTools:
         return f"{id} is {commission.status}."
 
     async def _has_reached(self, id: str, status: str) -> bool:
-        """Return True if a commission has reached a status since this call first started: the call is repeated."""
+        """Return True if a commission has reached a status since this call first started."""
         start = self._context.call_started_at(self._key)
         timeline = (await self._context.commissions().details(id)).timeline
         return start is not None and any(entry.after == status and entry.at >= start for entry in timeline)
@@ -276,7 +277,7 @@ class ManagerTools:
         minutes: Annotated[int, Field(ge=1, le=24 * 60)] = 60,
     ) -> str:
         """Wait until every commission has finished, needs the user, or depends on a file that no commission produces.
-        Returns the status of each commission, with its result or the reason why it failed.
+        Returns the status of each commission, with its result or the reason for its failure.
 
         Args:
             ids: Ids of the commissions.
@@ -319,9 +320,9 @@ class ManagerTools:
         return f"Meeting {meeting.id} is {meeting.status}. The user sees the request in the inbox."
 
     def _find_requested(self, project: Project, topic: str) -> Meeting | None:
-        """Return the meeting that this call has requested before it was interrupted, or None."""
+        """Return the meeting that this call requested before it was interrupted, or None."""
         context, start, line = self._context, self._context.call_started_at(self._key), topic_line(topic)
-        for meeting in context.meetings().all(project.name) if start is not None else ():
+        for meeting in context.meetings().list_meetings(project.name) if start is not None else ():
             if (meeting.made_by, meeting.topic) == (context.run, line) and meeting.created_at >= str(start):
                 return meeting
         return None
@@ -335,7 +336,7 @@ class ManagerTools:
     def _get_dispatchable(self, id: str) -> Commission:
         commission = self._get(id)
         if commission.by == "artifact":
-            message = f"cannot dispatch {id}: it was rebuilt from its artifact, so only the user may dispatch it"
+            message = f"cannot dispatch {id}: only the user may dispatch a commission rebuilt from its artifact"
             raise Refused(message, hint="Request a meeting about it.")
         return commission
 

@@ -1,7 +1,7 @@
-"""The meeting context: gives the meeting operations their collaborators, and answers queries about a meeting.
+"""The meeting context: the collaborators of the meeting operations, and queries about a meeting.
 
-Also builds exchanges from the journals of its runs, renders and summarises them.
-Does not decide anything: the operations are in `service.py`, `sessions.py` and `meeting_requests.py`.
+Exchanges are derived from the journals of the meeting's runs.
+Does not change a meeting (`service.py`, `sessions.py`, `meeting_requests.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError
+from guildhall.projects.activity_records import list_decisions
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
-from guildhall.projects.shared_records import list_decisions
 from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
@@ -31,31 +31,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MeetingContext(ProjectContext):
-    """The collaborators of the meeting operations. It decides nothing."""
+    """The collaborators of the meeting operations."""
 
     home: Home
     bus: EventBus
     check_trust: Callable[[str, Frame], None]  # raises if the code of a run's worker is no longer trusted
 
-    # the record
+    # records
 
     def get(self, id: str) -> Meeting:
         return self.store.read(lambda connection: records.get(connection, id))
 
-    def all(self, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
+    def list_meetings(self, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
         """Return meetings, newest first."""
-        return self.store.read(lambda connection: records.list_all(connection, project, status))
+        return self.store.read(lambda connection: records.list_meetings(connection, project, status))
 
-    def messages(self, id: str) -> list[UserMessage]:
-        return self.store.read(lambda connection: records.messages(connection, id))
+    def list_messages(self, id: str) -> list[UserMessage]:
+        return self.store.read(lambda connection: records.list_messages(connection, id))
 
-    def last_message(self, id: str) -> int:
-        """Return the number of the last message of the user, or 0."""
-        found = self.messages(id)
-        return found[-1].number if found else 0
+    def last_message_number(self, id: str) -> int:
+        """Return the number of the last user message, or 0."""
+        return max((message.number for message in self.list_messages(id)), default=0)
 
-    def sessions(self, id: str) -> list[Session]:
-        return self.store.read(lambda connection: records.sessions(connection, id))
+    def list_sessions(self, id: str) -> list[Session]:
+        return self.store.read(lambda connection: records.list_sessions(connection, id))
 
     # the project
 
@@ -63,15 +62,15 @@ class MeetingContext(ProjectContext):
         """Create the checkout of a meeting if it does not exist, and return its path."""
 
         def check_out() -> Path:
-            workplace = self.workspace(meeting)
-            if workplace.tip() is None:
-                workplace.branches.try_update()
-            return workplace.check_out(scope)
+            workspace = self.workspace(meeting)
+            if workspace.tip() is None:
+                workspace.branches.try_update()
+            return workspace.check_out(scope)
 
         return await asyncio.to_thread(check_out)
 
     def project_frame(self, meeting: Meeting, frame: Frame, worktree: Path | None = None) -> Frame:
-        """Return the frame of a run of a meeting: its project, with the caller's variables and keys."""
+        """Return the caller's frame in the project of a meeting."""
         path = self.project(meeting).path
         return replace(frame, cwd=path, root=path, worktree=worktree)
 
@@ -87,14 +86,14 @@ class MeetingContext(ProjectContext):
 
     def details(self, id: str) -> MeetingDetails:
         """Return everything about a meeting, except warnings about its artifact."""
-        meeting, timeline, sessions = self.get(id), self.timeline(id), self.sessions(id)
+        meeting, timeline, sessions = self.get(id), self.timeline(id), self.list_sessions(id)
         costs = [self.history.get(session.run).cost_usd for session in sessions]
         known = [cost for cost in costs if cost is not None]
         decisions = [found for session in sessions for found in list_decisions(self.history.entries(session.run))]
         proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
         return MeetingDetails(
             meeting=meeting,
-            exchanges=self.exchanges(id),
+            exchanges=self.list_exchanges(id),
             followups=[FollowUp(**proposal) for proposal in proposals],
             decisions=decisions,
             timeline=timeline,
@@ -103,70 +102,72 @@ class MeetingContext(ProjectContext):
             worktree=self.checkout_path(meeting),
         )
 
-    def exchanges(self, id: str) -> list[Exchange]:
-        journals = [(session.after, self.history.entries(session.run)) for session in self.sessions(id)]
-        return merge_exchanges(self.messages(id), journals)
+    def list_exchanges(self, id: str) -> list[Exchange]:
+        journals = [
+            (session.last_message_number, self.history.entries(session.run)) for session in self.list_sessions(id)
+        ]
+        return merge_exchanges(self.list_messages(id), journals)
 
     def unanswered_messages(self, id: str) -> list[UserMessage] | None:
         """Return the messages that the worker has not answered, or None if no answer is due.
 
         The list is empty if the worker has to speak first.
         """
-        answered, messages = self._last_answered(id), self.messages(id)
-        if answered >= (messages[-1].number if messages else 0):
+        last_answered = self._last_answered_number(id)
+        if last_answered >= self.last_message_number(id):
             return None
-        return [message for message in messages if message.number > answered]
+        return [message for message in self.list_messages(id) if message.number > last_answered]
 
-    def _last_answered(self, id: str) -> int:
-        """Return the number of the last answered message: 0 if only the worker has spoken, -1 without any message."""
-        for session in reversed(self.sessions(id)):
+    def _last_answered_number(self, id: str) -> int:
+        """Return the number of the last answered message: 0 if only the worker has spoken, -1 if it has not spoken."""
+        for session in reversed(self.list_sessions(id)):
             position = self.run_position(session.run)
             if self._is_cut_off(session):
-                return session.after + position
+                return session.last_message_number + position
             if position:
-                return session.after + position - 1
+                return session.last_message_number + position - 1
         return -1
 
     def _is_cut_off(self, session: Session) -> bool:
-        """Return True if the user interrupted the last answer of a session and has said nothing since."""
+        """Return True if the user interrupted the last answer of a session and has sent no message since."""
         entries = self.history.entries(session.run)
         spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
         return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
 
     def run_position(self, run: str) -> int:
-        """Return the number, within its run, of the message that it waits for or answers; 0 at its first message."""
-        heard = [entry for entry in self.history.entries(run) if isinstance(entry.data, Listening | Said)]
-        return int((heard[-1].key or "u0")[1:]) if heard else 0
+        """Return the number, within a run, of the message that it waits for or answers. The input has the number 0."""
+        entries = [entry for entry in self.history.entries(run) if isinstance(entry.data, Listening | Said)]
+        return _position(entries[-1]) if entries else 0
 
     def checkout_path(self, meeting: Meeting) -> str | None:
-        """Return the path of the checkout of an open meeting, or None if it has none."""
+        """Return the path of the checkout of an open meeting, or None if it has no checkout."""
         if meeting.run is None or meeting.status != "open":
             return None
         path = self.history.get(meeting.run).frame.worktree
         return str(path) if path is not None else None
 
     def checkout_scope(self, meeting: Meeting) -> Scope:
-        """Return how much of the project the checkout contains, by the worker file of the last session."""
+        """Return the scope of the checkout that the last session recorded."""
         if meeting.run is None:
             return "sparse"
         definition = self.history.journal(meeting.run).assembly.worker["definition"]
         return "full" if definition.get("checkout") == "full" else "sparse"
 
     async def summarise(self, transcript: str, frame: Frame, model: str | None) -> Summary:
-        """Return the summary of a transcript, by the model of the meeting."""
+        """Ask a model for the summary of a transcript. `model` is None for the default model."""
         if not transcript.strip():
             return Summary(problem="the conversation is empty")
-        given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
-        request = RunRequest(
-            worker=f"shipped/{SUMMARISER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
-        )
+        if len(transcript) > _MAX_TRANSCRIPT_CHARS:
+            transcript = _OMISSION_NOTE + transcript[-_MAX_TRANSCRIPT_CHARS:]
+        worker, text = f"shipped/{SUMMARISER}", quote(transcript)
+        request = RunRequest(worker=worker, input=text, override_model=model, max_turns=1, mode="strict")
         try:
             hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
             run = await self.runs().run_to_end(request, hall_frame, lambda run: None)
         except GuildError as error:
             return Summary(problem=error.message)
         if run.status != "completed" or not str(run.output or "").strip():
-            reason = (run.error["message"] if run.error else run.reason) or "the answer is empty"
+            reason = (run.error["message"] if run.error else run.reason) or "the response is empty"
             return Summary(problem=f"{run.id} {run.status}: {reason}")
         return Summary(text=str(run.output).strip())
 
@@ -179,32 +180,38 @@ def merge_exchanges(
 ) -> list[Exchange]:
     """Return the exchanges in order.
 
-    A session is the number of the last message that its first message contains, and its journal. A message that one
-    session left unanswered is answered in the next.
+    A session is given as the number of the last message in its input, and its journal. A message that one session left
+    unanswered is answered in the next session.
     """
     found: dict[int, Exchange] = {}
     by_number = {message.number: message for message in messages}
-    for after, entries in sessions:
-        number = after
+    for last_message_number, entries in sessions:
+        number = last_message_number
         if number not in found or not found[number].answer:
             found[number] = _empty_exchange(number, by_number)
         for entry in entries:
             if isinstance(entry.data, Said):
-                number = after + int((entry.key or "u0")[1:])
+                number = last_message_number + _position(entry)
                 found[number] = _empty_exchange(number, by_number)
             elif isinstance(entry.data, ModelAnswered):
-                found[number] = _with_answer(found[number], entry.data, entry.at)
+                found[number] = _with_response(found[number], entry.data, entry.at)
     for number in by_number:
         found.setdefault(number, _empty_exchange(number, by_number))
     return [found[number] for number in sorted(found)]
 
 
+def _position(entry: Entry[Payload]) -> int:
+    return int((entry.key or "u0")[1:])
+
+
 def _empty_exchange(number: int, messages: Mapping[int, UserMessage]) -> Exchange:
     message = messages.get(number)
-    return Exchange(number=number, words=message.text if message else "", answer="", at=message.at if message else "")
+    return Exchange(
+        number=number, user_message=message.text if message else "", answer="", at=message.at if message else ""
+    )
 
 
-def _with_answer(exchange: Exchange, answered: ModelAnswered, at: str) -> Exchange:
+def _with_response(exchange: Exchange, answered: ModelAnswered, at: str) -> Exchange:
     parts = cast("list[dict[str, Any]]", answered.response["parts"])
     text = "".join(part["content"] for part in parts if part["part_kind"] == "text").strip()
     calls = tuple(part["tool_name"] for part in parts if part["part_kind"] == "tool-call")
@@ -213,11 +220,11 @@ def _with_answer(exchange: Exchange, answered: ModelAnswered, at: str) -> Exchan
 
 
 def render_transcript(exchanges: Iterable[Exchange], worker: str) -> str:
-    """Return the transcript as people and models read it."""
+    """Return the transcript as Markdown, for people and models."""
     parts: list[str] = []
     for exchange in exchanges:
-        if exchange.words:
-            parts.append(f"## User\n\n{exchange.words.strip()}")
+        if exchange.user_message:
+            parts.append(f"## User\n\n{exchange.user_message.strip()}")
         used = f"(used {', '.join(dict.fromkeys(exchange.calls))})\n\n" if exchange.calls else ""
         if exchange.answer or used:
             parts.append(f"## {worker}\n\n{used}{exchange.answer}".rstrip())
@@ -230,13 +237,13 @@ def quote(text: str) -> str:
 
 
 SUMMARISER = "meeting-summariser"
-_MAX_TRANSCRIPT = 120_000  # characters: the last ones
-_LEFT_OUT = "(Earlier messages are omitted.)\n\n"
+_MAX_TRANSCRIPT_CHARS = 120_000  # from the end
+_OMISSION_NOTE = "(Earlier messages are omitted.)\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A summary, or the reason why it is missing."""
+    """A summary, or the reason for its absence."""
 
     text: str | None = None
     problem: str | None = None

@@ -1,6 +1,6 @@
 """Requests for meetings: create a request as an ask in the inbox, and accept, decline, defer or withdraw it.
 
-A deferred request is hidden until its date. A project has at most 20 requests.
+A deferred request is hidden until its date. A project has at most 20 open requests.
 Does not start the session of an accepted meeting (`sessions.py`).
 
 Invariant: a meeting and its ask change in one transaction.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Project
 
 CHOICES = ("yes", "no", DATE)
-_MAX_REQUESTS = 20  # of a project at a time: a worker that keeps requesting gets an error
+_MAX_REQUESTS = 20  # open requests of a project, so that a worker cannot fill the inbox
 
 
 async def request(
@@ -42,7 +42,7 @@ async def request(
     made_by: str,
     linked: Sequence[str] = (),
 ) -> Meeting:
-    """Request a meeting for the run `made_by`. The same request again returns the same meeting."""
+    """Request a meeting for the run `made_by`. Return the open request of that run with an equal worker and topic."""
     line, now = topic_line(topic), context.now()
     if len(linked) > MAX_LINKED:
         raise UsageError(f"linked: at most {MAX_LINKED} artifacts")
@@ -61,16 +61,16 @@ async def request(
     )
 
     def write(connection: Connection) -> Meeting:
-        requested = records.list_all(connection, project.name, "requested")
+        requested = records.list_meetings(connection, project.name, "requested")
         for other in requested:
             if (other.worker, other.topic, other.made_by) == (worker, line, made_by):
                 return other
         if len(requested) >= _MAX_REQUESTS:
             raise Refused(
-                f"too many open requests for meetings in {project.name}: {len(requested)} (the maximum)",
+                f"cannot request a meeting: {project.name} has {_MAX_REQUESTS} open requests (the maximum)",
                 hint="Continue without a meeting, or ask the user in another way.",
             )
-        run_records.add_ask(connection, _ask(connection, meeting, topic))
+        run_records.add_ask(connection, _request_ask(connection, meeting, topic))
         records.add(connection, meeting, "request", f"requested by the {by}")
         return meeting
 
@@ -78,15 +78,15 @@ async def request(
 
 
 async def accept(context: MeetingContext, id: str) -> Meeting:
-    """Open a requested meeting. The worker speaks first, when the user comes."""
+    """Open a requested meeting. The worker speaks first, when the user joins."""
     max_meetings = context.project(context.get(id)).settings.max_meetings
 
     def write(connection: Connection) -> Meeting:
         meeting = records.get(connection, id)
         check_event(meeting, "accept")
-        check_free_place(connection, meeting.project, max_meetings)
+        check_open_count(connection, meeting.project, max_meetings)
         now = context.now()
-        accepted = records.apply(connection, id, "accept", "accepted", now, branch=branch_name(id))
+        accepted = records.record_event(connection, id, "accept", "accepted", now, branch=branch_name(id))
         _close_ask(connection, accepted, Answer(choice="yes"), now)
         return accepted
 
@@ -94,12 +94,12 @@ async def accept(context: MeetingContext, id: str) -> Meeting:
 
 
 async def decline(context: MeetingContext, id: str, reason: str | None = None) -> Meeting:
-    """Decline a requested meeting, for the user."""
-    text = reason.strip() if reason and reason.strip() else "declined by the user"
+    """Decline a requested meeting in the name of the user."""
+    text = (reason or "").strip() or "declined by the user"
 
     def write(connection: Connection) -> Meeting:
         now = context.now()
-        declined = records.apply(connection, id, "decline", text, now)
+        declined = records.record_event(connection, id, "decline", text, now)
         _close_ask(connection, declined, Answer(choice="no", note=reason), now)
         return declined
 
@@ -111,9 +111,9 @@ async def withdraw(context: MeetingContext, made_by: str, reason: str) -> list[M
 
     def write(connection: Connection) -> list[Meeting]:
         now, withdrawn = context.now(), list[Meeting]()
-        for meeting in records.list_all(connection, status="requested"):
+        for meeting in records.list_meetings(connection, status="requested"):
             if (meeting.made_by, meeting.by) == (made_by, "hall"):
-                withdrawn.append(records.apply(connection, meeting.id, "decline", reason, now))
+                withdrawn.append(records.record_event(connection, meeting.id, "decline", reason, now))
                 run_records.change_ask(connection, meeting.ask or "", "open", status="withdrawn", closed_at=now)
         return withdrawn
 
@@ -124,13 +124,13 @@ async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
     """Hide a requested meeting until a date."""
     date = parse_date(until)
     if date is None:
-        raise UsageError(f"{until[:60]!r} is not a date", hint="Use a format such as 2027-01-31 or 2027-01-31T14:00.")
+        raise UsageError(f"invalid date: {until[:60]!r}", hint="Use a format such as 2027-01-31 or 2027-01-31T14:00.")
     if parse_stamp(date) <= context.clock.now():
-        raise UsageError(f"{until[:60]!r} is in the past", hint="Give a date in the future.")
+        raise UsageError(f"invalid date: {until[:60]!r} is in the past", hint="Give a date in the future.")
 
     def write(connection: Connection) -> Meeting:
         now = context.now()
-        deferred = records.apply(connection, id, "defer", f"deferred until {date}", now, deferred_to=date)
+        deferred = records.record_event(connection, id, "defer", f"deferred until {date}", now, deferred_to=date)
         ask = run_records.find_ask(connection, deferred.ask or "")
         if ask is not None:
             question = asdict(replace(ask.question, after=date))
@@ -140,27 +140,27 @@ async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
     return await context.store.write(write)
 
 
-def find_by_ask(context: MeetingContext, ask: str) -> Meeting:
+def find_by_ask(context: MeetingContext, ask_id: str) -> Meeting:
     """Return the meeting that was requested with an ask. Raise Conflict if it was deleted."""
-    found = context.store.read(lambda connection: records.find_by_ask(connection, ask))
+    found = context.store.read(lambda connection: records.find_by_ask(connection, ask_id))
     if found is None:
-        raise Conflict(f"the meeting of {ask} was deleted", hint="guild ls meetings")
+        raise Conflict(f"the meeting of {ask_id} was deleted", hint="List the meetings: guild ls meetings")
     return found
 
 
-def check_free_place(connection: Connection, project: str, max_meetings: int) -> None:
-    """Raise Refused if a project has as many open meetings as allowed."""
-    found = records.list_all(connection, project, "open")
+def check_open_count(connection: Connection, project: str, max_meetings: int) -> None:
+    """Raise Refused if a project has `max_meetings` open meetings."""
+    found = records.list_meetings(connection, project, "open")
     if len(found) < max_meetings:
         return
-    named = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in found)
+    names = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in found)
     raise Refused(
-        f"too many open meetings in {project}: {len(found)} (maximum: {max_meetings}): {named}",
-        hint=f"Close one: guild meet {found[-1].id} --close. Or raise `max_meetings:` of the project in config.yaml.",
+        f"cannot open a meeting: {project} has {len(found)} open meetings (maximum: {max_meetings}): {names}",
+        hint=f"Close a meeting: guild meet {found[-1].id} --close. Or raise `max_meetings` in config.yaml.",
     )
 
 
-def _ask(connection: Connection, meeting: Meeting, topic: str) -> Ask:
+def _request_ask(connection: Connection, meeting: Meeting, topic: str) -> Ask:
     """Return the ask of a request. It belongs to the requesting run, and stays open after that run has ended."""
     assert meeting.ask is not None
     assert meeting.made_by is not None

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 FOLDER = ".lore/meetings"
 MAX_TOPIC = 1_000  # characters
-MAX_MESSAGE = 100_000  # characters of one message of the user
+MAX_MESSAGE = 100_000  # characters of one user message
 MAX_LINKED = 100  # artifacts
-By = Literal["person", "worker", "manager", "hall", "artifact"]  # artifact: rebuilt from its file
+By = Literal["person", "worker", "manager", "hall", "artifact"]  # "artifact" if rebuilt from the artifact
 
 
 def artifact_path(id: str) -> str:
-    """Return the path of a meeting's artifact, which has the notes once the meeting is closed."""
+    """Return the path of a meeting's artifact, which contains the notes after the meeting is closed."""
     return f"{FOLDER}/{id}.md"
 
 
@@ -36,25 +36,25 @@ def branch_name(id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """A meeting as it is recorded."""
+    """The row of a meeting."""
 
     id: str
     project: str
     worker: str  # as the user named it
     topic: str
     status: MeetingStatus
-    reason: str | None = None  # of the last event, for people; nothing depends on its wording
-    by: By = "person"  # who wanted the meeting
+    reason: str | None = None  # for the last event; only for people
+    by: By = "person"  # requester
     made_by: str | None = None  # the run that requested it
     ask: str | None = None  # the ask of the request
-    deferred_to: str | None = None  # the request is hidden until then
+    deferred_to: str | None = None  # time until which the request is hidden
     linked: tuple[str, ...] = ()  # paths of artifacts
     session_count: int = 0
-    run: str | None = None  # of the last session
+    run: str | None = None  # id of the run of the last session
     branch: str | None = None
     summary: str | None = None
-    notes: str | None = None  # path of the notes, once it is closed
-    closing: Closing | None = None  # set when the user asks to close it
+    notes: str | None = None  # path of the notes, or None until the meeting is closed
+    closing: Closing | None = None  # set when the user asks to close the meeting
     cleaned_up_at: str | None = None  # when checkout, branch and transcript were removed
     created_at: str
     changed_at: str
@@ -78,29 +78,29 @@ class Meeting:
 
 @dataclass(frozen=True, kw_only=True)
 class UserMessage:
-    """A message of the user."""
+    """A user message of a meeting."""
 
     number: int  # in the meeting, starting at 1
-    run: str  # the run that receives it; empty until there is one
+    run: str  # id of the run that receives the message, or empty before the first run
     text: str
     at: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One run of a meeting. A renewed meeting has more than one."""
+    """One run of a meeting. A renewed meeting has several sessions."""
 
     run: str
-    after: int  # number of the last user message that the first message of the run contains
+    last_message_number: int  # of the last user message that the input of the run contains; 0 if it contains none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A message of the user, and the answer and tool calls of the worker until it listened again."""
+    """A user message, and the worker's answer and tool calls until the worker listened again."""
 
-    number: int  # of the user message; 0 if the worker spoke first
-    words: str
-    answer: str  # empty if it is missing
+    number: int  # of the user message, or 0 if the worker spoke first
+    user_message: str
+    answer: str  # empty if the worker has not answered
     calls: tuple[str, ...] = ()  # names of the tools that the worker called
     at: str = ""
 
@@ -126,7 +126,7 @@ class MeetingDetails:
     followups: Sequence[FollowUp] = ()
     decisions: Sequence[Decision] = ()
     timeline: Sequence[TimelineEntry] = ()
-    answering: bool = False  # a message of the user is not answered yet
+    answering: bool = False  # True if an answer is due
     cost_usd: float | None = None
     worktree: str | None = None
     warnings: Sequence[str] = ()  # such as a status that was edited in the artifact
@@ -136,14 +136,14 @@ class MeetingDetails:
 
 
 def check_message(text: str) -> str:
-    """Return a message of the user. Raise UsageError if it is empty, not text or too long."""
+    """Return a user message. Raise UsageError if it is empty, not text or too long."""
     empty = 'Give a message: guild meet WORKER "...", or --say "..."'
-    long = "Put it into a file of the project, and ask the worker to read that file."
-    return check_text("words", text, MAX_MESSAGE, empty=empty, long=long)
+    long = "Put the text into a file of the project, and ask the worker to read that file."
+    return check_text("message", text, MAX_MESSAGE, empty_hint=empty, long_hint=long)
 
 
 def topic_line(text: str) -> str:
-    """Return the topic in a text: its first line that is not blank, cut to the maximum length."""
+    """Return the first line of a text that is not blank, cut to the maximum length of a topic."""
     check_text("topic", text, MAX_MESSAGE)
     first = next(line.strip() for line in text.splitlines() if line.strip())
     printable = "".join(char if char.isprintable() else " " for char in first).strip()

@@ -1,11 +1,11 @@
-"""The meeting service of a hall: offers the operations for users and the manager, closes and recovers meetings.
+"""The meeting service: the operations on meetings, the close of a meeting, and the recovery when a hall starts.
 
-The order of a close is: record the request to close, commit the work on the branch of the meeting, move work and notes
-to the integration branch by one update of one ref, set the row to closed, remove checkout, branch and transcript. A
-merge conflict leaves the meeting open.
+The steps of a close are: record the request to close, commit the work on the branch of the meeting, merge work and
+notes into the integration branch as one commit, set the row to closed, remove checkout, branch and transcript. A merge
+conflict leaves the meeting open.
 Does not implement requests (`meeting_requests.py`) or conversations (`sessions.py`).
 
-Invariant: only the user closes a meeting. Each step of a close detects that it was done before.
+Invariant: each step of a close is idempotent.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, ch
 from guildhall.projects.meetings.worker_tools import SERVER, meeting_profile, meeting_tools
 from guildhall.runs.asks import check_answer
 from guildhall.runs.assembly.preflight import check_conversation
-from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run
+from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record import records as run_records
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.model import Project
-    from guildhall.runs.execution.grants import Grant
+    from guildhall.runs.execution.limit_grants import Grant
     from guildhall.runs.execution.preparation import Prepared
 
 _log = logging.getLogger("guildhall.meetings")
@@ -60,13 +60,13 @@ class Meetings:
     def get(self, id: str) -> Meeting:
         return self.context.get(id)
 
-    def all(self, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
+    def list_meetings(self, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
         """Return meetings, newest first."""
-        return self.context.all(project, status)
+        return self.context.list_meetings(project, status)
 
     async def details(self, id: str) -> MeetingDetails:
         found = self.context.details(id)
-        return replace(found, warnings=await asyncio.to_thread(artifact.artifact_warnings, self.context, found.meeting))
+        return replace(found, warnings=await asyncio.to_thread(self.context.artifact_warnings, found.meeting))
 
     # requests
 
@@ -85,15 +85,16 @@ class Meetings:
         redacted = self.context.redact(reason or "") or None
         return await self._then_write_artifact(meeting_requests.decline(self.context, id, redacted))
 
-    async def withdraw(self, made_by: str, reason: str) -> None:
-        """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
-        for meeting in await meeting_requests.withdraw(self.context, made_by, reason):
+    async def withdraw(self, run_id: str, reason: str) -> None:
+        """Withdraw the requests that the hall has made for a run."""
+        for meeting in await meeting_requests.withdraw(self.context, run_id, reason):
             await asyncio.to_thread(artifact.write_artifact, self.context, meeting)
 
     async def defer(self, id: str, until: str) -> Meeting:
         return await self._then_write_artifact(meeting_requests.defer(self.context, id, until))
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
+        """Accept, decline or defer the request that an ask belongs to."""
         meeting, answer = meeting_requests.find_by_ask(self.context, ask.id), check_answer(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
@@ -108,16 +109,16 @@ class Meetings:
 
     # conversation
 
-    async def open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
-        """Open a meeting with the user's first message. The worker answers when the user comes."""
-        context, words = self.context, check_message(words)
+    async def open(self, worker: str, message: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        """Open a meeting with the first user message. The worker answers when the user joins."""
+        context, message = self.context, check_message(message)
         chosen = self._choose_project(frame, project)
         now, id = context.now(), new_id(MEETING)
         meeting = Meeting(
             id=id,
             project=chosen.name,
             worker=worker,
-            topic=topic_line(words),
+            topic=topic_line(message),
             status="open",
             branch=branch_name(id),
             created_at=now,
@@ -129,16 +130,16 @@ class Meetings:
         except NotFound:
             if not worker.startswith(f"{MEETING}-"):
                 raise
-            message = f"unknown meeting or worker {worker[:60]!r}"
-            raise NotFound(message, hint="`guild ls meetings` lists the meetings.") from None
+            error = f"unknown meeting or worker {worker[:60]!r}"
+            raise NotFound(error, hint="List the meetings: guild ls meetings") from None
         check_conversation(found)
-        context.models.check_callable(found, project_frame)
+        context.checks.check_usable(found, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
 
         def write(connection: Connection) -> Meeting:
-            meeting_requests.check_free_place(connection, chosen.name, chosen.settings.max_meetings)
+            meeting_requests.check_open_count(connection, chosen.name, chosen.settings.max_meetings)
             records.add(connection, meeting, "open", "opened by the user")
-            records.add_message(connection, id, "", words, now)
+            records.add_message(connection, id, "", message, now)
             return meeting
 
         return await self._then_write_artifact(context.store.write(write))
@@ -150,31 +151,31 @@ class Meetings:
         if (found := projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
-            f"a meeting requires a project, and {frame.cwd} is not in one",
+            f"cannot open a meeting: {frame.cwd} is not in a project",
             hint="Register this repository with `guild project add .`, or choose a project with --project NAME.",
         )
 
     def join(
         self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
     ) -> AsyncGenerator[Event]:
-        """Return the events until every message so far is answered; none if no answer is due.
+        """Return the events until every recorded message is answered. No events are returned if no answer is due.
 
         `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
         """
-        number = self.context.last_message(id)
+        number = self.context.last_message_number(id)
         return self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
 
-    async def say(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
-        """Record a message of the user, then yield the events of the answer until the worker listens again."""
-        check_message(words)
+    async def say(self, id: str, message: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
+        """Record a user message, then yield the events of the answer until the worker listens again."""
+        check_message(message)
         now = self.context.now()
 
         def write(connection: Connection) -> int:
             meeting = records.get(connection, id)
             check_open(meeting)
-            if meeting.closing is not None:  # the user continues instead
-                records.change(connection, id, now, closing=None)
-            return records.add_message(connection, id, meeting.run or "", words, now)
+            if meeting.closing is not None:  # the user continues instead of closing the meeting
+                records.update_fields(connection, id, now, closing=None)
+            return records.add_message(connection, id, meeting.run or "", message, now)
 
         number = await self.context.store.write(write)
         async with aclosing(self._sessions.turn(id, number, frame, is_daemon=is_daemon)) as events:
@@ -188,12 +189,12 @@ class Meetings:
             if meeting.run is not None:
                 await self._sessions.interrupt(meeting)
 
-    # the end
+    # close and delete
 
     async def close_meeting(
         self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False
     ) -> Meeting:
-        """Close a meeting for good, with notes. Shielded: a client that disconnects does not interrupt it."""
+        """Close a meeting and write its notes. A client that disconnects does not interrupt the close."""
         closing = Closing(summarise=summarise, leave_work=leave_work)
         return await asyncio.shield(self._close(self.get(id).id, frame, closing))
 
@@ -202,10 +203,11 @@ class Meetings:
             return await close(self.context, id, frame, closing)
 
     async def delete(self, id: str) -> None:
-        """Delete an ended meeting from the record. Its notes and its runs stay."""
+        """Delete the row and messages of an ended meeting. The notes and the runs remain."""
         meeting = self.get(id)
         if meeting.status not in ENDED:
-            hint = f"First: guild meet {id} --close" if meeting.status == "open" else f"First: guild answer {id} no"
+            close, decline = f"Close it first: guild meet {id} --close", f"Decline it first: guild answer {id} no"
+            hint = close if meeting.status == "open" else decline
             raise NotDeletable(f"meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
         await clean_up(self.context, meeting)
         now = self.context.now()
@@ -222,7 +224,7 @@ class Meetings:
         meeting = self.get(self.context.history.purpose(run, MeetingPurpose).id)
         if meeting.status != "open":
             message = f"meeting {meeting.id} is {meeting.status}: there is nothing to stop"
-            raise Conflict(message, hint=f"guild show {meeting.id}")
+            raise Conflict(message, hint=f"Show it: guild show {meeting.id}")
         await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
         return [run]
 
@@ -243,13 +245,13 @@ class Meetings:
     # recovery
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
-        """Start the recovery of the meetings of the previous hall."""
+        """Start the recovery of meetings. Their runs are resumed when the user joins, so `resume` is not used."""
         self._sessions.start_task(self.recover())
 
     async def recover(self) -> None:
         """Do the next step of every meeting. Errors are logged and do not stop the rest."""
         await asyncio.to_thread(artifact.synchronise, self.context)
-        for meeting in self.context.all():
+        for meeting in self.context.list_meetings():
             try:
                 await self._do_next_step(meeting)
             except GuildError as error:
@@ -267,7 +269,7 @@ class Meetings:
                 pass
 
     async def _complete_close(self, meeting: Meeting) -> None:
-        """Complete an interrupted close, unless the user has continued the conversation meanwhile."""
+        """Complete an interrupted close, unless the user has sent a message meanwhile."""
         try:
             frame = self.context.hall_frame(meeting)
             async with self._sessions.locks[meeting.id]:
@@ -279,7 +281,7 @@ class Meetings:
             await self._do_next_step(replace(meeting, closing=None))
 
     def _restore_checkout(self, meeting: Meeting) -> None:
-        """Create the checkout of an open meeting again if it was removed."""
+        """Create the checkout of an open meeting if it is missing."""
         assert meeting.branch is not None
         scope = self.context.checkout_scope(meeting)
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
@@ -293,7 +295,7 @@ class Meetings:
 
 
 def recorded_session_hooks(run: Run) -> RunHooks | None:
-    """Return the hooks of a run of a meeting, for a replay, or None for other runs."""
+    """Return the replay hooks of a run of a meeting, or None for other runs."""
     if run.kind != "meeting":
         return None
     return replay_hooks(meeting_tools(), meeting_profile, is_conversation=True, server=SERVER)
@@ -303,7 +305,7 @@ def recorded_session_hooks(run: Run) -> RunHooks | None:
 
 
 async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing) -> Meeting:
-    """Close a meeting for good. The caller holds its lock, so that its run is not started or resumed meanwhile.
+    """Close a meeting. The caller holds its lock, so that its run is not started or resumed meanwhile.
 
     Raise MergeConflict, and leave the meeting open, if its work cannot be merged.
     """
@@ -311,14 +313,20 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     check_event(meeting, "close")
     if meeting.run is not None and context.is_alive(meeting.run):
         await context.runs().pause(meeting.run, "user")
-    meeting = await context.store.write(lambda c: _begin(c, id, closing, context.now()))
-    summary = await _summary(context, meeting, frame) if closing.summarise else Summary()
+
+    def begin(connection: Connection) -> Meeting:
+        now = context.now()
+        records.add_note(connection, id, "begin_close", "the user requested to close it", now, **vars(closing))
+        return records.update_fields(connection, id, now, closing=closing)
+
+    meeting = await context.store.write(begin)
+    summary = await _summarise(context, meeting, frame) if closing.summarise else Summary()
     try:
         await asyncio.to_thread(_merge, context, meeting, summary)
     except MergeConflict as error:
         await context.store.write(partial(_record_conflict, id=id, error=error, now=context.now()))
-        hint = f"The meeting stays open. Talk about the files in it: guild meet {id}. Then close it again. "
-        hint += f"Or leave the work on its branch, {meeting.branch}: guild meet {id} --close --leave-work"
+        hint = f"The meeting stays open. Discuss these files: guild meet {id}. Then close the meeting again. "
+        hint += f"Or leave the work on the branch {meeting.branch}: guild meet {id} --close --leave-work"
         message = f"meeting {id} cannot be closed: {error.message}"
         raise MergeConflict(message, files=error.files, hint=hint) from None
     closed = await context.store.write(lambda c: _record_close(c, meeting, summary, context.now()))
@@ -326,46 +334,41 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     return closed
 
 
-def _begin(connection: Connection, id: str, closing: Closing, now: str) -> Meeting:
-    records.add_note(connection, id, "begin_close", "the user is closing it", now, **vars(closing))
-    return records.change(connection, id, now, closing=closing)
-
-
-async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> Summary:
+async def _summarise(context: MeetingContext, meeting: Meeting, frame: Frame) -> Summary:
     if meeting.run is None:
         return Summary(problem="the user did not join")
-    transcript = render_transcript(context.exchanges(meeting.id), meeting.worker)
+    transcript = render_transcript(context.list_exchanges(meeting.id), meeting.worker)
     model = context.history.get(meeting.run).model
     return await context.summarise(transcript, context.project_frame(meeting, frame), model)
 
 
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     """Commit the work and the notes to the integration branch, as a single commit."""
-    workplace, redact = context.workspace(meeting), context.redact
+    workspace, redact = context.workspace(meeting), context.redact
     notes = artifact.render_notes(context.details(meeting.id), summary, redact)
-    revision = context.revision(meeting.id) + 1  # with the event `close`, which follows
+    revision = context.revision(meeting.id) + 1  # counts the event `close`, which is recorded after the merge
     text = artifact.render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
     files = {meeting.path: text}
     message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
-    has_work = workplace.tip() is not None  # else there was no session
-    if has_work:
-        workplace.commit(message)
-    if has_work and not meeting.is_work_left:
-        workplace.merge(message, files)
+    has_branch = workspace.tip() is not None  # False if the meeting had no session
+    if has_branch:
+        workspace.commit(message)
+    if has_branch and not meeting.is_work_left:
+        workspace.merge(message, files)
     else:
-        workplace.branches.write(files, message, meeting.worker)
+        workspace.branches.write(files, message, meeting.worker)
 
 
 def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, now: str) -> None:
-    records.change(connection, id, now, closing=None)
+    records.update_fields(connection, id, now, closing=None)
     records.add_note(connection, id, "conflict", f"not closed: {error.message}", now, files=list(error.files))
 
 
 def _record_close(connection: Connection, meeting: Meeting, summary: Summary, now: str) -> Meeting:
     """Apply `close` to the meeting, and complete the runs of its sessions, including failed runs."""
     changes: dict[str, Any] = {"notes": meeting.path, **({"summary": summary.text} if summary.text else {})}
-    closed = records.apply(connection, meeting.id, "close", "closed by the user", now, **changes)
-    for session in records.sessions(connection, meeting.id):
+    closed = records.record_event(connection, meeting.id, "close", "closed by the user", now, **changes)
+    for session in records.list_sessions(connection, meeting.id):
         run = run_records.find_run(connection, session.run)
         if run is not None and run.status not in ("completed", "cancelled"):
             run_records.complete_run(connection, run.id, summary.text or "the meeting was closed", now)
@@ -380,14 +383,14 @@ async def clean_up(context: MeetingContext, meeting: Meeting) -> None:
         return context.workspace(meeting).remove(is_merged=not meeting.is_work_left)
 
     try:
-        kept = await asyncio.to_thread(remove)
+        uncommitted = await asyncio.to_thread(remove)
     except (GuildError, OSError) as error:
         _log.warning("%s: checkout or branch could not be removed: %s", meeting.id, error)
         return
-    text, now = f"checkout removed; {kept.text()}" if kept else "checkout removed", context.now()
+    text, now = f"checkout removed; {uncommitted.text()}" if uncommitted else "checkout removed", context.now()
 
     def write(connection: Connection) -> None:
-        records.change(connection, meeting.id, now, cleaned_up_at=now)
+        records.update_fields(connection, meeting.id, now, cleaned_up_at=now)
         records.add_note(connection, meeting.id, "clean_up", text, now)
 
     await context.store.write(write)

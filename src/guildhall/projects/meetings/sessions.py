@@ -1,10 +1,10 @@
-"""The sessions of a meeting: starts, resumes or renews its run, and passes the user's messages to the run.
+"""The sessions of a meeting: start, resume or renew its run, and deliver user messages to the run.
 
-A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Both are checked again
-whenever a segment of the run ends, because a message may arrive at that instant.
+A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Unanswered messages are
+looked up again when a segment of the run ends, because a message may arrive at that instant.
 Does not store messages (`records.py`) and does not define the worker's tools (`worker_tools.py`).
 
-Invariant: a recorded message is not lost if its run stops at the moment of its arrival.
+Invariant: a recorded message is answered even if the run stops while the message arrives.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ from guildhall.projects.meetings.context import MeetingContext, Summary, render_
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
 from guildhall.projects.meetings.worker_tools import SERVER, MeetingTools, meeting_profile, meeting_tools
-from guildhall.runs.execution.segment import record_cut_off_answer
-from guildhall.runs.hooks import RunHooks
+from guildhall.runs.execution.segment import record_cut_off_response
 from guildhall.runs.limits import Spent, current_bounds
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.tools.definition import call_method
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.execution.grants import Grant
+    from guildhall.runs.execution.limit_grants import Grant
     from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.record.queries import History
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _log = logging.getLogger("guildhall.meetings")
-_MAX_EVENTS = 1_000  # that are buffered for a slow reader
-_KEEP_ALIVE_S = 60.0  # a run stays alive after an answer, for a user at a terminal who is typing
-# A run that failed with one of these fails again when it is resumed: only a new session can continue.
+_MAX_BUFFERED_EVENTS = 1_000  # for a slow reader
+_KEEP_ALIVE_S = 60.0  # after an answer, while a user at a terminal may be typing
+# A run that failed with one of these errors would fail again if it were resumed. A new session is needed.
 _NOT_RESUMABLE = (ContextTooLong.code, RuntimeFailed.code)
-_ALWAYS_SHOWN = ("ask_opened", "ask_closed", "error", "run_started", "run_ended")  # also during other users' turns
-_MIN_BUDGET_USD = 1e-6  # of a session without budget: it stops at its first question, and says how to get more
+# Events that a caller receives even while an earlier message is answered.
+_ALWAYS_FORWARDED = ("ask_opened", "ask_closed", "error", "run_started", "run_ended")
+_MIN_BUDGET_USD = 1e-6  # of a session whose budget is used up: its first model call reports the limit
 
 
 class Sessions:
@@ -61,8 +62,8 @@ class Sessions:
         self._context = context
         self.locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by meeting
         self._message_added: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by meeting
-        self._followers: defaultdict[str, int] = defaultdict(int)  # by meeting: callers that wait for an answer
-        self._keep_alive: dict[str, asyncio.TimerHandle] = {}  # by run: when the user counts as gone
+        self._follower_counts: defaultdict[str, int] = defaultdict(int)  # by meeting: callers of `turn`
+        self._keep_alive_timers: dict[str, asyncio.TimerHandle] = {}  # by run
         self._partial_answers: dict[str, str] = {}  # by run
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,25 +81,25 @@ class Sessions:
     ) -> AsyncGenerator[Event]:
         """Yield events until the message of this number is answered and the worker listens again.
 
-        `renew`: start a new session. `grant`: new limits. `stays`: the hall is a process of its own, so a user at a
-        terminal may say more in a moment.
+        `renew`: start a new session. `grant`: new limits. `is_daemon`: the hall outlives this call, so the run is kept
+        alive for the next message of a user at a terminal.
         """
-        self._followers[id] += 1
+        self._follower_counts[id] += 1
         try:
-            again = True
-            while again:
-                again = False
-                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=is_daemon)
+            must_continue = True
+            while must_continue:
+                must_continue = False
+                segment = self._segment(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
                 async with aclosing(segment) as events:
                     async for event in events:
                         yield event
-                        again = event.type == "run_ended" and self._must_continue(id, event)
+                        must_continue = event.type == "run_ended" and self._must_continue(id, event)
                 renew, grant = False, None
         finally:
-            self._followers[id] -= 1
+            self._follower_counts[id] -= 1
 
     async def _segment(
-        self, id: str, number: int, frame: Frame, *, renew: bool, grant: Grant | None, stays: bool
+        self, id: str, number: int, frame: Frame, *, renew: bool, grant: Grant | None, is_daemon: bool
     ) -> AsyncGenerator[Event]:
         """Yield the events of the run until the turn is over or the run has stopped."""
         context = self._context
@@ -110,11 +111,11 @@ class Sessions:
                     _check_no_grant(grant, f"meeting {id} has no unanswered message")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
-                session = context.sessions(id)[-1]
-                run, after = session.run, session.after
-                events = stack.enter_context(context.bus.listening(run, _MAX_EVENTS))
-                stack.callback(self._attend(run, frame, launched=prepared is not None, stays=stays))
-                is_shown = prepared is not None or context.run_position(run) == number - after
+                session = context.list_sessions(id)[-1]
+                run, first_number = session.run, session.last_message_number
+                events = stack.enter_context(context.bus.listening(run, _MAX_BUFFERED_EVENTS))
+                stack.callback(self._attend(run, frame, is_launched=prepared is not None, is_daemon=is_daemon))
+                is_forwarding = prepared is not None or context.run_position(run) == number - first_number
                 if prepared is not None:
                     context.runs().launch(prepared)
                 self._message_added[id].set()
@@ -123,11 +124,11 @@ class Sessions:
             async for event in events:
                 self._collect_answer(run, event)
                 listening = event.read(ListeningData) if event.run == run else None
-                heard = listening["number"] - 1 + after if listening is not None else -1
-                if is_shown or event.type in _ALWAYS_SHOWN:
+                answered_number = listening["number"] - 1 + first_number if listening is not None else -1
+                if is_forwarding or event.type in _ALWAYS_FORWARDED:
                     yield event
-                is_shown = is_shown or heard == number - 1
-                if heard >= number or (event.type == "run_ended" and event.run == run):
+                is_forwarding = is_forwarding or answered_number == number - 1
+                if answered_number >= number or (event.type == "run_ended" and event.run == run):
                     return
 
     def _collect_answer(self, run: str, event: Event) -> None:
@@ -138,54 +139,54 @@ class Sessions:
             self._partial_answers.pop(run, None)
 
     def _must_continue(self, id: str, ended: Event) -> bool:
-        """Return True if a stopped run has to be resumed or renewed: a message arrived while it stopped."""
+        """Return True if a stopped run has to be resumed or renewed for an unanswered message."""
         context = self._context
         meeting = context.get(id)
         if meeting.status != "open" or ended.run != meeting.run or context.unanswered_messages(id) is None:
             return False
         run = context.history.get(ended.run)
-        if run.status == "failed":  # a session without any answer would only fail again
+        if run.status == "failed":  # a session without a model response would fail again
             has_answered = bool(context.history.journal(run.id).all(ModelAnswered))
             return run.error_code == ContextTooLong.code and has_answered
         return run.pause == "message"
 
-    def _attend(self, run: str, frame: Frame, *, launched: bool, stays: bool) -> Callable[[], None]:
-        """Count the user as present in a run, and return the function that counts them as gone."""
+    def _attend(self, run: str, frame: Frame, *, is_launched: bool, is_daemon: bool) -> Callable[[], None]:
+        """Add the user as a client of a run, and return the function that removes the client."""
         context = self._context
-        if (timer := self._keep_alive.pop(run, None)) is not None:
+        if (timer := self._keep_alive_timers.pop(run, None)) is not None:
             timer.cancel()
             self._leave(run)
         if not frame.interactive:
             return lambda: None
-        if not launched:  # a launched run counts the user who launches it
-            context.runs().add_clients(run, 1)
+        if not is_launched:  # a launched run counts the user who launches it
+            context.runs().adjust_client_count(run, 1)
 
         def leave() -> None:
             if not context.is_alive(run):
                 return
-            if stays:
-                self._keep_alive[run] = asyncio.get_running_loop().call_later(_KEEP_ALIVE_S, self._leave, run)
+            if is_daemon:
+                self._keep_alive_timers[run] = asyncio.get_running_loop().call_later(_KEEP_ALIVE_S, self._leave, run)
             else:
                 self._leave(run)
 
         return leave
 
     def _leave(self, run: str) -> None:
-        """Count the user as gone. The run may have stopped, and been resumed, meanwhile."""
-        self._keep_alive.pop(run, None)
+        """Remove the user as a client of a run, which may have been stopped and resumed meanwhile."""
+        self._keep_alive_timers.pop(run, None)
         if self._context.is_alive(run) and self._context.runs().is_attended(run):
-            self._context.runs().add_clients(run, -1)
+            self._context.runs().adjust_client_count(run, -1)
 
     # the run
 
     async def _prepare(
         self, meeting: Meeting, frame: Frame, *, renew: bool, grant: Grant | None
     ) -> tuple[Prepared | None, list[Event]]:
-        """Return the run that is to be launched, or None if it is alive, and the events to show first."""
+        """Return the run to launch, or None if the run is alive, and the events to yield first."""
         context = self._context
         if meeting.run is None:
             _check_no_grant(grant, f"meeting {meeting.id} has not started")
-            first = worker_tools.first_message(meeting, [message.text for message in context.messages(meeting.id)])
+            first = worker_tools.first_message(meeting, [message.text for message in context.list_messages(meeting.id)])
             return await self._prepare_run(meeting, frame, first, "the first session starts"), []
         if renew:
             await context.runs().pause(meeting.run, "user")
@@ -199,7 +200,7 @@ class Sessions:
             _check_resumable(run, renew=renew)
             return await self.resume(run.id, frame, grant), []
         except (Conflict, Refused, ContextTooLong, RuntimeFailed) as error:
-            prepared = await self._renew(meeting, frame, why=error.message, grant=grant)
+            prepared = await self._renew(meeting, frame, reason=error.message, grant=grant)
             return prepared, [self._renewed_event(prepared.run, error)]
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
@@ -207,13 +208,13 @@ class Sessions:
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
-    async def _renew(self, meeting: Meeting, frame: Frame, *, why: str, grant: Grant | None) -> Prepared:
-        """Prepare a new session of a meeting. Its first message has a summary and the last exchanges."""
+    async def _renew(self, meeting: Meeting, frame: Frame, *, reason: str, grant: Grant | None) -> Prepared:
+        """Prepare a new session of a meeting. Its input contains a summary and the last exchanges."""
         context = self._context
         limits = remaining_limits(context.history, meeting.run, grant) if meeting.run else {}
-        all_exchanges = context.exchanges(meeting.id)
+        all_exchanges = context.list_exchanges(meeting.id)
         last = context.history.get(meeting.run) if meeting.run else None
-        if frame.model is None and last is not None:  # the model that the user named before still applies
+        if frame.model is None and last is not None:  # keep the model that the user chose for the last session
             frame = replace(frame, model=last.request.model)
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
@@ -223,17 +224,17 @@ class Sessions:
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
         message = worker_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
-        return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
+        return await self._prepare_run(meeting, frame, message, f"renewed: {reason}{without}", **limits)
 
     async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
         context = self._context
         worker = context.find_worker(meeting.worker, context.project_frame(meeting, frame))
         if meeting.branch is None:
             branch, now = branch_name(meeting.id), context.now()
-            meeting = await context.store.write(lambda c: records.change(c, meeting.id, now, branch=branch))
+            meeting = await context.store.write(lambda c: records.update_fields(c, meeting.id, now, branch=branch))
         path = await context.check_out(meeting, worker.definition.checkout)
-        after = context.last_message(meeting.id)
-        purpose = MeetingPurpose(id=meeting.id, session=meeting.session_count + 1, after=after)
+        number = context.last_message_number(meeting.id)
+        purpose = MeetingPurpose(id=meeting.id, session=meeting.session_count + 1, last_message=number)
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)
@@ -249,62 +250,63 @@ class Sessions:
         hooks = self._hooks(purpose)
         return await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
 
-    # the hooks of a run that is a session of a meeting
+    # the hooks of a session's run
 
     def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> RunHooks:
-        context, id, after = self._context, purpose.id, purpose.after
+        context, id, number = self._context, purpose.id, purpose.last_message
 
         def record_start(connection: Connection, run: str) -> None:
-            records.add_session(connection, id, Session(run=run, after=after), reason, context.now())
+            session = Session(run=run, last_message_number=number)
+            records.add_session(connection, id, session, reason, context.now())
+
+        def call_tool(run: str, tool: Tool, call: ToolCall) -> Awaitable[ToolResult]:
+            return call_method(MeetingTools(context=context, meeting=id, key=f"{run}/{call.key}"), tool, call)
 
         return RunHooks(
             tools=meeting_tools(),
-            executor=lambda run: partial(self._call_tool, id, run),
+            executor=lambda run: partial(call_tool, run),
             record_start=record_start,
             server=SERVER,
             adapt_worker=meeting_profile,
             on_stopped=partial(self._run_stopped, id),
-            next_message=partial(self._wait_for_message, id, after),
+            next_message=partial(self._wait_for_message, id, number),
         )
-
-    async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
-        return await call_method(MeetingTools(context=self._context, meeting=id, key=f"{run}/{call.key}"), tool, call)
 
     async def interrupt(self, meeting: Meeting) -> None:
         """Stop the answer in progress. The text so far is recorded as the answer."""
         assert meeting.run is not None
         answer = self._partial_answers.get(meeting.run, "")
         await self._context.runs().pause(meeting.run, "user")
-        await record_cut_off_answer(self._context.history.journal(meeting.run), answer)
+        await record_cut_off_response(self._context.history.journal(meeting.run), answer)
 
-    async def _wait_for_message(self, id: str, after: int, number: int) -> str:
-        """Return the text of the message with this number in the session, once the user has sent it.
+    async def _wait_for_message(self, id: str, first_number: int, number: int) -> str:
+        """Wait for the message with this number in the session, and return its text.
 
-        If the message is recorded already, the run does not publish that it listens. It is published here, for callers
-        that wait for the answer to an earlier message.
+        If the message is recorded already, the run does not publish a `listening` event. This function publishes the
+        event, for callers that wait for the answer to an earlier message.
         """
         context = self._context
         self.start_task(asyncio.to_thread(self._write_transcript, id))
         has_waited = False
         while True:
             self._message_added[id].clear()
-            message = context.store.read(lambda connection: records.find_message(connection, id, after + number))
-            if message is not None:
+            messages = [one for one in context.list_messages(id) if one.number == first_number + number]
+            if messages:
                 break
             has_waited = True
             await self._message_added[id].wait()
         if not has_waited:
-            run, at = context.sessions(id)[-1].run, context.now()
+            run, at = context.list_sessions(id)[-1].run, context.now()
             context.bus.publish(Event.of(ListeningData, {"number": number}, run=run, root=run, at=at))
-        return message.text
+        return messages[0].text
 
     def _write_transcript(self, id: str) -> None:
-        """Write the transcript of an open meeting. Render the notes too, which stores their redacted texts."""
+        """Write the transcript of an open meeting, and render the notes, which stores their redacted texts."""
         context = self._context
         meeting = context.get(id)
         if meeting.status == "open":
             title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
-            text = title + render_transcript(context.exchanges(id), meeting.worker)
+            text = title + render_transcript(context.list_exchanges(id), meeting.worker)
             path = context.transcript_path(meeting)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -316,14 +318,15 @@ class Sessions:
     async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
-        if ending.pause == "message" and not self._followers[id] and self._context.unanswered_messages(id) is not None:
+        is_followed = self._follower_counts[id] > 0
+        if ending.pause == "message" and not is_followed and self._context.unanswered_messages(id) is not None:
             self.start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:
         context = self._context
         try:
             frame = context.hall_frame(context.get(id))
-            async for _ in self.turn(id, context.last_message(id), frame, is_daemon=True):
+            async for _ in self.turn(id, context.last_message_number(id), frame, is_daemon=True):
                 pass
         except GuildError as error:
             _log.warning("%s: the last message is not answered: %s", id, error)
@@ -338,22 +341,22 @@ class Sessions:
         return bool(self._tasks)
 
     def close(self) -> None:
-        for timer in self._keep_alive.values():
+        for timer in self._keep_alive_timers.values():
             timer.cancel()
-        self._keep_alive.clear()
+        self._keep_alive_timers.clear()
         for task in self._tasks:
             task.cancel()
 
 
 def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
-    """Return the limits of the session that follows a run: the limits minus the use of earlier sessions."""
+    """Return the limits of the session that follows a run: its limits minus the usage of the run and its child runs."""
     last = history.journal(run)
-    below = [history.journal(child.id) for child in history.descendants(run)]
-    bounds, spent = current_bounds(last), Spent.in_journals([last, *below])
+    children = [history.journal(child.id) for child in history.descendants(run)]
+    bounds, spent = current_bounds(last), Spent.in_journals([last, *children])
     limits: dict[str, Any] = {}
     dollars, tokens = None, None
     if grant is not None:
-        grant.check_above_usage(last, below)
+        grant.check_above_usage(last, children)
         dollars, tokens = grant.budget, grant.max_tokens
         limits["max_turns"] = grant.max_turns
     for name in ("max_budget_usd", "budget"):
@@ -365,13 +368,13 @@ def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[st
 
 
 def _check_resumable(run: Run, *, renew: bool) -> None:
-    """Raise Conflict if a run should not, or cannot, be resumed."""
+    """Raise Conflict if a new session must be started instead."""
     if renew:
         raise Conflict("requested by the user")
     code = run.error_code
     if run.status == "failed" and code in _NOT_RESUMABLE:
         is_too_long = code == ContextTooLong.code
-        raise Conflict("the conversation is too long for the model" if is_too_long else "its journal is not valid")
+        raise Conflict("the conversation is too long for the model" if is_too_long else "the runtime of the run failed")
     if run.status in ("completed", "cancelled"):
         raise Conflict(f"its run is {run.status}")
 

@@ -1,4 +1,4 @@
-"""The state machine of a meeting: its states, the events that change them, and the next step after a crash.
+"""The state machine of a meeting: its states, its events, and the next step after a crash.
 
     event    from       to         guard                                              checked in
     request  (new)      requested  fewer than 20 requests in the project              requests
@@ -8,17 +8,17 @@
     defer    requested  requested  the date is in the future                          requests
     close    open       closed     work and notes are merged                          service
 
-Effects inside the transaction: `request` opens an ask in the inbox, and `accept`, `decline` and `defer` change it.
-`open` records the first message of the user. `close` ends the runs of all sessions.
+Effects inside the transaction: `request` opens an ask. `accept` and `decline` close that ask, and `defer` hides it.
+`open` records the first user message. `close` completes the runs of all sessions.
 
-`Closing` is not a state. It records that the user has asked to close an open meeting, and how. It is stored before the
-first effect outside of the database. A merge conflict clears it, and so does the next message of the user. A closed
-meeting keeps it, as the record of whether the work was merged.
+`Closing` is not a state. It records how the user wants an open meeting to be closed, and is stored before the first
+effect outside of the database. A merge conflict or the next user message clears it. A closed meeting keeps it, as the
+record of whether the work was merged.
 
 Effects after `close`: the checkout, the branch and the transcript are removed, then `cleaned_up_at` is set. Each step
-detects that it was done before, so a crash needs no separate log: `next_step` returns the step that is left to do.
+is idempotent, so that `next_step` can derive the remaining step from the row after a crash.
 
-Does not have I/O: `records.apply` stores the outcome of an event.
+Does not have I/O: `records.record_event` stores the outcome of an event.
 
 Invariant: the row and the timeline change in one transaction.
 """
@@ -41,7 +41,7 @@ STATUSES: tuple[MeetingStatus, ...] = get_args(MeetingStatus)
 ENDED: frozenset[MeetingStatus] = frozenset({"closed", "declined"})  # no event leaves these
 
 Event = Literal["accept", "decline", "defer", "close"]
-Creation = Literal["request", "open", "rebuild"]  # by a run, by the user, or from the artifact when the row was lost
+Creation = Literal["request", "open", "rebuild"]  # by a run, by the user, or from an artifact without a row
 # Timeline entries that do not change the status.
 Note = Literal["start_session", "renew_session", "link", "propose_followup", "begin_close", "conflict", "clean_up"]
 SESSION_NOTES: tuple[Note, ...] = ("start_session", "renew_session")
@@ -55,42 +55,40 @@ TRANSITIONS: Mapping[Event, Transition[MeetingStatus]] = {
 }
 
 _NEXT_COMMANDS: Mapping[MeetingStatus, str] = {
-    "requested": "Answer it: guild answer {id} yes (or no, or a date)",
-    "open": "Continue it: guild meet {id}. Close it: guild meet {id} --close",
-    "closed": "Show its notes: guild show {id}. Open another meeting: guild meet WORKER",
+    "requested": "Answer the request: guild answer {id} yes (or no, or a date)",
+    "open": "Continue the meeting: guild meet {id}. Close it: guild meet {id} --close",
+    "closed": "Show the notes: guild show {id}. Open another meeting: guild meet WORKER",
     "declined": "Open another meeting: guild meet WORKER",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Closing:
-    """How the user wants a meeting to be closed."""
+    """The options of a user's request to close a meeting."""
 
     summarise: bool = True  # ask a model for a summary
-    leave_work: bool = False  # write the notes only; the work stays on the branch of the meeting
+    leave_work: bool = False  # write only the notes, and leave the work on the branch of the meeting
 
 
 def check_event(meeting: Meeting, event: Event) -> None:
     """Raise Conflict if an event is not allowed in the current state."""
     transition = TRANSITIONS[event]
     if meeting.status not in transition.sources:
-        message = f"meeting {meeting.id} is {meeting.status}: it cannot be {transition.participle}"
-        raise Conflict(message, hint=next_commands(meeting))
+        raise _status_error(meeting, f"it cannot be {transition.participle}")
 
 
 def check_open(meeting: Meeting) -> None:
-    """Raise Conflict if the user cannot talk in this meeting."""
+    """Raise Conflict if the meeting is not open."""
     if meeting.status != "open":
-        message = f"meeting {meeting.id} is {meeting.status}: you cannot send messages to it"
-        raise Conflict(message, hint=next_commands(meeting))
+        raise _status_error(meeting, "you cannot send messages to it")
 
 
-def next_commands(meeting: Meeting) -> str:
-    """Return the commands that are possible in the current state."""
-    return _NEXT_COMMANDS[meeting.status].format(id=meeting.id)
+def _status_error(meeting: Meeting, reason: str) -> Conflict:
+    hint = _NEXT_COMMANDS[meeting.status].format(id=meeting.id)
+    return Conflict(f"meeting {meeting.id} is {meeting.status}: {reason}", hint=hint)
 
 
-def transit(meeting: Meeting, event: Event, *, reason: str, now: str, **changes: Any) -> Meeting:
+def apply_event(meeting: Meeting, event: Event, *, reason: str, now: str, **changes: Any) -> Meeting:
     """Return the meeting after an event. Raise Conflict if the event is not allowed."""
     check_event(meeting, event)
     target = TRANSITIONS[event].target
@@ -101,10 +99,9 @@ Step = Literal["none", "close", "restore_checkout", "clean_up"]
 
 
 def next_step(meeting: Meeting) -> Step:
-    """Return the step that is left to do for a meeting when a hall starts.
+    """Return the remaining step of a meeting when a hall starts.
 
-    The answer depends on the row alone, so it is the same no matter at which instant the previous hall was killed.
-    Runs that were interrupted are resumed before, as every run is.
+    It depends only on the row, not on the instant at which the previous hall was killed.
     """
     if meeting.status == "closed":
         return "clean_up" if meeting.cleaned_up_at is None else "none"

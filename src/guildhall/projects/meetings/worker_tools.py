@@ -1,9 +1,8 @@
-"""The worker's side of a meeting: instructions, first message, and the tools to link, propose and summarise.
+"""The worker's side of a meeting: instructions, input, and the tools to link, propose and summarise.
 
-The tools are link_artifact, propose_followup and summarize_progress.
-Does not change anything but the record of the meeting: a proposed follow-up does not create a commission.
+Does not create commissions: a follow-up is recorded in the notes.
 
-Invariant: a repeated call with an equal key has no second effect, which `repeatable` promises.
+Invariant: the tools are idempotent by the key of the call.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
 from guildhall.core.text import check_line, check_text, is_text
+from guildhall.projects.activity_records import list_timeline
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.model import LORE
-from guildhall.projects.shared_records import list_timeline
 from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
 
 SERVER = "meeting"
 TOOLS = ("link_artifact", "propose_followup", "summarize_progress")
-_MAX_PATH = 500  # characters
-_MAX_TITLE = 200
-_MAX_PROMPT = 20_000
-_MAX_SUMMARY = 20_000
+_MAX_PATH_CHARS = 500
+_MAX_TITLE_CHARS = 200
+_MAX_PROMPT_CHARS = 20_000
+_MAX_SUMMARY_CHARS = 20_000
 _MAX_FOLLOWUPS = 50
-_MAX_QUOTED = 4  # exchanges in the first message of a renewed session
-_MAX_QUOTED_CHARS = 40_000  # of these exchanges
+_MAX_QUOTED_EXCHANGES = 4  # in the input of a renewed session
+_MAX_QUOTED_CHARS = 40_000
 
 _INSTRUCTIONS = """\
 You are in a meeting with the user, who reads your messages as you write them. The user may leave and come back days \
@@ -57,14 +56,14 @@ The conversation so far is lost. Say so in one sentence, and ask the user where 
 
 
 def meeting_profile(worker: Worker) -> Worker:
-    """Return the worker as it is in a meeting: with file tools and these instructions."""
+    """Return the worker with file tools and the instructions for a meeting."""
     return checkout_profile(worker, _INSTRUCTIONS)
 
 
 def first_message(meeting: Meeting, texts: Sequence[str]) -> str:
-    """Return the first message to the worker: the user's messages, or the reason for the meeting."""
+    """Return the input of the first session: the user's messages, or the request for the meeting."""
     if meeting.by in ("person", "artifact"):
-        # without messages, the conversation is lost with the database of an earlier hall
+        # A meeting that was rebuilt from its artifact has no messages.
         return "\n\n".join([*(texts or [_LOST.format(topic=meeting.topic)]), *_linked_paths(meeting)])
     requester = "The hall" if meeting.by == "hall" else "You"
     parts = [
@@ -80,7 +79,7 @@ def _linked_paths(meeting: Meeting) -> list[str]:
 
 
 def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], texts: Sequence[str]) -> str:
-    """Return the first message of a renewed session: summary, last exchanges, then the user's new messages."""
+    """Return the input of a renewed session: the summary, the last exchanges and the unanswered user messages."""
     answered = [exchange for exchange in exchanges if exchange.answer]
     parts = [f"This session continues an earlier meeting. Topic: {meeting.topic}", *_linked_paths(meeting)]
     if summary:
@@ -96,17 +95,17 @@ def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[E
 
 def _last_exchanges(exchanges: Sequence[Exchange]) -> list[Exchange]:
     found: list[Exchange] = []
-    left = _MAX_QUOTED_CHARS
-    for exchange in reversed(exchanges[-_MAX_QUOTED:]):
-        left -= len(exchange.words) + len(exchange.answer)
-        if left < 0:
+    remaining_chars = _MAX_QUOTED_CHARS
+    for exchange in reversed(exchanges[-_MAX_QUOTED_EXCHANGES:]):
+        remaining_chars -= len(exchange.user_message) + len(exchange.answer)
+        if remaining_chars < 0:
             break
         found.insert(0, exchange)
     return found
 
 
 def _quote_exchange(exchange: Exchange) -> str:
-    message = f"The user:\n{quote(exchange.words)}\n\n" if exchange.words else ""
+    message = f"The user:\n{quote(exchange.user_message)}\n\n" if exchange.user_message else ""
     return f"{message}You:\n{quote(exchange.answer)}"
 
 
@@ -115,8 +114,8 @@ def meeting_tools() -> tuple[Tool, ...]:
 
 
 def artifact_in_checkout(worktree: str | None, path: str) -> str:
-    """Return the normal form of an artifact's path. Raise UsageError if the meeting's checkout has no such file."""
-    parts = PurePosixPath(path).parts if is_text(path) and len(path) <= _MAX_PATH else ()
+    """Return the normalised path of an artifact. Raise UsageError if the meeting's checkout has no such file."""
+    parts = PurePosixPath(path).parts if is_text(path) and len(path) <= _MAX_PATH_CHARS else ()
     if len(parts) < 2 or parts[0] != LORE or any(part in ("..", ".") for part in parts):
         hint = f"Give a path such as {LORE}/specs/export.md."
         raise UsageError(f"invalid artifact path: {path[:100]!r}", hint=hint)
@@ -134,7 +133,7 @@ class MeetingTools:
 
     context: MeetingContext
     meeting: str
-    key: str  # of the call, unique among all runs of the meeting
+    key: str  # idempotency key of the call, unique among all runs of the meeting
 
     async def link_artifact(self, path: str) -> str:
         """Link an artifact that this meeting is about or that it produces. The notes of the meeting list it.
@@ -149,8 +148,8 @@ class MeetingTools:
             if found in meeting.linked:
                 return f"Already linked: {found}"
             if len(meeting.linked) >= MAX_LINKED:
-                raise Conflict(f"cannot link {found}: a meeting has at most {MAX_LINKED} artifacts")
-            records.change(connection, meeting.id, self.context.now(), linked=(*meeting.linked, found))
+                raise Conflict(f"cannot link {found}: {MAX_LINKED} artifacts are linked (the maximum)")
+            records.update_fields(connection, meeting.id, self.context.now(), linked=(*meeting.linked, found))
             records.add_note(connection, meeting.id, "link", f"linked {found}", self.context.now(), path=found)
             return f"Linked: {found}"
 
@@ -164,19 +163,19 @@ class MeetingTools:
             prompt: Everything that the worker needs to know. It does not see this conversation.
             worker: Name of a suitable worker, if you know one.
         """
-        check_line("title", title.strip(), _MAX_TITLE)
-        check_text("prompt", prompt, _MAX_PROMPT)
+        check_line("title", title.strip(), _MAX_TITLE_CHARS)
+        check_text("prompt", prompt, _MAX_PROMPT_CHARS)
         if worker is not None and not is_name(worker.rpartition("/")[2]):
-            raise UsageError(f"worker: invalid name {worker[:60]!r}")
+            raise UsageError(f"invalid worker name: {worker[:60]!r}")
         followup = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
 
         def write(connection: Connection) -> str:
             timeline = list_timeline(connection, self.meeting)
-            before = [entry for entry in timeline if entry.kind == "propose_followup"]
-            if any(entry.data["key"] == self.key for entry in before):
+            proposals = [entry for entry in timeline if entry.kind == "propose_followup"]
+            if any(entry.data["key"] == self.key for entry in proposals):
                 return "Already proposed."
-            if len(before) >= _MAX_FOLLOWUPS:
-                raise Conflict(f"cannot propose it: a meeting has at most {_MAX_FOLLOWUPS} follow-ups")
+            if len(proposals) >= _MAX_FOLLOWUPS:
+                raise Conflict(f"cannot propose a follow-up: {_MAX_FOLLOWUPS} are proposed (the maximum)")
             data = {"followup": asdict(followup), "key": self.key}
             text = f"proposed: {followup.title}"
             records.add_note(connection, self.meeting, "propose_followup", text, self.context.now(), **data)
@@ -191,6 +190,7 @@ class MeetingTools:
         Args:
             summary: A few sentences.
         """
-        check_text("summary", summary, _MAX_SUMMARY)
-        await self.context.store.write(lambda c: records.change(c, self.meeting, self.context.now(), summary=summary))
+        check_text("summary", summary, _MAX_SUMMARY_CHARS)
+        now = self.context.now()
+        await self.context.store.write(lambda c: records.update_fields(c, self.meeting, now, summary=summary))
         return "Summary saved."

@@ -1,4 +1,4 @@
-"""Activation: calls the function of a worker package that sets prompt, tools and limits. Describes toolboxes.
+"""Activation: calls the function of a worker package that sets the prompt, the tools and the limits of a run.
 
 The function runs once, when the run is created, in a confined child process. Does not check trust: `preflight` does.
 
@@ -17,21 +17,15 @@ from guildhall.core.yaml import format_value
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import ToolEnvironment, describe_package, describe_toolbox
 from guildhall.tools.host.process import ToolHost
 from guildhall.tools.host.protocol import HostSpec
 from guildhall.workers.code_trust import Code, activation_code
-from guildhall.workers.package import PROJECT_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
-    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
-
-    CacheKey = tuple[Code, tuple[Path, ...], tuple[Path, ...]]
-
 
 TIMEOUT_S = 10.0
 LIMIT_NAMES = ("max_turns", "max_tokens", "max_budget_usd", "timeout")
@@ -172,41 +166,3 @@ def _parse_limits(value: Any, error: Callable[..., InvalidFile]) -> Bounds:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, kinds) or limit <= 0):
             raise error(f"{name} = {format_value(limit)}", "A limit is a number above 0.")
     return Bounds(**{"max_turns": None, **limits})
-
-
-_MAX_CACHED = 100
-
-
-class ToolboxCache:
-    """Describes toolboxes, and caches the descriptions.
-
-    A description depends on the bytes of the code, on the folders that the code can see, and on the installed packages,
-    which do not change while a hall runs.
-    """
-
-    def __init__(self) -> None:
-        self._cached: dict[CacheKey, Toolbox] = {}
-
-    async def describe(self, code: Code, environment: ToolEnvironment) -> Toolbox:
-        key = (code, environment.view.hidden, environment.view.shown)
-        if key not in self._cached:
-            toolbox = await describe_code(code, environment)
-            while len(self._cached) >= _MAX_CACHED:
-                del self._cached[next(iter(self._cached))]
-            self._cached[key] = toolbox
-        return self._cached[key]
-
-
-async def describe_code(code: Code, environment: ToolEnvironment) -> Toolbox:
-    """Return the tools of this code. Their handlers are bound to the bytes that were read."""
-    if code.entry is None:
-        file = code.files[0]
-        pinned = None if code.is_own else file.digest
-        return await describe_toolbox(code.name, file.path, environment, pinned, file.content)
-    try:
-        return await describe_package(code.name, code.entry, code.sources(), environment)
-    except ToolUnavailable as error:
-        if error.where is not None:
-            raise ToolUnavailable(error.message, where=str(code.root / error.where), hint=error.hint) from error
-        place = str((code.folder or code.root) / PROJECT_FILE)
-        raise ToolUnavailable(f"export: {error.message}", where=place, hint=error.hint) from error

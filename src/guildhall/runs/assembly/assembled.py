@@ -17,7 +17,7 @@ from guildhall.core.ids import fingerprint
 from guildhall.policy.rules import Mode, Rule, assess_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation
 from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, MemberTools
-from guildhall.runs.assembly.tool_set import permitted_capabilities
+from guildhall.runs.assembly.tool_set import permitted_capabilities, visible_tools
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.tools.executor import ToolEnvironment
 
 
@@ -68,14 +68,24 @@ class Assembled:
         return self.above.union(*own, *others)
 
     @property
+    def request_settings(self) -> dict[str, Any]:
+        """Return the settings of each model call, under the names of pydantic-ai."""
+        return self.worker.definition.model_settings.request_values()
+
+    @property
+    def visible_tools(self) -> tuple[Tool, ...]:
+        return visible_tools(self.worker, self.tools)
+
+    @property
     def assignment(self) -> Assignment:
         return Assignment(
             system_prompt=self.system_prompt,
             first_message=self.first_message,
-            tools=tuple(tool.as_shown() for tool in self.tools),
+            tools=tuple(tool.as_shown() for tool in self.visible_tools),
             output_schema=self.output_schema,
             attachments=self.attachments,
             model=self.model,
+            settings=self.worker.definition.model_settings.declared_values(),
             is_conversation=self.converses,
         )
 
@@ -85,7 +95,7 @@ class Assembled:
             "system_prompt": self.system_prompt,
             "first_message": self.first_message,
             "attachments": [file.describe() for file in self.attachments],
-            "tools": [tool.as_shown() for tool in self.tools],
+            "tools": [tool.as_shown() for tool in self.visible_tools],
             "output_schema": self.output_schema,
         }
 
@@ -144,10 +154,12 @@ def rebind_tool(tool: Tool, environment: ToolEnvironment) -> Tool:
 
 
 def with_recorded_descriptions(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Return tools with recorded descriptions where a description lists workers, which can change during a run."""
-    recorded = {tool["name"]: tool["description"] for tool in frozen}
+    """Return tools with recorded texts where a text lists workers, which can change during a run."""
+    recorded = {tool["name"]: tool for tool in frozen}
     return tuple(
-        replace(tool, description=recorded.get(tool.name, tool.description)) if tool.runs_in == "run" else tool
+        replace(tool, description=then["description"], input_schema=then["input_schema"])
+        if tool.runs_in == "run" and (then := recorded.get(tool.name))
+        else tool
         for tool in tools
     )
 
@@ -159,7 +171,7 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "instructions": worker.instructions,
         "scope": worker.scope,
         "digest": worker.digest,
-        "path": str(worker.path) if worker.path else None,
+        "path": str(worker.path),
         "workdir": str(worker.workdir) if worker.workdir else None,
         "keeps": [str(path) for path in worker.workflow_paths],
         **({"activate": worker.activate} if worker.activate else {}),
@@ -172,7 +184,7 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         instructions=data["instructions"],
         scope=data["scope"],
         digest=data["digest"],
-        path=Path(data["path"]) if data["path"] else None,
+        path=Path(data["path"]),
         workdir=Path(data["workdir"]) if data.get("workdir") else None,
         workflow_paths=tuple(map(Path, data.get("keeps", ()))),
         activate=data.get("activate"),

@@ -39,6 +39,7 @@ from guildhall.runs.assembly.preflight import (
     check_native_tools,
     raise_problems,
 )
+from guildhall.runs.assembly.project_instructions import CAPABILITIES, read_project_instructions
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, close_on_error
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
-    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import RunRequest
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import View
@@ -108,7 +109,7 @@ class Assembler:
         try:
             choice = adapt_model(worker, _choose_model(worker, frame, settings, request))
         except ModelUnusable:
-            if request.asks_model:
+            if request.calls_model:
                 raise
             choice = ModelChoice(model="", by="worker")  # the run calls no model
         names, own = [toolbox.name for toolbox in given], choice.by == "worker"
@@ -156,12 +157,14 @@ class Assembler:
         async with close_on_error(built.servers):
             tools = with_recorded_descriptions(built.tools, frozen.tools)
             _check_tools_unchanged(tools, frozen.tools)
-            names = {tool["name"] for tool in frozen.tools}
+            # A toolbox can have new tools. The gate needs the forbidden tools, which are not recorded.
+            forbidden = {tool.name for tool in built.tools} - {tool.name for tool in built.visible_tools}
+            names = forbidden | {tool["name"] for tool in frozen.tools}
             resumed = replace(
                 built,
                 system_prompt=frozen.system_prompt,
                 memory=frozen.memory,
-                tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox can have new tools
+                tools=tuple(tool for tool in tools if tool.name in names),
             )
             if worker is None:
                 return resumed
@@ -172,7 +175,7 @@ class Assembler:
     def _current_worker(self, recipe: Recipe) -> Worker | None:
         """Return the worker of a recorded run as its file is today, or None. Agents keep their recorded permissions."""
         then = recipe.worker
-        if then.path is None or then.scope == "workflow" or not then.path.exists():
+        if then.scope == "workflow" or not then.path.exists():
             return None
         found = self.find(str(then.path), recipe.frame)
         return _adapt_to_owner(replace(found, workdir=then.workdir, workflow_paths=then.workflow_paths), recipe.hooks)
@@ -233,10 +236,14 @@ class Assembler:
         async with close_on_error(servers):
             served = servers.tools if recipe.served is None else recipe.served
             # A tool stays on the list without its permission.
-            tools = await self._tools(recipe, recorded, served, member_tools)
+            memory = recipe.memory
+            if memory is None:
+                limit = self.preflight.load_settings(frame).memory.limit_tokens
+                memory = await self.memory.prompt_block(worker, frame, worker.rules, limit_tokens=limit)
+            tools = await self._tools(recipe, recorded, served, member_tools, has_memory=bool(memory))
             if recipe.current is not None:
                 tools = tuple(rebind_tool(tool, environment) for tool in tools)
-            assembled = await self._complete(recipe, environment, tools, member_tools)
+            assembled = await self._complete(replace(recipe, memory=memory), environment, tools, member_tools)
             return replace(assembled, servers=servers)
 
     async def _complete(
@@ -248,21 +255,23 @@ class Assembler:
         others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
         callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
+        project = ""
+        if worker.definition.project_instructions:
+            around |= CAPABILITIES
+            found = await asyncio.to_thread(read_project_instructions, frame.root)
+            project = found.render() if found else ""
         rules = run_rules(recipe, tools, environment.forbidden, around)
         check_exfiltration(worker, tool_set.permitted_capabilities(tools, environment.forbidden), around)
         tool_set.check_native_rules(tools, rules, recipe.mode, worker.place)
-        memory = recipe.memory
-        if memory is None:
-            limit = settings.memory.limit_tokens
-            memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
-        activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
+        memory, visible = recipe.memory or "", tool_set.visible_tools(worker, tools)
+        activation = recipe.activation or await activate_worker(worker, visible, memory, recipe.context)
         timeout = settings.approvals.timeout
         instructions = worker.instructions if activation.system_prompt is None else activation.system_prompt
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=_join_prompt(instructions, member_tools.prompt, memory),
+            system_prompt=_join_prompt(instructions, project, member_tools.prompt, memory),
             memory=memory,
             first_message=recipe.input,
             tools=activation.select_tools(tools, recipe.hooks.tools if recipe.hooks else ()),
@@ -287,15 +296,19 @@ class Assembler:
         environment: ToolEnvironment,
         served: Mapping[str, Sequence[Tool]],
         member_tools: MemberTools,
+        *,
+        has_memory: bool,
     ) -> tuple[Tool, ...]:
         """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
-        base = self.base_tools(worker, frame, recipe.context_name, run=recipe.run, model=recipe.model)
-        tree, hooks = self.tree_tools(worker, frame), recipe.hooks
-        system = (
-            (*hooks.filter_base_tools(base), *hooks.tools, *hooks.filter_base_tools(tree)) if hooks else (*base, *tree)
+        base = self.base_tools(
+            worker, frame, recipe.context_name, run=recipe.run, model=recipe.model, has_memory=has_memory
         )
-        system += member_tools.tools
+        tree, hooks = self.tree_tools(worker, frame), recipe.hooks
+        system = (*tree, *member_tools.tools, *base)
+        if hooks:
+            filtered = hooks.filter_base_tools(tree), hooks.filter_base_tools(base)
+            system = (*filtered[0], *member_tools.tools, *hooks.tools, *filtered[1])
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
@@ -309,13 +322,18 @@ class Assembler:
             raise ToolUnavailable(f"the tool name {OUTPUT_TOOL!r} is reserved for the result", where=worker.place)
         return tools
 
-    def base_tools(self, worker: Worker, frame: Frame, context: str, *, run: str, model: str) -> tuple[Tool, ...]:
-        """Return the tools that a worker has without declaring them, except the tools to call workers."""
+    def base_tools(
+        self, worker: Worker, frame: Frame, context: str, *, run: str, model: str, has_memory: bool
+    ) -> tuple[Tool, ...]:
+        """Return the base toolbox of a worker. `has_memory`: the worker can read memory entries (ADR 041)."""
         if not worker.definition.base:
             return ()
         limit = self.preflight.load_settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*tool_set.BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
+        memory = self.memory.select_tools(memory, worker, has_entries=has_memory)
+        is_unattended = context not in ("run", "called") or worker.definition.base is True
+        decisions = tool_set.BASE_TOOLS if is_unattended else ()
+        return (*self.hall_tools(worker, frame, run, context), *memory, *decisions)
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""

@@ -67,7 +67,7 @@ def declared_capabilities(worker: Worker) -> frozenset[str]:
     definition = worker.definition
     forbidden = {rule.name for rule in worker.rules if not rule.allowed}
     tools = [BUILT_IN[name] for name in definition.tools if name not in forbidden]
-    if definition.sandboxes or definition.toolboxes:
+    if definition.sandboxes or definition.toolboxes or definition.project_instructions:
         tools.append(frozenset({"fs.read"}))
     writes = any(sandbox.mode == "rw" for sandbox in definition.sandboxes.values())
     tools += [server_capabilities(server, forbidden, writes=writes) for server in definition.mcp_servers.values()]
@@ -142,6 +142,8 @@ def create_tool(
     description: str | None = None,
     model: str | None = None,
     output_schema: dict[str, Any] | None = None,
+    output_schema_ref: str | None = None,
+    force: bool = False,
 ) -> str:
     """Create a worker. The user must approve it. Then it is a draft that you can call with worker_call.
 
@@ -151,6 +153,8 @@ def create_tool(
         description: Its purpose, in one line.
         model: Its model, as provider:model. Omit it to use your model.
         output_schema: A JSON Schema (type object) for its result. Omit it for plain text.
+        output_schema_ref: An existing schema file, such as schemas/report.json, instead of output_schema.
+        force: Replace a draft of this name that a worker created. Other workers are never replaced.
     """
     raise AssertionError
 
@@ -161,28 +165,38 @@ def can_create_workers(worker: Worker) -> bool:
 
 
 @tool(name=CALL, capabilities={"worker.call"}, repeatable=True, runs_in="run")
-def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments: list[str] | None = None) -> str:
+def _worker_call(
+    worker: str, input_data: str | dict[str, Any] | None = None, attachments: list[str] | None = None
+) -> str:
     """Run another worker and return its result.
 
     Args:
-        worker_name: The name of the worker.
-        input_data: Its task with all the context that it needs, as text or as a JSON object.
+        worker: The name of the worker.
+        input_data: Its task with all the context that it needs, as text or as a JSON object. Omit it if the
+            instructions of the worker and the attachments describe the task.
         attachments: Files for the worker: sandbox/path in one of your sandboxes, or an attachment of yours.
     """
     raise AssertionError
 
 
-def make_call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
-    """Return `worker_call` with a description that lists the workers (name and purpose) that may be called."""
-    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
+def make_call_tool(workers: Sequence[tuple[str, str | None]], *, creates: bool, is_complete: bool) -> Tool:
+    """Return `worker_call` with a description that lists the workers (name and purpose) that may be called.
+
+    `is_complete`: no other worker can be called, so that the schema has their names.
+    """
+    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in workers]
     if creates:
         lines.append("- workers that you create with worker_create")
     about = (
         "Run another worker and return its result. It has its own instructions and tools, and does not see this "
-        "conversation. Several calls in one answer run in parallel. Workers:"
+        "conversation. Several calls in one response run in parallel. Workers:"
     )
     reads = {"attachments": frozenset({"fs.read"})}  # the caller reads the files that it attaches
-    return replace(_worker_call, description="\n".join([about, *lines]), also=reads)
+    schema = dict(_worker_call.input_schema)
+    if is_complete:
+        names = {**schema["properties"]["worker"], "enum": [name for name, _ in workers]}
+        schema["properties"] = {**schema["properties"], "worker": names}
+    return replace(_worker_call, description="\n".join([about, *lines]), input_schema=schema, also=reads)
 
 
 def calling_tools(
@@ -192,7 +206,8 @@ def calling_tools(
     allowed, creates = worker.definition.allow_workers, can_create_workers(worker)
     if not allowed and not creates:
         return ()
-    call = make_call_tool(callable_workers(allowed, find, everyone), creates=creates)
+    is_complete = not creates and EVERY_WORKER not in allowed
+    call = make_call_tool(callable_workers(allowed, find, everyone), creates=creates, is_complete=is_complete)
     return (call, create_tool) if creates else (call,)
 
 
@@ -209,7 +224,7 @@ def callable_workers(
         except GuildError:  # it can be created later; a call of a missing worker is an error
             found.append((name, None))
             continue
-        generated = worker.path is not None and worker.path.parent.name == GENERATED
+        generated = worker.path.parent.name == GENERATED
         found.append((name, None if generated and worker.status == "draft" else worker.description))
     return found
 

@@ -65,7 +65,7 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, environmen
         name=name,
         tools=server.tools,
         capabilities=server_capabilities(server, environment.forbidden, writes=writes),
-        where=worker.place,
+        worker_file=worker.place,
     )
     if server.url is not None:
         return replace(spec, url=server.url, token=next(iter(variables.values()), None))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.memory.model import Author
-from guildhall.memory.tools import MemoryTools
+from guildhall.memory.tools import TOOLS, MemoryTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 _READ_RULES = frozenset({"memory_read", "memory.read"})
+_READ_TOOLS = frozenset({"memory_read", "memory_list"})
+_RULES = frozenset({*TOOLS, "memory.read", "memory.write"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,6 @@ class RunMemory:
     request_compaction: Callable[[CompactionRequest], None]
 
     def tools(self, worker: Worker, frame: Frame, *, run: str, model: str, limit_tokens: int) -> tuple[Tool, ...]:
-
         def request_compaction(folder: MemoryFolder) -> None:
             self.request_compaction(
                 CompactionRequest(folder=folder, run=run, model=model, frame=frame, limit_tokens=limit_tokens)
@@ -59,7 +60,18 @@ class RunMemory:
             limit_tokens=limit_tokens,
             on_growth=request_compaction,
         )
-        return tools.toolbox().tools
+        return tools.tools()
+
+    def has_entries(self, worker: Worker, frame: Frame) -> bool:
+        return any(folder.scan().entries for folder in self.memory.folders(worker, frame).values())
+
+    @staticmethod
+    def select_tools(tools: Iterable[Tool], worker: Worker, *, has_entries: bool) -> tuple[Tool, ...]:
+        """Return the memory tools that are useful: without entries and without a rule, nothing can be read."""
+        is_declared = worker.definition.base is True or any(
+            rule.name in _RULES and rule.allowed for rule in worker.rules
+        )
+        return tuple(tool for tool in tools if has_entries or is_declared or tool.name not in _READ_TOOLS)
 
     async def prompt_block(self, worker: Worker, frame: Frame, rules: Iterable[Rule], *, limit_tokens: int) -> str:
         """Return the memory block, or an empty string if the worker may not read memory without approval."""

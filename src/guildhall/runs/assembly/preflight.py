@@ -19,6 +19,7 @@ from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import merge_environ
 from guildhall.policy.rules import assess_risk
+from guildhall.runs.assembly.project_instructions import CAPABILITIES
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.code_trust import (
@@ -47,16 +48,16 @@ if TYPE_CHECKING:
     from guildhall.workers.registry import ModelChoice
 
 
-def _schema_path(worker: Worker, frame: Frame) -> Path | None:
+def _schema_path(worker: Worker) -> Path | None:
     """Return the path of the output schema, or None if the worker has no schema file."""
     reference = worker.definition.output_schema_ref
-    return worker.resource_folder(frame) / reference if reference and reference.endswith(".json") else None
+    return worker.resource_folder / reference if reference and reference.endswith(".json") else None
 
 
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
         hint = "Create the file, or correct the path. It is relative to the project of the worker."
-        raise InvalidFile(f"output_schema_ref: file not found: {path}", where=worker.place, hint=hint)
+        raise worker.field_error(f"file not found: {path}", ("output_schema_ref",), hint)
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -103,6 +104,7 @@ class Preflight:
         checks: list[Callable[[], object]] = [
             lambda: self._check_program(worker, frame),
             *([lambda: _check_model(worker, frame, thorough=thorough)] if script else []),
+            lambda: _check_settings(worker),
             lambda: self._check_search(worker, frame),
             *(lambda name=name: self.toolbox_code(worker, name, frame, given) for name in toolboxes),
             *(lambda error=error: _raise(error) for error in members.problems),
@@ -131,33 +133,33 @@ class Preflight:
     ) -> tuple[list[Code], list[GuildError]]:
         """Return the code that the worker and its members would execute, and an error for each missing part."""
         members = self.find_member_tools(worker, frame)
-        code, problems = worker_code(worker, frame, self.home, (*given, *members.toolboxes))
+        code, problems = worker_code(worker, self.home, (*given, *members.toolboxes))
         return [*code, *members.code], [*problems, *members.problems]
 
     def toolbox_code(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
         """Return the code of a toolbox. Raise NotTrusted if it may not run. `given`: toolboxes of the caller."""
-        return self._check_trust(toolbox_code(worker, name, frame, self.home, given), worker, frame)
+        return self._check_trust(toolbox_code(worker, name, self.home, given), worker, frame)
 
     def check_server(self, worker: Worker, name: str, frame: Frame) -> None:
         """Raise if an MCP server is not trusted, or if its program or variables are missing."""
-        self._check_trust(server_code(worker, name, frame), worker, frame)
+        self._check_trust(server_code(worker, name), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
             server_program(worker, name, frame)
         server_variables(worker, name, frame)
 
     def module_code(self, worker: Worker, frame: Frame) -> Code:
         """Return the module of the worker's output model. Raise NotTrusted if it may not run."""
-        return self._check_trust(module_code(worker, frame, self.home), worker, frame)
+        return self._check_trust(module_code(worker, self.home), worker, frame)
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema of the worker, or None if the worker has no schema."""
-        if (path := _schema_path(worker, frame)) is not None:
+        if (path := _schema_path(worker)) is not None:
             return _read_schema(worker, path)
         return await load_model_schema(worker, self.module_code(worker, frame)) if has_python_schema(worker) else None
 
     def read_schema_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema from its file, or None if there is no valid file."""
-        path = _schema_path(worker, frame)
+        path = _schema_path(worker)
         with suppress(GuildError):
             return _read_schema(worker, path) if path is not None else None
 
@@ -171,7 +173,7 @@ class Preflight:
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
         """Raise if the output schema is not usable. Does not execute code."""
-        path = _schema_path(worker, frame)
+        path = _schema_path(worker)
         if has_python_schema(worker):
             self.module_code(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
@@ -219,11 +221,11 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     """Raise if the script or, if `thorough`, the provider of the worker's model does not exist."""
     model = worker.definition.model or ""
     if model.startswith(SCRIPT):
-        path = Path(resolve_script_path(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
+        path = Path(resolve_script_path(model, worker.resource_folder).removeprefix(SCRIPT))
         if not path.exists():
             base = "the folder of the workflow file" if worker.scope == "workflow" else "the project of the worker"
             hint = f"Create the file, or correct the path. It is relative to {base}."
-            raise InvalidFile(f"model: script not found: {path}", where=worker.place, hint=hint)
+            raise worker.field_error(f"script not found: {path}", ("model",), hint)
         if thorough:
             from guildhall.models.scripted.source import load_script
 
@@ -235,6 +237,20 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
             split_name(model)
         except ModelUnusable as error:
             raise ModelUnusable(f"model: {error.message}", where=worker.place, hint=error.hint) from None
+
+
+def _check_settings(worker: Worker) -> None:
+    """Raise ModelUnusable if the runtime of the worker cannot apply a model setting."""
+    row = RUNTIMES[worker.definition.runtime]
+    declared = worker.definition.model_settings.declared_values()
+    if row.settings is not None and (rejected := [name for name in declared if name not in row.settings]):
+        hint = f"{row.title} can apply {', '.join(row.settings) or 'no settings'}. Remove the others."
+        raise settings_error(worker, rejected, row.title, hint)
+
+
+def settings_error(worker: Worker, rejected: Iterable[str], subject: str, hint: str) -> ModelUnusable:
+    names = ", ".join(f"`{name}`" for name in rejected)
+    return ModelUnusable(f"model_settings: {subject} cannot apply {names}", where=worker.place, hint=hint)
 
 
 def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
@@ -268,9 +284,10 @@ def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
 
 
 def add_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Return the capabilities of the tools and of the runtime."""
+    """Return the capabilities of the tools, the runtime and the project instructions."""
     row = RUNTIMES[worker.definition.runtime]
-    return {**tools, **({row.title: frozenset({"net"})} if row.needs_network else {})}
+    prompt = {"project_instructions": CAPABILITIES} if worker.definition.project_instructions else {}
+    return {**tools, **prompt, **({row.title: frozenset({"net"})} if row.needs_network else {})}
 
 
 def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], others: frozenset[str]) -> None:

@@ -89,16 +89,24 @@ def collect_tools(
     servers: Mapping[str, Sequence[Tool]] | None = None,
     without: Iterable[str] = (),
 ) -> tuple[Tool, ...]:
-    """Return system tools, sandbox tools, toolboxes, servers and built-in tools (`without` some), in this order."""
-    tools = [*system]
+    """Return built-in tools (`without` some), sandbox tools, toolboxes, servers and system tools.
+
+    The tools that the worker file declares come first, because models prefer the first tools of a list.
+    """
+    tools = [*built_in_tools([name for name in worker.definition.tools if name not in without], environment)]
     if worker.definition.sandboxes:
         tools += sandbox_tools(environment.view)
     for name in worker.definition.toolboxes:
         tools += toolboxes.get(name, ())
     for served in (servers or {}).values():
         tools += served
-    declared = [name for name in worker.definition.tools if name not in without]
-    return (*tools, *built_in_tools(declared, environment))
+    return (*tools, *system)
+
+
+def visible_tools(worker: Worker, tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """Return the tools that the model receives. A tool whose calls a rule always forbids is left out."""
+    permitted = permitted_capabilities(tools := tuple(tools), {rule.name for rule in worker.rules if not rule.allowed})
+    return tuple(tool for tool in tools if tool.name in permitted)
 
 
 def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
@@ -172,6 +180,7 @@ def make_bounds(
         max_turns=asked.get("max_turns", limits.max_turns),
         max_tokens=asked.get("max_tokens", limits.max_tokens),
         max_budget_usd=asked.get("max_budget_usd", limits.max_budget_usd),
+        max_repeats=limits.max_repeats,
         timeout=limits.timeout,
         budget=asked.get("budget", settings.budget if priced and not called else None),
     )

@@ -1,8 +1,8 @@
 """Budget: reserves dollars and tokens of a model call at every level of the run tree before the call is made.
 
-After the call, the reservation is replaced by the real cost. A call that was cut off counts with its whole reservation.
+After the call, the real usage replaces the reservation. A call that was cut off counts with its whole reservation.
 
-Does no I/O: the journals have the amounts, and `runs.limits` reads them to build the tree again.
+Does no I/O: `runs.limits` reads the earlier usage from the journals.
 
 Invariant: at each level with a limit, spent plus reserved amounts do not exceed the limit when a call is reserved.
 """
@@ -25,7 +25,7 @@ class BudgetLevel:
     """The dollars or the tokens of one run or command. A level without a limit only counts."""
 
     name: str
-    owner: str  # the run that has the limit
+    owner: str  # id of the run that has the limit
     limit: float | None = None
     parent: BudgetLevel | None = None
     spent: float = 0.0
@@ -53,7 +53,7 @@ class BudgetLevel:
         """Replace a reservation by the amount that was spent."""
         for level in self.levels():
             level.open_calls -= 1
-            # Without open calls exactly 0, because sums of floats leave a rest.
+            # Exactly 0 without open calls, because sums of floats have rounding errors.
             level.reserved = max(0.0, level.reserved - reserved) if level.open_calls > 0 else 0.0
             level.spent += spent
 
@@ -70,7 +70,7 @@ class RunBudget:
     """The dollars and tokens that the model calls of one run may still use."""
 
     def __init__(self, run: str, bounds: Bounds, spent: Spent, parent: RunBudget | None) -> None:
-        """`spent`: by the run and its child runs. The levels of the parent include it already."""
+        """`spent`: usage of the run and its child runs. The levels of the parent include this usage."""
         root = BudgetLevel(name="budget", owner=run, limit=bounds.budget, spent=spent.dollars)
         self.dollars = BudgetLevel(
             name="max_budget_usd",
@@ -92,7 +92,10 @@ class RunBudget:
     def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
     ) -> tuple[float | None, int | None] | InsufficientFunds:
-        """Reserve a call with `sent` tokens, and return its dollars and the limit of its answer, if there is one."""
+        """Reserve a call with `sent` tokens, and return its cost and the maximum tokens of its response.
+
+        The cost is None if the model has no price. The maximum is None if no level has a limit.
+        """
         most: int | None = None
         if (level := self.tokens.tightest()) is not None:
             most = min(int(level.left or 0) - sent, ceiling)
@@ -134,7 +137,7 @@ class RunBudget:
         self.changed.set()
 
     def settle_all(self) -> None:
-        """Count the reservations of all open calls as spent, because a call that is cut off may have to be paid."""
+        """Count the reservations of all open calls as spent, because the provider may charge for a cut off call."""
         for key, reserved in list(self._reserved.items()):
             self.settle(key, *reserved)
 
@@ -147,7 +150,7 @@ class RunBudget:
 
 
 def affordable_tokens(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
-    """Return how many tokens of an answer the rest of a budget pays for. Negative if it does not pay for the input."""
+    """Return how many response tokens `left` dollars pay for. Negative if they do not pay for the input."""
     full = price(ceiling) or 0.0
     if full <= left:
         return ceiling

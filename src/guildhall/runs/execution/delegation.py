@@ -1,4 +1,4 @@
-"""Delegation: checks and answers `worker_call`, and carries out `worker_create`, which writes an approved worker.
+"""Delegation: checks `worker_call`, returns its result, and executes `worker_create`, which writes an approved worker.
 
 Does not start the called run (`runs.execution.runs`) and does not write worker files (`workers.generated_workers`).
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.models.model import OnText, Query
-    from guildhall.runs.execution.call_ledger import LiveLedger
+    from guildhall.runs.execution.live_ledger import LiveLedger
     from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
@@ -57,11 +57,11 @@ class SingleCallRuntime:
 
 @dataclass(frozen=True)
 class NoModel:
-    """The model of a run that asks no model. Costs nothing."""
+    """The model of a run that calls no model."""
 
     name: str
 
-    def cost(self, usage: RequestUsage) -> float | None:
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
         return 0.0
 
     def accepts(self, media_type: str) -> bool:
@@ -70,12 +70,15 @@ class NoModel:
     def upstream(self, api: str) -> None:
         return None
 
+    async def unsupported_settings(self, settings: Mapping[str, Any]) -> list[str]:
+        return []
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         raise AssertionError
 
 
 class ChildStopped(Exception):
-    """A child run has stopped without an end, so its parent stops, too."""
+    """Raised if a child run has stopped without an end, so that its parent stops too."""
 
 
 def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
@@ -83,11 +86,12 @@ def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] =
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
-    if EVERY_WORKER in allowed and not name.endswith(
-        FILE_SUFFIXES
-    ):  # not files: the worker itself may have written one
+    # No path of a file, because the caller itself can have written that file.
+    if EVERY_WORKER in allowed and not name.endswith(FILE_SUFFIXES):
         return name
-    raise Refused(f"worker_call: calling {name!r} is not allowed", hint=did_you_mean(name, [*allowed, *created]))
+    known = [*allowed, *created]
+    message = f"worker_call: calling {name!r} is not allowed. Allowed workers: {', '.join(known) or 'none'}."
+    raise Refused(message, hint=did_you_mean(name, known))
 
 
 def input_text(data: object) -> str:
@@ -106,7 +110,7 @@ def call_result(run: Run) -> ToolResult:
 
 
 def is_at_parent_limit(run: Run) -> bool:
-    """Return True if the run stopped at a limit of its parent or of another ancestor."""
+    """Return True if the run failed at a limit of its parent or of another ancestor."""
     if run.error is None or run.error["code"] != LimitReached.code:
         return False
     return run.error.get("run") not in (None, run.id)
@@ -138,14 +142,14 @@ async def create_worker(
     everyone: Iterable[WorkerListing],
     plan_text: Callable[[Worker], str],
 ) -> ToolResult:
-    """Carry out a call of `worker_create`. Repeating the call creates no second worker, even after a crash."""
+    """Execute a call of `worker_create`. A repeated call creates no second worker, even after a crash."""
     assembled = prepared.assembled
     try:
         new = draft(
             parse_spec(call.arguments or {}),
             settings.worker_creation,
             prepared.frame,
-            existing_names=[listed.name for listed in everyone],
+            existing=everyone,
             creator=assembled.worker,
             author=f"the worker {assembled.worker.name} in {prepared.run}",
         )
@@ -174,7 +178,7 @@ async def _refusal(
     # The file of the output schema does not exist yet, so its text is shown beside the plan.
     without_schema = new.worker.definition.model_copy(update={"output_schema_ref": None})
     body = _approval_body(new, plan_text(replace(new.worker, definition=without_schema)))
-    approval, note = await ledger.confirm(call, body, shown=[new.text, new.schema], seconds=timeout)
+    approval, note = await ledger.confirm(call, body, data=[new.text, new.schema], timeout_s=timeout)
     if approval == "approved":
         return None
     message = (

@@ -82,14 +82,18 @@ class MemoryCompactor:
         return events
 
     async def _compact(self, request: CompactionRequest) -> None:
+        try:
+            await self._compact_and_report(request)
+        finally:  # after the report: `wait` must not return before it
+            del self._tasks[request.folder.name]
+
+    async def _compact_and_report(self, request: CompactionRequest) -> None:
         compactor = _CompactorRun(self.runs, request)
         try:
             async with self._one_at_a_time:
                 result = await self._try_compact(request, compactor)
         except asyncio.CancelledError:
             result = CompactionResult(scope=request.folder.scope, status="failed", reason="timed out")
-        finally:
-            del self._tasks[request.folder.name]
         if result.status != "compacted":
             self._futile.add((request.folder.name, request.run))
         if run := compactor.run:

@@ -17,10 +17,10 @@ from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.assembly.attachments import check_media_types
-from guildhall.runs.assembly.preflight import check_restart
+from guildhall.runs.assembly.preflight import check_restart, settings_error
 from guildhall.runs.execution.delegation import NoModel
-from guildhall.runs.execution.grants import Grant, has_price, with_enforceable_budget
-from guildhall.runs.limits import current_bounds, seconds_since_start
+from guildhall.runs.execution.limit_grants import Grant, has_price, with_enforceable_budget
+from guildhall.runs.limits import current_bounds, raised_bounds, seconds_since_start
 from guildhall.runs.model import ENDED, Run, RunRequest
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Entry, Listening, Resumed
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.model import Bounds
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.purpose import Purpose
     from guildhall.runs.record.queries import History
     from guildhall.runtimes.model import Attachment
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
 
-    SourceOf = Callable[[str, Frame, bool], Source]  # the model, and whether a login with Claude is sufficient
+    # Takes the model, the frame, and True if a Claude login is sufficient.
+    SourceOf = Callable[[str, Frame, bool], Source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +60,14 @@ class Prepared:
     frame: Frame
     journal: Journal
     ordinal: int
-    given: tuple[Toolbox, ...] = ()  # of the caller's own process; child runs have them, too
+    given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's process, also for child runs
     override_model: str | None
     purpose: Purpose
-    has_dollar_limit: bool  # set by the user, for this run or for its parent
+    has_required_budget: bool  # a budget from the user or a worker file, of this run or of its parent
     child_journals: tuple[Journal, ...] = ()
     seconds_before: float = 0.0
     is_resumed: bool = False
+    printed_bounds: Bounds | None = None  # bounds of the start line, if answers that are not applied yet raise them
     hooks: RunHooks | None = None
 
 
@@ -92,12 +95,12 @@ class Preparation:
         attached: tuple[Attachment, ...] | None = None,
         hooks: RunHooks | None = None,
     ) -> Prepared:
-        """Create a run that can be launched. `given`: toolboxes of the caller's process. `worker`: if found already.
+        """Create a run that can be launched. `given`: toolboxes of the caller's process. `worker`: if known already.
 
-        `caller`: the run that makes the `call` with this key, and hands over the `attached` files. Without a caller,
-        the user names the attachments in the request.
+        `caller`: the run that makes the `call` with this key and passes the `attached` files on. Without a caller, the
+        user names the attachments in the request.
         """
-        run = new_id(RUN)  # first, because the assembly records memory entries under this id
+        run = new_id(RUN)  # first, because the memory tools record changes under this id
         assembled = await self.assembler.assemble(
             request,
             frame,
@@ -110,10 +113,10 @@ class Preparation:
         )
         async with close_on_error(assembled.servers):
             root = caller.root if caller else run
-            source = self._source(assembled, frame, request)
+            source = await self._source(assembled, frame, request)
             check_media_types(assembled.attachments, source)
-            limited = request.budget is not None or (caller is not None and caller.has_dollar_limit)
-            assembled = with_enforceable_budget(assembled, source, limited=limited)
+            limited = request.budget is not None or (caller is not None and caller.has_required_budget)
+            assembled = with_enforceable_budget(assembled, source, is_required=limited)
             if assembled.model == AUTO:  # recorded, because the available keys may change
                 assembled = replace(assembled, model=source.name)
             _make_folders(assembled)
@@ -153,7 +156,7 @@ class Preparation:
                 given=tuple(given),
                 override_model=request.override_model,
                 purpose=request.purpose,
-                has_dollar_limit=limited or assembled.bounds.max_budget_usd is not None,
+                has_required_budget=limited or assembled.bounds.max_budget_usd is not None,
                 hooks=hooks,
             )
 
@@ -167,7 +170,7 @@ class Preparation:
         caller: Prepared | None = None,
         hooks: RunHooks | None = None,
     ) -> Prepared:
-        """Reopen a stopped run, with raised limits if they are granted. It continues at the end of its journal."""
+        """Reopen a stopped run, with raised limits if there is a grant. The run continues at the end of its journal."""
         run = self.history.get(run_id)
         self._check_resumable(run, caller)
         journal = self.history.journal(run_id)
@@ -177,7 +180,7 @@ class Preparation:
         assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with close_on_error(assembled.servers):
             check_restart(assembled.worker, assembled.tools, journal)
-            source = self._source(assembled, frame, run.request)
+            source = await self._source(assembled, frame, run.request)
             check_media_types(assembled.attachments, source)
             before = self._seconds_before(run, journal)
 
@@ -190,7 +193,7 @@ class Preparation:
             _make_folders(assembled)
             await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
             bounds = current_bounds(journal)
-            limited = run.request.budget is not None or bool(caller and caller.has_dollar_limit)
+            limited = run.request.budget is not None or bool(caller and caller.has_required_budget)
             return Prepared(
                 run=run.id,
                 root=run.root,
@@ -201,22 +204,39 @@ class Preparation:
                 ordinal=run.ordinal,
                 override_model=run.request.override_model,
                 purpose=run.purpose,
-                has_dollar_limit=limited or bounds.max_budget_usd is not None,
+                has_required_budget=limited or bounds.max_budget_usd is not None,
                 child_journals=children,
                 seconds_before=before,
                 is_resumed=True,
+                printed_bounds=self._printed_bounds(run.id, bounds),
                 given=tuple(given),
                 hooks=hooks,
             )
 
-    def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
-        """Return the model of the run. A run that asks no model needs no key."""
-        if not request.asks_model:
+    async def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
+        """Return the model of the run. Raise ModelUnusable if it would ignore a setting of the worker.
+
+        A run that calls no model needs no key.
+        """
+        if not request.calls_model:
             return NoModel(assembled.model)
-        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == LOGIN_RUNTIME)
+        worker, settings = assembled.worker, assembled.request_settings
+        source = self.source_of(assembled.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
+        if settings.keys() - {"cache"} and (rejected := await source.unsupported_settings(settings)):
+            names = ["stop" if name == "stop_sequences" else name for name in rejected]
+            raise settings_error(worker, names, source.name, "Remove them, or choose another model.")
+        return source
+
+    def _printed_bounds(self, run: str, bounds: Bounds) -> Bounds:
+        """Return the bounds with the raises of answered asks, which the run applies when it reaches the limit again."""
+        answered = self.store.read(lambda connection: records.list_asks(connection, run=run, status="answered"))
+        for ask in answered:
+            if ask.run == run and ask.kind == "limit":
+                bounds = replace(bounds, **raised_bounds(bounds, ask))
+        return bounds
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
-        """Return how long the run has been running. After a timeout it gets the whole time again."""
+        """Return the running time of the earlier segments, or 0 after a timeout, because the time starts again."""
         if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self.store.read(lambda connection: records.running_seconds(connection, run.id))

@@ -4,7 +4,7 @@ A child run is paused and cancelled together with its parent.
 
 Does not create rows (`runs.execution.preparation`) and does not drive the runtime (`runs.execution.segment`).
 
-Invariant: a repeated call leads to its existing run, also after a crash.
+Invariant: a repeated call continues its existing run, even after a crash.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import ProgramAccess
-from guildhall.runs.execution.call_ledger import LiveLedger
-from guildhall.runs.execution.grants import Grant, has_price
+from guildhall.runs.execution.limit_grants import Grant, has_price
+from guildhall.runs.execution.live_ledger import LiveLedger
 from guildhall.runs.execution.preparation import Preparation, Prepared, check_stoppable, child_run_error
+from guildhall.runs.execution.program_access import ProgramAccess
 from guildhall.runs.execution.segment import Segment
 from guildhall.runs.execution.tokens import RunDoor, TokenRegistry, servers_of
 from guildhall.runs.idle_tracker import IdleTracker
-from guildhall.runs.model import ENDED, PauseCause, Run, RunRequest
+from guildhall.runs.model import ENDED, NO_INPUT, PauseCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
 from guildhall.runtimes.catalog import RUNTIMES
+from guildhall.store.engine import MAY_WAIT_FOR_DISK
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from guildhall.runs.asks import Asks
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.preparation import SourceOf
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.record.queries import History
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
@@ -59,11 +60,12 @@ if TYPE_CHECKING:
 
 
 def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
-    """Return the data of the event that a run has started."""
+    """Return the data of the start event of a run."""
     assembled, source = prepared.assembled, prepared.source
     plan = prepared.hooks.plan_line if prepared.hooks else None
     if plan is None:
-        plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
+        printed = replace(assembled, bounds=prepared.printed_bounds or assembled.bounds)
+        plan = plan_of_run(printed, source.name, priced=has_price(source), called=parent is not None).line()
     return RunStartedData(
         worker=assembled.worker.name,
         runtime=assembled.worker.definition.runtime,
@@ -82,7 +84,7 @@ class LiveRun:
     prepared: Prepared
     ledger: LiveLedger
     segment: Segment
-    call_lock: asyncio.Lock  # one for all runs of a root run: concurrent calls create runs in the order of the answer
+    call_lock: asyncio.Lock  # shared by all runs of a root run, which create child runs one after another
     created: dict[str, str]  # workers that the runs of the root run have created, with their approved digests
     token: str = field(repr=False)  # opens the tool door for programs
     started: RunStartedData
@@ -111,7 +113,7 @@ class Runs:
 
     def __post_init__(self) -> None:
         self._live: dict[str, LiveRun] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # of root runs
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # tasks of root runs, by run
         preparation = Preparation(
             self.store, self.clock, self.boot, self.history, self.assembler, self.source_of, self.is_alive
         )
@@ -119,16 +121,16 @@ class Runs:
         self.prepare_resume = preparation.prepare_resume
 
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
-        """Start to execute a root run, with `runtime` instead of the runtime of the worker if it is given."""
+        """Start to execute a root run. `runtime` replaces the runtime of the worker."""
         live = self._add_live_run(prepared, None, runtime)
         self._tasks[prepared.run] = asyncio.create_task(self._execute(live))
 
     def _add_live_run(self, prepared: Prepared, parent: LiveRun | None, runtime: Runtime | None = None) -> LiveRun:
         """Build the parts that execute a run, and publish that it has started."""
         assembled, hooks = prepared.assembled, prepared.hooks
-        clients = parent.ledger.idle_tracker.clients if parent else int(prepared.frame.interactive)
+        client_count = parent.ledger.idle_tracker.client_count if parent else int(prepared.frame.interactive)
         if not RUNTIMES[assembled.worker.definition.runtime].uses_model_door:
-            clients += 1  # never idle, because the runtime cannot continue from the journal
+            client_count += 1  # never idle, because the runtime cannot continue from the journal
         blocked = parent.ledger.idle_tracker if parent and hooks is None else None
         ledger = LiveLedger(
             worker=assembled.worker.name,
@@ -139,7 +141,7 @@ class Runs:
             store=self.store,
             bus=self.bus,
             clock=self.clock,
-            idle_tracker=IdleTracker(self.clock, clients=clients, parent=blocked),
+            idle_tracker=IdleTracker(self.clock, client_count=client_count, parent=blocked),
             interactive=prepared.frame.interactive,
             is_agent=hooks is not None and parent is not None,
             child_journals=prepared.child_journals,
@@ -168,7 +170,12 @@ class Runs:
                 block_reason=hooks.block_reason if hooks else None,
             ),
             model_door=ModelDoor(
-                prepared.source, ledger, self.clock, worker=assembled.worker.name, ordinal=prepared.ordinal
+                prepared.source,
+                ledger,
+                self.clock,
+                worker=assembled.worker.name,
+                ordinal=prepared.ordinal,
+                settings=assembled.request_settings,
             ),
             program_access=access,
             seconds_before=prepared.seconds_before,
@@ -196,9 +203,10 @@ class Runs:
         return self.runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
     async def _execute(self, live: LiveRun) -> None:
+        MAY_WAIT_FOR_DISK.set(True)  # this task was started by a request, whose writes do not wait
         try:
             await live.segment.run()
-        except Exception as error:  # noqa: BLE001 - the disk is full or the database is gone: clients must know
+        except Exception as error:  # noqa: BLE001 - the disk is full or the database is gone: report it to clients
             live.ledger.publish(ErrorData, {"code": "error", "message": f"cannot write the journal: {error}"})
             live.ledger.publish(RunEndedData, {"status": "interrupted", "reason": "cannot write the journal"})
         finally:
@@ -212,14 +220,14 @@ class Runs:
     # child runs
 
     async def _call_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
-        """Run another worker for a call. A repeated call leads to its existing run, also after a crash."""
+        """Run another worker for a call. A repeated call continues its existing run, even after a crash."""
         async with caller.call_lock:
             existing = self.store.read(lambda c: records.find_call_run(c, caller.prepared.run, call.key))
             if existing is not None and existing.status in ENDED and not delegation.is_at_parent_limit(existing):
                 return delegation.call_result(existing)
             try:
                 name = delegation.resolve_callee(
-                    (call.arguments or {})["worker_name"], caller.prepared.assembled.allow_workers, caller.created
+                    (call.arguments or {})["worker"], caller.prepared.assembled.allow_workers, caller.created
                 )
                 if existing is None:
                     prepared = await self._prepare_call(caller, call, name)
@@ -275,7 +283,7 @@ class Runs:
         """Prepare the run of a worker for a call. Raise Refused if the call is not allowed."""
         if caller.depth >= delegation.MAX_DEPTH:
             depth = delegation.MAX_DEPTH
-            raise Refused(f"worker_call: the maximum depth of {depth} calls is reached", hint="Do the task yourself.")
+            raise Refused(f"worker_call: cannot nest more than {depth} runs", hint="Do the task yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.project_frame(caller.prepared.frame)
@@ -290,7 +298,7 @@ class Runs:
         )
         request = RunRequest(
             worker=name,
-            input=delegation.input_text(arguments["input_data"]),
+            input=delegation.input_text(arguments.get("input_data") or NO_INPUT),
             model=assembled.model or None,
             override_model=caller.prepared.override_model,
             mode=assembled.mode,
@@ -321,7 +329,7 @@ class Runs:
 
     def is_attended(self, run: str) -> bool:
         """Return True if a client is attached to a live run."""
-        return self._live[run].ledger.idle_tracker.clients > 0
+        return self._live[run].ledger.idle_tracker.client_count > 0
 
     def prepared_run(self, run: str) -> Prepared:
         return self._live[run].prepared
@@ -338,11 +346,17 @@ class Runs:
         """Return the number of live root runs."""
         return len(self._tasks)
 
-    def add_clients(self, run: str, count: int) -> None:
-        """Attach this many clients to a live root run and its child runs, or detach them if the count is negative."""
+    def publish_error(self, error: GuildError) -> None:
+        """Publish a transient error of the hall to the clients of all live root runs."""
+        for run in self._tasks:
+            message = f"{error.message}. {error.hint}"
+            self._live[run].ledger.publish(ErrorData, {**error.as_dict(), "message": message, "transient": True})
+
+    def adjust_client_count(self, run: str, delta: int) -> None:
+        """Adjust the number of clients that are attached to a live root run and its child runs."""
         for live in self._live.values():
             if live.prepared.root == run:
-                live.ledger.idle_tracker.add_clients(count)
+                live.ledger.idle_tracker.adjust_client_count(delta)
 
     def start_event(self, run: str) -> Event | None:
         """Return the start event of a run for a client that follows it later, or None if the run is not alive."""

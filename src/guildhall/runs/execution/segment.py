@@ -1,9 +1,9 @@
 """Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is paused.
 
-Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, paused
-or out of time, or a call fails fatally. Restarts a crashed process of the runtime.
+A segment passes the calls of the runtime to the model door and the gate, and restarts a crashed process of the
+runtime. It ends when the runtime returns, the run is idle, paused or out of time, or a call fails fatally.
 
-Does not decide the outcome for an owner: the hooks of the run do (`runs.hooks`).
+Does not judge the end for an owner: the hooks of the run do (`runs.owner_hooks`).
 
 Invariant: a paused run starts no new call. The end of a segment is recorded before its owner is notified.
 """
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import PassthroughRequest
-    from guildhall.runs.execution.access import ProgramAccess
-    from guildhall.runs.execution.call_ledger import LiveLedger
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.execution.live_ledger import LiveLedger
+    from guildhall.runs.execution.program_access import ProgramAccess
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import DoorAccess, Outcome, ProgramHooks, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
 
-_GRACE_S = 2.0  # for open calls to finish when a run is paused
-_MAX_CRASHES = 3  # of the runtime's process in one segment
+_GRACE_S = 2.0  # time for open calls to finish when a run is paused
+_MAX_CRASHES = 3  # crashes of the runtime process in one segment
 _StopKind = Literal["idle", "paused", "timeout", "error"]
 # Hints for errors whose cause may be gone later.
 RESUME_HINTS: Mapping[type[GuildError], str] = {
@@ -74,7 +74,7 @@ class StopSegment(Exception):
 
 
 class Segment:
-    """One segment of a run: drives the runtime, and is its doors."""
+    """One segment of a run, and the doors of its runtime."""
 
     def __init__(
         self,
@@ -122,12 +122,18 @@ class Segment:
         passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         await self.wait_until_open()
-        with self._idle_tracker.call():
+        if self._hooks is not None:
+            called = self._ledger.journal.called_tools()
+            if self._hooks.final_tools & called:
+                self.fail(StopSegment(SegmentEnd(status="completed")))
+                await asyncio.get_running_loop().create_future()
+            parameters = self._hooks.show_tools(parameters, called)
+        with self._idle_tracker.open_call():
             return await self._model_door.call(key, messages, parameters, passthrough)
 
     async def call_tool(self, call: ToolCall) -> ToolResult:
         await self.wait_until_open()
-        with self._idle_tracker.call():
+        with self._idle_tracker.open_call():
             task = asyncio.create_task(self._gate.call(call))
             self._open_calls.add(task)
             try:
@@ -136,22 +142,22 @@ class Segment:
                 self._open_calls.discard(task)
 
     async def next_message(self, key: str) -> str:
-        """Return the recorded message of the user with this key, or wait for the next message."""
+        """Return the recorded user message with this key, or wait for the next user message."""
         await self.wait_until_open()
         if (recorded := self._ledger.journal.last(key, entries.Said)) is not None:
             return recorded.data.words
         number = self._ledger.journal.message_number(key)
         next_message = self._hooks.next_message if self._hooks else None
         if next_message is None:
-            raise RuntimeFailed("the run waits for a message of the user, but it is not a conversation")
-        with self._idle_tracker.call():
+            raise RuntimeFailed("cannot wait for a user message: the run is not a conversation")
+        with self._idle_tracker.open_call():
             text = check_text("message", await self._wait_for_message(next_message(number), number))
             await self.wait_until_open()
             await self._ledger.record_message(number, text)
         return text
 
     async def _wait_for_message(self, message: Awaitable[str], number: int) -> str:
-        """Return the message. Publish that the run listens only if the message is not there yet."""
+        """Return the message. Publish that the run listens, unless the message has arrived already."""
         future = asyncio.ensure_future(message)
         try:
             await asyncio.sleep(0)
@@ -159,7 +165,7 @@ class Segment:
                 return future.result()
             await self._ledger.start_listening(number)
             self._is_listening = True
-            with self._idle_tracker.waiting():
+            with self._idle_tracker.waiting_call():
                 return await future
         finally:
             self._is_listening = False
@@ -169,7 +175,7 @@ class Segment:
         return self._program_access.register(self, hooks)
 
     async def wait_until_open(self) -> None:
-        """Block a new call of a paused run for good, and of a run out of time until the user grants more."""
+        """Block a new call forever if the run is paused, and until the user grants more time if it is out of time."""
         if self._paused.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
@@ -235,7 +241,7 @@ class Segment:
             if stop == "paused":
                 await self._wait_for_calls()
             end = self._find_end(body, stop)
-        except asyncio.CancelledError:  # a run that waits can still be answered
+        except asyncio.CancelledError:  # an answer to a waiting run can still arrive
             end = self._waiting_end if self._idle_tracker.is_waiting else SegmentEnd.paused("cut_off")
             await self._finish(end, body, *watchers)
             raise
@@ -257,7 +263,7 @@ class Segment:
             watchers[asyncio.create_task(self._idle_tracker.idle.wait())] = stop
 
     async def _execute(self) -> Outcome:
-        """Execute the runtime. If its process crashes, execute it again: it continues at the end of the journal."""
+        """Execute the runtime, again after a crash of its process. It continues at the end of the journal."""
         for crash in range(1, _MAX_CRASHES + 1):
             try:
                 return await self._runtime.execute(self._program_access.assignment, self)
@@ -271,7 +277,7 @@ class Segment:
         raise AssertionError
 
     async def _finish(self, end: SegmentEnd, *tasks: asyncio.Task[Any]) -> SegmentEnd:
-        """Stop everything that still runs, let the owner judge the end, and record it."""
+        """Stop the remaining tasks, have the owner judge the end, and record the end."""
         self._is_ending = True
         try:
             await self._cancel(*tasks, *self._open_calls)
@@ -307,12 +313,12 @@ class Segment:
         return _failed_end(
             RuntimeFailed(
                 f"the runtime failed: {type(error).__name__}: {error}",
-                hint=f"Try again from the last recorded step: guild resume {self._ledger.root}",
+                hint=f"Continue from the last recorded step: guild resume {self._ledger.root}",
             )
         )
 
     async def _wait_for_timeout(self) -> None:
-        """Return when the run has used its time, not counting the time in which it waited for the user."""
+        """Return when the run has used its time. Waiting for the user does not count."""
         while (allowed := self._ledger.bounds.timeout) is not None:
             left = allowed - self._seconds_before - self._running_seconds()
             if left > 0:
@@ -325,7 +331,7 @@ class Segment:
         await asyncio.get_running_loop().create_future()
 
     def _running_seconds(self) -> float:
-        return self._clock.monotonic() - self._started_at - self._idle_tracker.idle_seconds()
+        return self._clock.monotonic() - self._started_at - self._idle_tracker.waited_s()
 
     async def _wait_for_calls(self) -> None:
         if self._open_calls:
@@ -341,7 +347,7 @@ class Segment:
                 await task
 
     async def _record(self, end: SegmentEnd, unjudged: SegmentEnd | None = None) -> None:
-        """Record the end, and notify the owner. `unjudged`: the end before the owner replaced it."""
+        """Record the end, and notify the owner. `unjudged`: the end that the owner replaced."""
         ended = end.status in {"completed", "failed"}
         seconds = self._seconds_before + self._running_seconds()
         now = stamp(self._clock.now())
@@ -388,23 +394,23 @@ def _failed_end(error: GuildError, hint: str = "") -> SegmentEnd:
     return SegmentEnd(status="failed", reason=reason, error=data)
 
 
-CUT_OFF = "[The user interrupted this answer.]"
+CUT_OFF = "[The user interrupted this response.]"
 
 
-async def record_cut_off_answer(journal: Journal, text: str) -> bool:
-    """Record this text as the answer to the open model call of a stopped run. Return False if no call is open."""
+async def record_cut_off_response(journal: Journal, text: str) -> bool:
+    """Record this text as the response to the open model call of a stopped run. Return False if no call is open."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
     calls = journal.all(entries.ModelAsked)
     open_calls = [call for call in calls if not journal.last(call.key or "", entries.ModelAnswered)]
     if not open_calls:
         return False
-    answer = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
+    content = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
     usage, cost = _max_usage(journal, open_calls[-1])
-    total = limits.usage_with(journal, **usage, cost=cost)
+    total = limits.usage_with(journal, usage, cost)
     await journal.append(
         entries.ModelAnswered(
-            response=dump_response(ModelResponse(parts=[TextPart(answer)])), usage=usage, cost_usd=cost, cut_off=True
+            response=dump_response(ModelResponse(parts=[TextPart(content)])), usage=usage, cost_usd=cost, cut_off=True
         ),
         key=open_calls[-1].key,
         also=lambda connection: records.change_run(connection, journal.run, **asdict(total)),
@@ -413,9 +419,9 @@ async def record_cut_off_answer(journal: Journal, text: str) -> bool:
 
 
 def _max_usage(journal: Journal, asked: entries.Entry[entries.ModelAsked]) -> tuple[entries.TokenUsage, float | None]:
-    """Return the most that a cut off call can have used. The journal already has the cost of a failed call."""
+    """Return the maximum usage of a cut off call, or none for a failed call, whose cost the journal already has."""
     if journal.last(asked.key or "", entries.ModelAsked, entries.ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
-    reserved, max_answer = asked.data.reserved_tokens, asked.data.max_tokens
-    answer = min(reserved, MAX_OUTPUT_TOKENS if max_answer is None else max_answer)
-    return {"input_tokens": reserved - answer, "output_tokens": answer}, asked.data.reserved_usd
+    reserved, max_tokens = asked.data.reserved_tokens, asked.data.max_tokens
+    output_tokens = min(reserved, MAX_OUTPUT_TOKENS if max_tokens is None else max_tokens)
+    return {"input_tokens": reserved - output_tokens, "output_tokens": output_tokens}, asked.data.reserved_usd

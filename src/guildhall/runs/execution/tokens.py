@@ -1,8 +1,10 @@
-"""Tokens of live runs: map a token to the doors of its run. A token is valid only while its run is executing.
+"""Tokens of live runs: map a token to the doors of its run.
 
-Does not serve HTTP (`hall.doors`) and does not start programs (`access`).
+A token is valid only while its run is executing.
 
-Invariant: a token opens only the doors of its own run, and is kept only in memory.
+Does not serve HTTP (`hall.doors`) and does not start programs (`runs.execution.program_access`).
+
+Invariant: a token opens only the doors of its own run. Tokens are kept only in memory.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.session import Ask as AskModel
     from guildhall.models.passthrough.session import PassthroughSession
     from guildhall.runs.assembly.assembled import Assembled
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.owner_hooks import RunHooks
 
 
 TOOLS = "tools"
-DISPATCH = "-dispatch"  # suffix of the server that dispatches jobs to a member
+DISPATCH = "-dispatch"  # suffix of the name of a server that dispatches jobs to a member
 RESULT = "result"  # the server at which a program delivers an output with a schema
 _TOKEN_BYTES = 32
 _MAX_ID_CHARS = 200
@@ -57,7 +59,7 @@ class RunHandle(Protocol):
         ...
 
     def upstream(self, api: str) -> Upstream | None:
-        """Return where a request in the format of this API is passed on unchanged, or None."""
+        """Return the provider endpoint that receives requests of this API unchanged, or None."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -65,7 +67,7 @@ class RunHandle(Protocol):
         ...
 
     def expect_calls(self, count: int) -> None:
-        """Note that the program has not made this many calls of the last answer yet."""
+        """Set how many calls of the last model response the program has yet to make."""
         ...
 
 
@@ -77,13 +79,13 @@ class RunDoor:
     servers: Mapping[str, tuple[Tool, ...]]
     handle: RunHandle = field(repr=False)
     passing: PassthroughSession | None = None
-    submit: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # at the server RESULT
+    submit: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for RESULT
     on_result: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
         default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
     )  # open calls by key
     _ids: Iterator[str] = field(default_factory=lambda: _new_ids(), repr=False)  # for calls without an id
-    _requested: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
+    _requested: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # requested by the model
     _pending: set[str] = field(default_factory=set[str], repr=False)  # keys of calls that the program has yet to make
 
     def call(self, server: str, call: ToolCall) -> Awaitable[ToolResult]:
@@ -94,24 +96,25 @@ class RunDoor:
         return self.submit(call) if self.submit is not None and server == RESULT else self.handle.call_tool(call)
 
     def add_requested(self, calls: Iterable[ToolCall]) -> None:
-        """Add the calls of a model answer, which the program is going to make."""
+        """Add the calls of a model response, which the program is going to make."""
         new = list(calls)
         self._requested += new
         own = {tool.name for tools in self.servers.values() for tool in tools}
         self._pending = {call.key for call in new if call.tool in own}
         self.handle.expect_calls(len(self._pending))
 
-    def identify(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
-        """Return the call with the key that the model's answer gave it. Without an id, the first equal call counts."""
+    def identify(self, call_id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """Return the call with the key from the model response. Without an id, the first equal call counts."""
         equal = [call for call in self._requested if (call.tool, call.arguments) == (tool, arguments)]
-        if id is None and equal:
+        if call_id is None and equal:
             self._requested.remove(equal[0])
             return equal[0]
         for call in reversed(equal):
-            if call.key.partition("/")[2] == id:
+            if call.key.partition("/")[2] == call_id:
                 return call
-        id = id or next(self._ids)
-        key = id if len(id) <= _MAX_ID_CHARS and id.isprintable() else digest(id.encode("utf-8", "surrogatepass"))
+        key = call_id or next(self._ids)
+        if len(key) > _MAX_ID_CHARS or not key.isprintable():
+            key = digest(key.encode("utf-8", "surrogatepass"))
         return ToolCall(key=f"mcp/{key}", tool=tool, arguments=arguments)
 
 
@@ -149,7 +152,7 @@ def servers_of(assembled: Assembled, hooks: RunHooks | None) -> dict[str, tuple[
     if hooks is not None:
         servers |= {tool.name: hooks.server for tool in hooks.tools if tool.name not in servers}
     names = (TOOLS, *((hooks.server,) if hooks and hooks.tools else ()), *dispatch)
-    tools = [tool for tool in assembled.tools if not tool.native]
+    tools = [tool for tool in assembled.visible_tools if not tool.native]
     return {name: tuple(tool for tool in tools if servers.get(tool.name, TOOLS) == name) for name in names}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
-    from guildhall.workers.definition import McpServer
+    from guildhall.workers.definition import McpServer, ModelSettings
     from guildhall.workers.model import FileTrust
 
 
@@ -55,14 +55,14 @@ class PlannedTool:
         return {**asdict(self), "capabilities": sorted(self.capabilities)}
 
 
-ProblemKind = Literal["missing", "toolbox", "schema", "model", "risk"]
+ProblemKind = Literal["missing", "rule", "toolbox", "schema", "model", "risk"]
 
 
 @dataclass(frozen=True)
 class PlanProblem:
     """Why a worker cannot run as it is.
 
-    missing: found without executing code; toolbox, schema: found by executing its code; model: none can be chosen, or
+    missing, rule: found without executing code; toolbox, schema: found by executing code; model: none can be chosen, or
     it has no price; risk: a rule forbids this combination of tools.
     """
 
@@ -93,6 +93,7 @@ class Plan:
     status: str
     runtime: RuntimeInfo
     model: str | None
+    settings: ModelSettings
     chosen_by: str | None
     priced: bool | None
     mode: Mode
@@ -110,6 +111,7 @@ class Plan:
     members: tuple[str, ...] = ()
     member_lines: tuple[str, ...] = ()  # descriptions of the members that would be started
     calls: tuple[PlannedCallee, ...] = ()
+    project_instructions: str | None = None  # the file of the project in the system prompt
     schema_ref: str | None = None
     schema: Mapping[str, Any] | None = None
     code: tuple[ExecutedCode, ...] = ()
@@ -136,8 +138,17 @@ class Plan:
         return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     @property
+    def can_cost(self) -> bool:
+        """Return False if the model and all workers that the run may call are known to have no price."""
+        if self.priced is not False or any(tool.name == "worker_create" for tool in self.tools):
+            return True
+        return any(one.plan.priced is not False if one.plan else one.problem is None for one in self.calls)
+
+    @property
     def max_cost_usd(self) -> float | None:
-        """Return the maximum cost before the run fails or asks the user, or None if there is no limit."""
+        """Return the maximum cost before the run fails or asks the user, or None if no limit can be enforced."""
+        if self.calls and not self.can_cost:
+            return None
         limits = (self.bounds.max_budget_usd, self.bounds.budget)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -155,6 +166,7 @@ class Plan:
             "runtime": self.runtime.as_dict(),
             "model": self.model,
             "model_chosen_by": self.chosen_by,
+            "model_settings": {**self.settings.declared_values(), "cache": self.settings.cache},
             "priced": self.priced,
             "mode": self.mode,
             "limits": asdict(self.bounds),
@@ -170,6 +182,7 @@ class Plan:
             "mcp_servers": {name: server.model_dump(mode="json") for name, server in self.servers.items()},
             "members": list(self.members),
             "calls": [called.as_dict() for called in self.calls],
+            "project_instructions": self.project_instructions,
             "output_schema_ref": self.schema_ref,
             "output_schema": self.schema,
             "code": [code.as_dict() for code in self.code],

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
+from guildhall.models.provider_source import nearest_model
 from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
 from guildhall.runs.assembly import tool_set
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
@@ -25,6 +26,7 @@ from guildhall.runs.assembly.preflight import (
     load_model_schema,
     split_by_sandbox,
 )
+from guildhall.runs.assembly.project_instructions import FILES, read_project_instructions
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
 from guildhall.runtimes.catalog import RUNTIMES
@@ -49,7 +51,8 @@ if TYPE_CHECKING:
 class WorkerFacts:
     """Facts about a worker that are not in its file. The tools of a toolbox that is missing here are unknown."""
 
-    system: tuple[Tool, ...] = ()  # the tools that it has without declaring them
+    system: tuple[Tool, ...] = ()  # the tools to call workers and members
+    base: tuple[Tool, ...] = ()  # the base toolbox
     toolboxes: Mapping[str, Sequence[Tool]] = field(default_factory=dict[str, "Sequence[Tool]"])
     code: tuple[ExecutedCode, ...] = ()
     schema: Mapping[str, Any] | None = None
@@ -123,6 +126,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         status=worker.status,
         runtime=RUNTIMES[worker.definition.runtime],
         model=model,
+        settings=worker.definition.model_settings,
         chosen_by=None,
         priced=priced,
         mode=assembled.mode,
@@ -164,7 +168,9 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
             folders += one.sandbox_folders(frame)
     view = tool_set.make_view(worker, folders, frame, context.home, context.locked)
     environment = tool_set.make_tool_environment(worker, frame, view, context.settings, context.environ)
-    collect = partial(tool_set.collect_tools, worker, environment, system=facts.system, toolboxes=facts.toolboxes)
+    collect = partial(
+        tool_set.collect_tools, worker, environment, system=(*facts.system, *facts.base), toolboxes=facts.toolboxes
+    )
     try:
         tools = collect()
     except GuildError:  # no search engine
@@ -195,8 +201,13 @@ def _plan_alone(
     priced = context.priced(model) if model else None
     keeps_budget = has_budget(worker, priced=priced is not False)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
-        problems.append(PlanProblem("model", f"the model {model} has no known price, so a budget cannot be enforced"))
+        text = f"the model {model} has no known price, so a budget cannot be enforced"
+        problems.append(PlanProblem("model", ". ".join(filter(None, (text, nearest_model(model or ""))))))
     by_name = add_runtime_capabilities(worker, prepared.permitted_capabilities)
+    unknown = tuple(name for name in definition.toolboxes if name not in facts.toolboxes)
+    if not unknown:
+        rules = worker.unknown_rules(tool.name for tool in prepared.tools)
+        problems += [PlanProblem("rule", error.message) for error in rules]
     try:
         check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
@@ -209,12 +220,13 @@ def _plan_alone(
         status=worker.status,
         runtime=RUNTIMES[definition.runtime],
         model=model,
+        settings=definition.model_settings,
         chosen_by=by,
         priced=priced,
         mode=mode,
         bounds=tool_set.make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
         tools=_judge_tools(prepared.tools, (*worker.rules, *risk_with_calls.rules), mode),
-        unknown=tuple(name for name in definition.toolboxes if name not in facts.toolboxes),
+        unknown=unknown,
         cwd=view.cwd,
         folders=view.folders,
         protected=tool_set.protected_paths(view),
@@ -223,6 +235,7 @@ def _plan_alone(
         servers=definition.mcp_servers,
         members=definition.members,
         member_lines=facts.members,
+        project_instructions=_find_project_instructions(worker, frame),
         schema_ref=definition.output_schema_ref,
         schema=facts.schema,
         code=facts.code,
@@ -230,6 +243,12 @@ def _plan_alone(
         risk_with_calls=risk_with_calls,
         problems=tuple(problems),
     )
+
+
+def _find_project_instructions(worker: Worker, frame: Frame) -> str | None:
+    if not worker.definition.project_instructions:
+        return None
+    return str(read_project_instructions(frame.root) or f"no {' or '.join(FILES)}")
 
 
 def _judge_tools(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[PlannedTool, ...]:
@@ -316,12 +335,10 @@ class Planner:
         )
         problems = self.preflight.find_problems(worker, frame)
         outside = self.preflight.find_member_tools(worker, frame)
+        has_memory = self.assembler.memory.has_entries(worker, frame)
         return WorkerFacts(
-            system=(
-                *self.assembler.base_tools(worker, frame, context, run="", model=""),
-                *self.assembler.tree_tools(worker, frame),
-                *outside.tools,
-            ),
+            system=(*self.assembler.tree_tools(worker, frame), *outside.tools),
+            base=self.assembler.base_tools(worker, frame, context, run="", model="", has_memory=has_memory),
             toolboxes={name: (tool_set.member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,

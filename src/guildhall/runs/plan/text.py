@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.runs.assembly.attachments import format_size
-from guildhall.runs.limits import LimitName, format_limit
+from guildhall.runs.limits import LimitName, format_limit, format_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +56,9 @@ def plan_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
         yield "runtime", [plan.runtime.summary, *plan.runtime.gaps]
-    yield "model", [_model(plan)]
+    yield "model", [_model(plan), *([escape(str(plan.settings))] if plan.runtime.uses_model_door else [])]
+    if plan.project_instructions:
+        yield "prompt", [f"project instructions: {escape(plan.project_instructions)}"]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, _format_writable)]
     yield "programs", [_programs(plan)]
@@ -157,10 +159,11 @@ def _mode(plan: Plan) -> list[str]:
 
 
 def _limits(plan: Plan) -> list[str]:
-    if plan.max_cost_usd is not None:
+    if plan.priced is False:
+        called = "" if plan.max_cost_usd is None else f"; called workers at most {format_usd(plan.max_cost_usd)} USD"
+        budget = f"no known price{called}"
+    elif plan.max_cost_usd is not None:
         budget = f"at most {format_usd(plan.max_cost_usd)} USD"
-    elif plan.priced is False:
-        budget = "no known price"
     elif plan.is_in_workflow:
         budget = "shares the workflow's budget"
     else:
@@ -170,7 +173,7 @@ def _limits(plan: Plan) -> list[str]:
 
 
 def format_usd(amount: float) -> str:
-    return f"{amount:.2f}" if amount >= 0.01 else f"{amount:g}"
+    return f"{amount:.2f}" if round(amount, 2) == amount else format_number(amount)
 
 
 def _at_budget(plan: Plan) -> list[str]:
@@ -180,8 +183,9 @@ def _at_budget(plan: Plan) -> list[str]:
 
 
 def _tools(plan: Plan) -> list[str]:
-    width = max((len(tool.name) for tool in plan.tools), default=0)
-    lines = [f"{tool.name:<{width}}  {_first_line(tool.description)}" for tool in plan.tools]
+    visible = [tool for tool in plan.tools if tool.decision != "refuse"]
+    width = max((len(tool.name) for tool in visible), default=0)
+    lines = [f"{tool.name:<{width}}  {_first_line(tool.description)}" for tool in visible]
     for name in plan.unknown:
         code = next((code for code in plan.code if code.kind == "toolbox" and code.name == name), None)
         until = " until you trust it" if code is not None and not code.trusted else ""

@@ -1,4 +1,4 @@
-"""Record of runs: stores journal entries, runs and asks, and queries them.
+"""Record of runs: stores and queries journal entries, runs and asks.
 
 Does not change the behaviour of a run.
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.runs.record.entries import Assembly as Assembly

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NotRequired, TypedDict, TypeVar, dataclass_transform
 
 from guildhall.core.errors import ErrorInfo, InvalidFile
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 class TokenUsage(TypedDict):
     """The tokens of a model call."""
 
-    input_tokens: int
+    input_tokens: int  # including the cached tokens
     output_tokens: int
+    cache_read_tokens: NotRequired[int]
+    cache_write_tokens: NotRequired[int]
 
 
 PAYLOADS: dict[str, type[Payload]] = {}
@@ -65,8 +67,8 @@ class Assembly(Payload, kind="assembled"):
 
     system_prompt: str
     first_message: str
-    attachments: Sequence[Mapping[str, Any]]  # described: name, type, size, digest
-    tools: Sequence[Mapping[str, Any]]  # as the model is shown them
+    attachments: Sequence[Mapping[str, Any]]  # name, type, size and digest of each file
+    tools: Sequence[Mapping[str, Any]]  # as the model receives them
     output_schema: Mapping[str, Any] | None
     hash: str  # fingerprint of the five fields above
     memory: str  # the memory block at the end of the system prompt
@@ -76,48 +78,49 @@ class Assembly(Payload, kind="assembled"):
     bounds: Mapping[str, Any]
     repeatable: Sequence[str]  # tools whose calls may be repeated after a crash
     above: Sequence[str]  # capabilities of the runs above and around this one
-    called: bool = False  # by another run
+    called: bool = False  # another run called this run
     converses: bool = False  # the run is a conversation
     given: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of the caller's own process, by toolbox
     servers: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of MCP servers, by server
-    member_tools: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
+    member_tools: Mapping[str, Any] | None = None  # members that provide toolboxes or accept jobs
     activation: Mapping[str, Any] | None = None  # the result of the package's function
-    files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
+    files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes, which no command shows
 
 
 class ModelAsked(Payload, kind="model_asked"):
     """A model call, before it is made."""
 
-    message: Sequence[Mapping[str, Any]]  # only the new part
-    tools: str  # fingerprint of the tools shown
-    answers: str  # fingerprint of the answers so far
+    message: Sequence[Mapping[str, Any]]  # the last message of the conversation
+    tools: str  # fingerprint of the tool list
+    answers: str  # fingerprint of the model responses so far
     attempt: int
     reserved_usd: float | None
     reserved_tokens: int
     max_tokens: int | None
-    copied: bool = False  # by a fork: another run paid for it
+    prefix_break: str | None = None  # where the conversation does not continue the previous model call
+    copied: bool = False  # a fork copied the entry, and another run paid for the call
 
 
 class ModelCallFailed(Payload, kind="model_failed"):
-    """A model call that failed. It may be made again."""
+    """A failed model call."""
 
     code: str
     message: str
     hint: str | None = None
     where: str | None = None
-    status: int | None = None  # of HTTP
-    transient: bool  # it is made again
-    cost_usd: float | None  # if it was paid for
+    status: int | None = None  # HTTP status
+    transient: bool  # the model door calls again
+    cost_usd: float | None  # None if the provider does not charge for the call
     copied: bool = False
 
 
 class ModelAnswered(Payload, kind="model_answered"):
-    """The answer of the model, before the run sees it."""
+    """A model response, before the run receives it."""
 
     response: Mapping[str, Any]
     usage: TokenUsage
     cost_usd: float | None
-    cut_off: bool = False  # the user interrupted it; usage and cost are the reservation
+    cut_off: bool = False  # the user interrupted the response; usage and cost are the reservation
     copied: bool = False
 
 
@@ -129,6 +132,7 @@ class ToolRefused(Payload, kind="tool_refused"):
     reason: str | None
     rule: str | None
     result: Mapping[str, Any]  # for the model
+    repeats: int = 0  # equal calls before this call; if set, the last block of the result is a note
 
 
 class ToolAsked(Payload, kind="tool_asked"):
@@ -151,7 +155,7 @@ class ToolStarted(Payload, kind="tool_started"):
 
 
 class ToolDoubted(Payload, kind="tool_doubted"):
-    """An interrupted tool call. The hall asks the user if it took effect."""
+    """An interrupted tool call. The hall asks the user whether the call took effect."""
 
     tool: str
     arguments: Mapping[str, Any] | None
@@ -159,9 +163,10 @@ class ToolDoubted(Payload, kind="tool_doubted"):
 
 
 class ToolEnded(Payload, kind="tool_ended"):
-    """The result of a tool call, before the run sees it."""
+    """The result of a tool call, before the run receives it."""
 
     result: Mapping[str, Any]
+    repeats: int = 0  # as in `ToolRefused`
 
 
 class WorkerCreated(Payload, kind="worker_created"):
@@ -181,14 +186,14 @@ class LimitAsked(Payload, kind="limit_asked"):
 
 
 class LoopAsked(Payload, kind="loop_asked"):
-    """A loop of agents that only talk to each other. The hall asks the user if they may continue."""
+    """A loop of agents that only exchange messages. The hall asks the user whether they may continue."""
 
     title: str
     ask: str
 
 
 class QuestionAsked(Payload, kind="question_asked"):
-    """A question of the worker of a job or commission to the user."""
+    """A question from the worker of a job or commission to the user."""
 
     question: str
     wait: bool
@@ -196,13 +201,13 @@ class QuestionAsked(Payload, kind="question_asked"):
 
 
 class Answered(Payload, kind="answered"):
-    """The answer to an ask, when the run applied it."""
+    """The answer to an ask, as the run applied it."""
 
     ask: str
     choice: str
     note: str | None
     by: str
-    bounds: Mapping[str, Any] | None = None  # where more was granted
+    bounds: Mapping[str, Any] | None = None  # the raised limits
 
 
 class Listening(Payload, kind="listening"):
@@ -210,13 +215,13 @@ class Listening(Payload, kind="listening"):
 
 
 class Said(Payload, kind="said"):
-    """A message of the user, before the run receives it."""
+    """A user message, before the run receives it."""
 
     words: str
 
 
 class Crashed(Payload, kind="crashed"):
-    """The process of the run died, and the run continues in another."""
+    """A crash of the runtime process. The run continues in another process."""
 
     code: str
     message: str
@@ -225,16 +230,16 @@ class Crashed(Payload, kind="crashed"):
 
 
 class Resumed(Payload, kind="resumed"):
-    """The run resumes."""
+    """A resume of the run."""
 
-    was: RunStatus  # its status before
+    was: RunStatus  # status before the resume
     reason: str | None
-    bounds: Mapping[str, Any] | None = None  # where more was granted
+    bounds: Mapping[str, Any] | None = None  # the raised limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unjudged:
-    """How a run segment ended by itself, before the owner of the run decided otherwise."""
+    """The segment end that the owner of the run replaced."""
 
     status: RunStatus
     reason: str | None = None
@@ -266,13 +271,13 @@ class _Stop(Payload):
 
 
 class Paused(_Stop, kind="paused"):
-    """The run stopped for now."""
+    """The end of a segment after which the run can be resumed."""
 
     pause: StopCause | None
 
 
 class Ended(_Stop, kind="ended"):
-    """The run ended."""
+    """The end of the run."""
 
     error: ErrorInfo | None
     output: Any

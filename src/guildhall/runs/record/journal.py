@@ -1,9 +1,9 @@
 """Journal of a run: appends entries to the ordered record of the calls at both doors, and finds entries by call.
 
-The entries of a call share its key, and the newest entry tells how far the call came. The user's messages in a
+The entries of a call share its key, and the newest of them has the state of the call. The user messages of a
 conversation have the keys u1, u2 and so on. Does not define entries: `runs.record.entries` does.
 
-Invariant: an entry is in the database before any effect of it.
+Invariant: an entry is in the database before its effect happens.
 """
 
 from __future__ import annotations
@@ -66,24 +66,30 @@ class Journal:
     def all(self, payload: type[PayloadT]) -> list[Entry[PayloadT]]:
         return entries_with(self.entries, payload)
 
-    def answers(self, before: int | None = None) -> str:
-        """Return a fingerprint of the model answers, optionally only up to the entry number `before`."""
+    def called_tools(self, before: int | None = None) -> frozenset[str]:
+        """Return the tools that were called without an error, optionally only before the entry number `before`."""
+        ended = (entry for entry in self.all(ToolEnded) if before is None or entry.seq < before)
+        calls = (self.last(entry.key or "", ToolStarted) for entry in ended if not entry.data.result["is_error"])
+        return frozenset(call.data.tool for call in calls if call is not None)
+
+    def responses_fingerprint(self, before: int | None = None) -> str:
+        """Return a fingerprint of the model responses, optionally only of those before the entry number `before`."""
         if before is None:
             return self._chain
         earlier = (entry.data for entry in self.all(ModelAnswered) if entry.seq < before)
         return reduce(_extend_chain, earlier, "")
 
     def turns(self) -> int:
-        """Return the number of model answers after the user's last message. They count for `max_turns`."""
+        """Return the number of model responses after the last user message. They count for `max_turns`."""
         last = next((entry.seq for entry in reversed(self.entries) if isinstance(entry.data, Said)), -1)
-        return sum(1 for answer in self.all(ModelAnswered) if answer.seq > last and not answer.data.copied)
+        return sum(1 for response in self.all(ModelAnswered) if response.seq > last and not response.data.copied)
 
     def message_number(self, key: str) -> int:
-        """Return the number of the user message with this key: a recorded message or the next one."""
-        heard = len(self.all(Said))
+        """Return the number of the user message with this key, which is recorded or the next message."""
+        recorded = len(self.all(Said))
         number = int(key[1:]) if key[:1] == "u" and key[1:].isascii() and key[1:].isdigit() else 0
-        if not 1 <= number <= heard + 1 or key != message_key(number):
-            raise RuntimeFailed(f"invalid key {key!r} of a user message: the next one is {message_key(heard + 1)}")
+        if not 1 <= number <= recorded + 1 or key != message_key(number):
+            raise RuntimeFailed(f"invalid key {key!r} of a user message: the next key is {message_key(recorded + 1)}")
         return number
 
     def check_no_conversation(self, verb: str, hint: str) -> None:
@@ -137,6 +143,6 @@ def successful_calls(entries: Sequence[Entry[Payload]], tool: str) -> list[Mappi
     return [arguments for key, arguments in calls.items() if key in done]
 
 
-def _extend_chain(chain: str, answer: ModelAnswered) -> str:
-    """Return the fingerprint of the answers so far and one more."""
-    return fingerprint([chain, answer.response])
+def _extend_chain(chain: str, recorded: ModelAnswered) -> str:
+    """Return the fingerprint of the responses so far and one more."""
+    return fingerprint([chain, recorded.response])

@@ -1,6 +1,6 @@
-"""Model messages: convert requests and answers of a model to plain data for the journal, comparison and display.
+"""Model messages: convert model requests and responses to plain data for the journal, comparison and display.
 
-Times are left out, so that a repeated request has equal data. Does not append the data to a journal.
+The data has no times, so that a repeated request has equal data. Does not append to a journal.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def request_parts(message: ModelMessage) -> list[dict[str, Any]]:
 
 
 def _part(part: Any) -> dict[str, Any]:
-    shown: dict[str, Any] = {"part": part.part_kind, "content": _content(part.content)}
+    data: dict[str, Any] = {"part": part.part_kind, "content": _content(part.content)}
     for name in ("tool_name", "tool_call_id", "outcome"):
         if (value := getattr(part, name, None)) is not None:
-            shown[name] = value
-    return shown
+            data[name] = value
+    return data
 
 
 def _content(content: Any) -> Any:
     if isinstance(content, BinaryContent):
         return f"[{content.media_type}, {len(content.data):,} bytes, {digest(content.data)}]"
     if isinstance(content, TextContent):
-        what: dict[str, Any] = content.metadata
-        return f"[{what['media_type']}, {what['bytes']:,} bytes, {what['digest']}]"
+        file: dict[str, Any] = content.metadata
+        return f"[{file['media_type']}, {file['bytes']:,} bytes, {file['digest']}]"
     if isinstance(content, list | tuple):
         return [_content(item) for item in content]  # pyright: ignore[reportUnknownVariableType]
     return content
 
 
 def tools_fingerprint(parameters: ModelRequestParameters) -> str:
-    """Return a fingerprint of the tools that the model is shown."""
-    shown = [*parameters.function_tools, *parameters.output_tools]
-    return fingerprint([[tool.name, tool.description, tool.parameters_json_schema] for tool in shown])
+    """Return a fingerprint of the tool list that the model receives."""
+    tools = [*parameters.function_tools, *parameters.output_tools]
+    return fingerprint([[tool.name, tool.description, tool.parameters_json_schema] for tool in tools])
 
 
 def dump_response(response: ModelResponse) -> dict[str, Any]:
@@ -66,21 +66,21 @@ def dump_response(response: ModelResponse) -> dict[str, Any]:
 def load_response(data: Mapping[str, Any]) -> ModelResponse:
     message = ModelMessagesTypeAdapter.validate_python([data])[0]
     if message.kind != "response":
-        raise ValueError("invalid record of a model answer")
+        raise ValueError("invalid record of a model response")
     return message
 
 
 def requested_calls(journal: Journal, call: ToolCall) -> list[ToolCall]:
-    """Return the calls of the model answer that contains this call, in order. Empty if the journal has no answer."""
+    """Return the calls of the model response that contains this call, in order. Empty if there is no response."""
     key = call.key.partition("/")[0]
-    if (answered := journal.last(key, ModelAnswered)) is None:
+    if (recorded := journal.last(key, ModelAnswered)) is None:
         return []
-    parts = load_response(answered.data.response).parts
+    parts = load_response(recorded.data.response).parts
     return [to_tool_call(key, part) for part in parts if isinstance(part, ToolCallPart)]
 
 
-def unusable_answer(messages: Sequence[ModelMessage]) -> str | None:
-    """Return the correction that the model receives after an unusable answer, or None."""
+def find_correction(messages: Sequence[ModelMessage]) -> str | None:
+    """Return the correction that the model receives after an unusable response, or None."""
     if len(messages) == 1:
         return None
     for part in messages[-1].parts:

@@ -1,6 +1,6 @@
 """Run history: queries recorded runs, their trees and journals, and renders the conversation with the model.
 
-Commands that only read import this module, so its imports should stay light.
+Commands that only read import this module, so it has only light imports.
 
 Does not write: `runs.record.journal` and `runs.record.records` do.
 """
@@ -40,7 +40,7 @@ class History:
         found = self._store.read(lambda connection: records.find_run(connection, run))
         if found is None:
             known = [recent.id for recent in self.recent(_MAX_SUGGESTED_RUNS, children=True)]
-            raise NotFound(f"unknown run {run!r}", hint=suggest_or(run, known, "`guild ls --all` lists all runs."))
+            raise NotFound(f"unknown run {run!r}", hint=suggest_or(run, known, "List all runs: guild ls --all"))
         return found
 
     def purpose(self, run: str, purpose: type[PurposeT]) -> PurposeT:
@@ -51,9 +51,9 @@ class History:
 
     def workflow_of(self, run: str) -> str | None:
         """Return the root run if it is the run of a workflow, or None."""
-        id = self.get(run).root
-        root = self._store.read(lambda connection: records.find_run(connection, id))
-        return id if root is not None and root.kind == "workflow" else None
+        root_id = self.get(run).root
+        root = self._store.read(lambda connection: records.find_run(connection, root_id))
+        return root_id if root is not None and root.kind == "workflow" else None
 
     def recent(self, limit: int | None = None, *, children: bool = False) -> list[Run]:
         """Return the runs, newest first. Child runs are included only if `children` is set."""
@@ -62,6 +62,11 @@ class History:
     def descendants(self, run: str) -> list[Run]:
         """Return the child runs of a run, their child runs and so on, in the order of creation."""
         return self._store.read(lambda connection: records.list_descendants(connection, run))
+
+    def journals_with_cut_off_calls(self, run: str) -> list[Journal]:
+        """Return the journals of a stopped run and its descendants that have cut off model calls."""
+        found = self._store.read(lambda connection: records.list_runs_with_cut_off_calls(connection, run))
+        return [self.journal(one) for one in found]
 
     def tree(self, run: str) -> list[Run]:
         return [self.get(run), *self.descendants(run)]
@@ -82,15 +87,15 @@ class History:
 
 
 def conversation(journal: Journal) -> list[ConversationMessage]:
-    """Return the recorded messages to the model and of the model."""
+    """Return the recorded messages to and from the model."""
     frozen = journal.assembly
     messages: list[ConversationMessage] = [{"role": "system", "content": frozen.system_prompt}]
     first_message = "\n".join([frozen.first_message, *map(attachment_label, frozen.attachments)])
-    for answer in journal.all(ModelAnswered):
-        asked = journal.last(answer.key or "", ModelAsked)
+    for recorded in journal.all(ModelAnswered):
+        asked = journal.last(recorded.key or "", ModelAsked)
         if asked is not None:
             messages += [_message_to_model(part, first_message) for part in asked.data.message]
-        messages.append(_message_of_model(answer.data.response))
+        messages.append(_message_from_model(recorded.data.response))
     unanswered = [] if journal.turns() else journal.all(Said)[-1:]
     messages.extend({"role": "user", "content": entry.data.words} for entry in unanswered)
     return messages
@@ -108,7 +113,7 @@ def _message_to_model(part: Mapping[str, Any], first_message: str) -> Conversati
     }
 
 
-def _message_of_model(response: Mapping[str, Any]) -> ConversationMessage:
+def _message_from_model(response: Mapping[str, Any]) -> ConversationMessage:
     parts: list[dict[str, Any]] = response["parts"]
     return {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""SQL of runs, journals and asks: adds, changes and queries the rows, and ends runs that no process executes.
+"""Queries for runs, journals and asks. Also ends runs that no process executes.
 
 Does not execute runs: `runs.execution` does.
 
@@ -52,9 +52,9 @@ _RUN_OF_CALL = _RUNS.where(runs.c.parent == bindparam("by"), runs.c.parent_call 
 _RUNS_OF_WORKER = select(func.count()).where(
     runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), runs.c.kind != "workflow"
 )
-# Columns that have the name and the value of a field of Run.
+# Columns with the name and the value of a field of Run.
 _FIELDS = [one.name for one in fields(Run) if one.name in runs.c and one.name not in ("request", "cost_usd")]
-_COUNTS = ("turns", "input_tokens", "output_tokens")
+_COUNTS = [one.name for one in fields(Usage) if one.name != "cost_usd"]
 _ADD_ENTRY = insert(journal)
 _LAST_KIND = (
     select(journal.c.kind).where(journal.c.run == runs.c.id).order_by(journal.c.seq.desc()).limit(1).scalar_subquery()
@@ -83,9 +83,10 @@ def list_runs(connection: Connection, limit: int | None = None, *, children: boo
 
 
 def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
-    """Mark the running runs of other halls, which are gone, as interrupted, and return their ids.
+    """Mark the running runs of earlier halls as interrupted, and return their ids.
 
-    A run that the hall itself created is cancelled. A conversation that waited for the user still waits.
+    A plain run that a hall itself created, such as a compaction, is cancelled: the next hall creates another.
+    A conversation that waited for the user still waits.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
@@ -94,7 +95,7 @@ def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
     _count_crashes(connection, ids)
     columns = {"reason": "its process died", "status": "interrupted", "pause": None}
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**columns))
-    by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
+    by_hall = (runs.c.request["frame"]["caller"].as_string() == HALL) & (runs.c.kind == "plain")
     connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
     return ids
 
@@ -119,7 +120,7 @@ def list_resumable(connection: Connection) -> list[tuple[Run, int]]:
 
 
 def list_unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
-    """Return the id, the worker and the recorded assembly, if there is one, of each run that has not ended."""
+    """Return the id, the worker and the recorded assembly of each run that has not ended."""
     first = (journal.c.run == runs.c.id) & (journal.c.kind == "assembled")
     rows = select(runs.c.id, runs.c.worker, journal.c.data).select_from(runs.outerjoin(journal, first))
     return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
@@ -186,7 +187,7 @@ def running_seconds(connection: Connection, run: str) -> float:
 
 
 def count_worker_runs(connection: Connection, root: str, worker: str) -> int:
-    """Return the number of runs of a worker below a root run. The run of a workflow does not count."""
+    """Return the number of runs of a worker with this root run. The run of a workflow does not count."""
     return connection.execute(_RUNS_OF_WORKER, {"top": root, "whose": worker}).scalar_one()
 
 
@@ -271,6 +272,15 @@ def _withdraw(connection: Connection, which: ColumnElement[bool], now: str) -> N
 def _of_tree(run: str) -> ColumnElement[bool]:
     """Select the asks of a run and of its child runs."""
     return (asks.c.run == run) | asks.c.run.in_(select(_descendant_ids(run)))
+
+
+def list_runs_with_cut_off_calls(connection: Connection, run: str) -> list[str]:
+    """Return the ids, among a run and its descendants, of runs that have model calls without a response or failure."""
+    asked = func.sum(journal.c.kind == "model_asked")
+    ended = func.sum(journal.c.kind.in_(("model_answered", "model_failed")))
+    in_tree = (journal.c.run == run) | journal.c.run.in_(select(_descendant_ids(run)))
+    query = select(journal.c.run).where(in_tree).group_by(journal.c.run).having(asked > ended)
+    return list(connection.execute(query).scalars())
 
 
 def find_ask(connection: Connection, ask: str) -> Ask | None:

@@ -1,7 +1,7 @@
-"""Replay: executes recorded runs offline on their recorded answers, and finds the first difference.
+"""Replay: executes recorded runs offline on their recorded model responses, and finds the first difference.
 
-Assembly, the judgement of the gate and the runtime are the current code. Model answers and tool results come from the
-journal, and can also be supplied to other runs. A replay of a run includes its called runs.
+Assembly, gate and runtime are the current code. Model responses and tool results come from the journal. The responses
+can also be the model of another run. A replay of a run includes its child runs.
 
 Invariant: no tool handler runs, no model is called and nothing is written.
 """
@@ -27,8 +27,9 @@ from guildhall.core.errors import (
 from guildhall.models.catalog import RecordingSource
 from guildhall.runs.assembly.preflight import check_replayable
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import ProgramAccess
 from guildhall.runs.execution.preparation import recorded_frame
+from guildhall.runs.execution.program_access import ProgramAccess
+from guildhall.runs.execution.repeated_calls import with_repeat_note, without_repeat_note
 from guildhall.runs.execution.tokens import TokenRegistry, servers_of
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import entries, records
@@ -49,13 +50,12 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.runs import RuntimeOf
-    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import Run
+    from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.record.entries import Entry, Payload, ToolBegan
     from guildhall.runs.record.journal import Journal
     from guildhall.runs.record.queries import History
-    from guildhall.runtimes.model import DoorAccess as Entrance
-    from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
+    from guildhall.runtimes.model import DoorAccess, Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
@@ -68,7 +68,12 @@ _SHOWN = {
     "tools": "the tools of the model",
     "output_schema": "the output schema",
 }
-_DECLARED = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
+_DECLARED = {
+    "model": "the worker's model",
+    "model_settings": "the worker's model settings",
+    "sandboxes": "the worker's sandboxes",
+    "limits": "the worker's limits",
+}
 _CALLS = (entries.ModelAnswered, entries.ToolAsked, entries.ToolStarted, entries.ToolRefused, entries.Said)
 
 
@@ -82,7 +87,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """The number of compared steps, and the first difference."""
+    """The result of a replay."""
 
     run: str  # the run with the difference, or the replayed run
     steps: int
@@ -99,17 +104,22 @@ class Over(Exception):
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, runtime: Runtime, child_result: ChildResult, program_access: ProgramAccess
+    journal: Journal,
+    assembled: Assembled,
+    runtime: Runtime,
+    child_result: ChildResult,
+    program_access: ProgramAccess,
+    hooks: RunHooks | None = None,
 ) -> Difference | None:
-    """Return the first difference between the record and a run today on the recorded answers, or None.
+    """Return the first difference between the record and a run today on the recorded responses, or None.
 
     Raise if the program of the runtime is missing or cannot be used. The runtime executes in this process, so that the
-    order of the calls of one answer is always the same.
+    calls of a response always have the same order.
     """
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
-        outcome = await _ReplayDoors(record, assembled, child_result, program_access).execute(runtime)
+        outcome = await _ReplayDoors(record, assembled, child_result, program_access, hooks).execute(runtime)
         record.compare_end(outcome.output)
     except (Over, ReplayDiffers):
         pass
@@ -123,7 +133,7 @@ async def replay(
 class _Record:
     """The journal in a replay, with the calls that were repeated and the differences.
 
-    Calls of one answer are concurrent, and each may differ. The replay reports the first one in the journal.
+    The calls of a response are concurrent, and each may differ. The replay reports the first difference in the journal.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -143,10 +153,10 @@ class _Record:
         self._met.add(key)
 
     def check_order(self, said: Entry[entries.Said]) -> None:
-        """Raise if an answer or a user message before this message was not replayed."""
+        """Raise if a model response or a user message before this message was not replayed."""
         for entry in self.journal.entries[: said.seq]:
             if isinstance(entry.data, entries.ModelAnswered | entries.Said) and entry.key not in self._met:
-                raise self.differs(entry, f"recorded: {_describe(entry)}; now: waits for a later message of the user")
+                raise self.differs(entry, f"recorded: {_describe(entry)}; now: waits for a later user message")
 
     def differs(self, entry: Entry[Payload], text: str) -> ReplayDiffers:
         self._found.append(Difference(step=entry.seq, text=text))
@@ -182,7 +192,7 @@ class _Record:
         if end.status != "completed":
             if end.error is not None and end.error["code"] == RuntimeCrashed.code:
                 return  # the crash is not repeated
-            raise self.differs(self.end, f"recorded: the run {end.status}; now: it completes")
+            raise self.differs(self.end, f"recorded: the run {end.status}; now: the run completes")
         self.compare(self.end, "the output", end.output, output)
 
     def compare_failure(self, error: GuildError) -> None:
@@ -205,9 +215,15 @@ class _ReplayDoors:
     is_open = True
 
     def __init__(
-        self, record: _Record, assembled: Assembled, child_result: ChildResult, program_access: ProgramAccess
+        self,
+        record: _Record,
+        assembled: Assembled,
+        child_result: ChildResult,
+        program_access: ProgramAccess,
+        hooks: RunHooks | None,
     ) -> None:
         self._record = record
+        self._hooks = hooks
         self._child_result = child_result
         self._program_access = program_access
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
@@ -225,7 +241,7 @@ class _ReplayDoors:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def register(self, hooks: ProgramHooks) -> Entrance:
+    def register(self, hooks: ProgramHooks) -> DoorAccess:
         return self._program_access.register(self, hooks)
 
     def is_other_call(self, call: ToolCall) -> bool:
@@ -260,29 +276,33 @@ class _ReplayDoors:
         asked = record.journal.last(key, entries.ModelAsked)
         answer = record.journal.last(key, entries.ModelAnswered)
         if asked is None:
+            if self._hooks is not None and self._hooks.final_tools & record.journal.called_tools():
+                raise Over  # the run completed here, without another model call
             raise record.over(record.end, "another model call")
+        if self._hooks is not None:
+            parameters = self._hooks.show_tools(parameters, record.journal.called_tools(before=asked.seq))
         record.compare(asked, "the message to the model", asked.data.message, request_parts(messages[-1]))
         if asked.data.tools != tools_fingerprint(parameters):
             raise record.differs(asked, "the tools of the model differ")
-        if asked.data.answers != record.journal.answers(before=asked.seq):
-            raise record.differs(asked, "an earlier answer in the journal is not the one that this request contained")
+        if asked.data.answers != record.journal.responses_fingerprint(before=asked.seq):
+            raise record.differs(asked, "an earlier model response differs from the response in this request")
         if answer is None:
-            raise record.over(asked, "an answer of the model")
+            raise record.over(asked, "a model response")
         try:
             return load_response(answer.data.response)
         except ValueError:
-            raise record.differs(answer, "the recorded answer is not valid") from None
+            raise record.differs(answer, "the recorded model response is not valid") from None
 
     async def call_tool(self, call: ToolCall) -> ToolResult:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
     async def next_message(self, key: str) -> str:
-        """Return the recorded message of the user."""
+        """Return the recorded user message."""
         record = self._record
         said = record.journal.last(key, entries.Said)
         if said is None:
-            raise record.over(record.end, "waits for a message of the user")
+            raise record.over(record.end, "waits for a user message")
         record.check_order(said)
         record.meet(key)
         return said.data.words
@@ -297,12 +317,13 @@ class _ReplayDoors:
             raise self._record.differs(end, f"the recorded result of {call.tool} is not valid") from None
         if (child := self._child_result(call.key)) is not None:
             run, own = child
-            self._record.compare(end, f"the result of {call.tool} (recorded by {run})", result.text, own.text)
+            recorded = without_repeat_note(end.data)
+            self._record.compare(end, f"the result of {call.tool} (recorded by {run})", recorded.text, own.text)
         return result
 
 
 class _ReplayLedger:
-    """The ledger of the gate in a replay. Every call is new to it, and is compared with the journal."""
+    """The ledger of the gate in a replay, which compares each call with the journal."""
 
     def __init__(self, record: _Record) -> None:
         self._record = record
@@ -341,11 +362,13 @@ class _ReplayLedger:
     async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         raise AssertionError
 
-    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> ToolResult:
         began = self._began(call)
         if not isinstance(began.data, entries.ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is refused: {verdict.reason}")
+        result = with_repeat_note(result, began.data.repeats)
         self._record.compare(began, f"the refusal of {call.tool}", began.data.result, result.as_dict())
+        return result
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
@@ -357,8 +380,8 @@ class _ReplayLedger:
         if verdict.rule is not None and not demanded:
             raise self._record.differs(began, f"{call.tool} needed no approval; now it does: {verdict.reason}")
 
-    async def record_end(self, call: ToolCall, result: ToolResult) -> None:
-        """Nothing to compare: the result is the recorded one."""
+    async def record_end(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return result  # nothing to compare, because it is the recorded result
 
     def _began(self, call: ToolCall) -> Entry[ToolBegan]:
         """Return the start or refusal of a call, or its approval request if the run stopped there."""
@@ -376,11 +399,11 @@ class _ReplayLedger:
 def _describe(entry: Entry[Payload]) -> str:
     match entry.data:
         case entries.Said():
-            return "a message of the user"
+            return "a user message"
         case entries.ToolStarted(tool=tool) | entries.ToolRefused(tool=tool) | entries.ToolAsked(tool=tool):
             return f"a call of {tool}"
         case _:
-            return "an answer of the model"
+            return "a model response"
 
 
 def _decision(began: Entry[ToolBegan]) -> str:
@@ -413,7 +436,7 @@ class Recordings:
     tokens: TokenRegistry
 
     def source(self, run: str) -> RecordingSource:
-        """Return a model that repeats the answers of a recorded run and its child runs."""
+        """Return a model that repeats the responses of a recorded run and its child runs."""
         tree = self.history.tree(run)
         answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(entries.ModelAnswered) for one in tree}
         loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
@@ -453,7 +476,9 @@ class Recordings:
             runtime = delegation.SingleCallRuntime(call.arguments()) if call else self.runtime_of(own, then)
         servers = servers_of(assembled, hooks)
         program_access = ProgramAccess(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
-        difference = await replay(journal, assembled, runtime, partial(self._child_result, run.id), program_access)
+        difference = await replay(
+            journal, assembled, runtime, partial(self._child_result, run.id), program_access, hooks
+        )
         return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=worker_gone)
 
     def _child_result(self, caller: str, call: str) -> tuple[str, ToolResult] | None:

@@ -23,6 +23,7 @@ from guildhall.core.yaml_writer import dump
 from guildhall.models.scripted.source import Script
 from guildhall.models.scripted.test_case import TIMED_OUT
 from guildhall.runs.assembly.tool_set import BASE_TOOLS
+from guildhall.runs.execution.repeated_calls import without_repeat_note
 from guildhall.runs.record import entries
 from guildhall.runs.record.journal import Journal, entries_with
 from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
@@ -57,7 +58,7 @@ def files_before(tree: Tree) -> tuple[dict[str, str | None], list[str]]:
             if path not in changed and result.file_before == "absent":
                 contents[path] = None
             elif path not in changed and result.file_before == "shown" and len(result.text) <= _MAX_FILE_CHARS:
-                contents.setdefault(path, _without_numbers(result.text) if tool == "Read" else result.text)
+                contents.setdefault(path, result.text)
             if tool in _WRITE_TOOLS:
                 changed[path] = None
         created = (file for entry in journal.all(entries.WorkerCreated) for file in entry.data.files)
@@ -83,8 +84,11 @@ def _file_calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, ToolResu
 def _file_of_call(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:
     if tool in {"Read", "Write", "Edit"}:
         return cwd / str(arguments.get("file_path"))
-    sandbox = frozen.worker["definition"]["sandboxes"].get(arguments.get("sandbox"))
-    if tool in {"sandbox_read_text", "sandbox_write_text"} and sandbox is not None:
+    if tool in {"sandbox_read_text", "sandbox_write_text"}:
+        shown = next(one for one in frozen.tools if one["name"] == tool)["input_schema"]["properties"]["sandbox"]
+        name = arguments.get("sandbox") or shown.get("default")
+        if (sandbox := frozen.worker["definition"]["sandboxes"].get(name)) is None:
+            return None
         return root / sandbox["path"] / str(arguments.get("path"))
     return None
 
@@ -96,10 +100,6 @@ def _relative_path(path: Path, root: Path) -> str | None:
         if not relative.startswith("..") and relative != ".":
             return relative
     return None
-
-
-def _without_numbers(text: str) -> str:
-    return "".join(line.partition("\t")[2] + "\n" for line in text.split("\n"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +137,8 @@ def export_script(tree: Tree, home: Path, redact: Callable[[str], str], team: Wo
 def _untestable(run: Run, journal: Journal) -> str | None:
     """Return why `guild test` cannot start such a run, or None if it can."""
     frozen = journal.assembly
-    if frozen.worker["scope"] == "given" or frozen.given:
-        return "the worker or its toolboxes were Python objects (run it from Python, with this script as its model)"
+    if frozen.given:
+        return "its toolboxes were Python objects (run it from Python, with this script as its model)"
     if run.forked_from:
         return "the run is a fork and starts with entries of another run"
     if run.kind == "job":
@@ -348,7 +348,7 @@ class _Writer:
         end = journal.last(key, entries.ToolEnded)
         if end is None or tool in _local_tools() or (self._team and tool in self._team.tools):
             return None
-        result = ToolResult.from_dict(end.data.result)
+        result = without_repeat_note(end.data)  # a test adds the note again
         if not all(isinstance(block, Text) for block in result.content):
             self.note(f"images and documents that {tool} returned")
         text = self._normalizer.text(result.text)

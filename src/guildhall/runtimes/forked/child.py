@@ -1,8 +1,8 @@
 """Process of a run: executes an assignment with the pydantic runtime and reaches both doors over a socket.
 
-The process has no key, no database and no open file. It ends when the hall is gone.
+The process has no key, no database and no open file. It exits when the hall has exited.
 The module also contains the practice runs that warm up the fork server.
-Does not fork: `server` does.
+Does not fork: `fork_server` does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HallGone(Exception):
 
 
 class SocketDoors:
-    """The doors over a socket. Content that the hall knows from the assignment is not sent."""
+    """The doors over a socket. Only messages that the hall does not have are sent."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -55,35 +55,35 @@ class SocketDoors:
     ) -> ModelResponse:
         known = next((n for n in range(len(messages), 0, -1) if messages[n - 1].kind == "response"), 1)
         new: list[ModelRequest] = [message for message in messages[known:] if message.kind == "request"]
-        return await self._ask(CallModel(id=next(self._numbers), key=key, after=known, requests=new), "response")
+        return await self._request(CallModel(id=next(self._numbers), key=key, after=known, requests=new), "response")
 
     async def call_tool(self, call: ToolCall) -> ToolResult:
-        return ToolResult.from_dict(await self._ask(CallTool(id=next(self._numbers), key=call.key), "result"))
+        return ToolResult.from_dict(await self._request(CallTool(id=next(self._numbers), key=call.key), "result"))
 
     async def next_message(self, key: str) -> str:
-        return await self._ask(NextMessage(id=next(self._numbers), key=key), "text")
+        return await self._request(NextMessage(id=next(self._numbers), key=key), "text")
 
-    async def _ask(self, line: CallModel | CallTool | NextMessage, field: str) -> Any:
+    async def _request(self, line: CallModel | CallTool | NextMessage, field: str) -> Any:
         """Send a request and return this field of the reply. Raise HallGone if the reply does not have it."""
         loop = asyncio.get_running_loop()
-        answer = self._pending[line.id] = loop.create_future()
+        reply = self._pending[line.id] = loop.create_future()
         if not self._lines:
             loop.call_soon(self._send)
         self._lines.append(line.encode())
-        if (value := getattr(await answer, field)) is None:
+        if (value := getattr(await reply, field)) is None:
             raise HallGone
         return value
 
     def _send(self) -> None:
-        """Send all calls of one answer together, so that the hall knows all of them when it waits for running calls."""
+        """Send all calls of one response together, so that the hall knows all of them when one has to wait."""
         self._writer.write(b"".join(self._lines))
         self._lines.clear()
 
     async def receive_replies(self, reader: asyncio.StreamReader) -> None:
         """Deliver replies until the connection ends, then raise HallGone."""
         while line := await reader.readline():
-            answer = Reply.decode(line)
-            self._pending.pop(answer.id).set_result(answer)
+            reply = Reply.decode(line)
+            self._pending.pop(reply.id).set_result(reply)
         raise HallGone
 
 
@@ -115,7 +115,7 @@ async def _execute(start: Start, doors: SocketDoors) -> Done | Failed:
     except (MemoryError, HallGone):
         raise
     except Exception as error:  # noqa: BLE001 - the hall reports every error
-        return Failed(message=f"internal error of the runtime: {type(error).__name__}: {error}")
+        return Failed(message=f"internal error in the process of the run: {type(error).__name__}: {error}")
 
 
 def main(connection: socket.socket) -> NoReturn:
@@ -152,7 +152,7 @@ async def warm_up() -> None:
 
 async def _practice_run(schema: dict[str, Any] | None, last: ModelResponse) -> None:
     ours, theirs = socket.socketpair()
-    living = asyncio.create_task(execute_run(theirs))
+    run = asyncio.create_task(execute_run(theirs))
     reader, writer = await asyncio.open_connection(sock=ours)
     writer.write(Start(system_prompt="Be.", first_message="Go.", tools=[_TOOL], output_schema=schema).encode())
     while line := await reader.readline():
@@ -163,5 +163,5 @@ async def _practice_run(schema: dict[str, Any] | None, last: ModelResponse) -> N
                 writer.write(Reply(id=number, result=ToolResult.of("It is there.").as_dict()).encode())
             case _:
                 break
-    await living
+    await run
     writer.close()

@@ -2,7 +2,7 @@
 
 The server is started by exec and inherits only its end of a control socket. A request contains the socket of the new
 process. The reply contains its pidfd. The exit status follows when the process ends.
-When the hall is gone, the server ends all its processes and itself.
+When the hall has exited, the server kills all its processes and exits.
 Does not know runs: `child` executes them.
 """
 
@@ -42,7 +42,7 @@ _MAX_REQUEST_BYTES = 4096
 
 
 def main(control_fd: int) -> None:
-    """Import and warm up the runtime, then serve until the hall is gone."""
+    """Import and warm up the runtime, then serve until the hall exits."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     from guildhall.runtimes.forked import child
 
@@ -54,7 +54,7 @@ def serve(control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of a child become children of the server
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     _freeze()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the hall is gone
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the hall has exited
         _ForkServer(control, run_child, warm_ups).work()
 
 
@@ -92,7 +92,7 @@ class _ForkServer:
                 self._reap(pidfd)
 
     def _handle_request(self) -> bool:
-        """Fork a process. Return False if the hall is gone."""
+        """Fork a process. Return False if the hall has exited."""
         data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, 1)
         if not data:
             return False

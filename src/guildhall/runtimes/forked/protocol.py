@@ -1,7 +1,7 @@
 """Protocol between the hall and the process of a run: defines the lines of JSON on their socket.
 
 The process sends requests, and the hall replies. A model call contains only the new messages, because the hall
-keeps the conversation. A tool call names the model answer that contains it.
+keeps the conversation. A tool call names the model response that contains it.
 Does not read or write sockets: `runtime` and `child` do.
 
 Invariant: the hall validates everything that a process sends.
@@ -30,7 +30,9 @@ class _Message(BaseModel):
     def encode(self) -> bytes:
         text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # json keeps lone surrogates
         if len(text) > MAX_LINE_BYTES:
-            raise RuntimeFailed(f"message too long: {len(text):,} bytes, at most {MAX_LINE_BYTES:,} are allowed")
+            raise RuntimeFailed(
+                f"message of the run too long: {len(text):,} bytes, at most {MAX_LINE_BYTES:,} are allowed"
+            )
         return text
 
     @classmethod
@@ -39,7 +41,7 @@ class _Message(BaseModel):
 
 
 class Start(_Message):
-    """The first line of the hall: the assignment without its attachments, which stay in the hall."""
+    """The first line, from the hall: the assignment without its attachments."""
 
     system_prompt: str
     first_message: str
@@ -53,7 +55,7 @@ class Start(_Message):
 
 
 class CallModel(_Message):
-    """A model call: the new requests of the conversation, after the `after` messages that the hall has."""
+    """A model call with the new requests of the conversation. The hall already has the first `after` messages."""
 
     door: Literal["model"] = "model"
     id: _Id
@@ -63,7 +65,7 @@ class CallModel(_Message):
 
 
 class CallTool(_Message):
-    """A tool call that is part of a model answer."""
+    """A tool call that is part of a model response."""
 
     door: Literal["tool"] = "tool"
     id: _Id
@@ -71,7 +73,7 @@ class CallTool(_Message):
 
 
 class NextMessage(_Message):
-    """A request for the next message of the user."""
+    """A request for the next user message."""
 
     door: Literal["message"] = "message"
     id: _Id
@@ -99,7 +101,7 @@ class Reply(_Message):
     id: _Id
     response: ModelResponse | None = None
     result: dict[str, Any] | None = None  # a ToolResult
-    text: str | None = None  # the message of the user
+    text: str | None = None  # the user message
 
 
 _AnyMessage = CallModel | CallTool | NextMessage | Done | Failed

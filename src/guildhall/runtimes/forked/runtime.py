@@ -1,8 +1,8 @@
 """Forked runtime, hall side: executes each assignment in a new process and serves that process at the doors.
 
-A call that has begun is finished and recorded, even if the process dies. A run that resumes after a crash therefore
-finds all completed calls.
-Does not fork processes: `client` requests them from `server`. Does not drive the model: `child` does.
+A call that has begun is finished and recorded, even if the process dies. A resumed run therefore finds all completed
+calls.
+Does not fork processes: `fork_server_client` requests them. Does not drive the model: `child` does.
 """
 
 from __future__ import annotations
@@ -80,12 +80,15 @@ class ForkedRuntime:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        causes = {"SIGKILL": " (by a user, or because the machine ran out of memory)", "SIGABRT": " (out of memory?)"}
+        causes = {
+            "SIGKILL": " (by a user, or because the machine ran out of memory)",
+            "SIGABRT": " (maybe out of memory)",
+        }
         return f"was killed by {name}{causes.get(name, '')}"
 
 
 class _ProcessDied(Exception):
-    """The process has exited or must be killed. `reason` is None if only its exit status can tell."""
+    """The process has exited or must be killed. `reason` is None if only the exit status is known."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason)
@@ -105,7 +108,7 @@ class _DoorService:
         self._parameters = request_parameters(assignment)
         self._conversation: list[ModelMessage] = [first_request(assignment)]
         self._is_model_busy = False
-        self._open_calls: dict[str, ToolCall] = {}  # of the last model answer, by key
+        self._open_calls: dict[str, ToolCall] = {}  # of the last model response, by key
         self._tasks: set[asyncio.Task[None]] = set()
         self._message_task: asyncio.Task[None] | None = None  # waits for the user
         self._message_after = 0  # the length of the conversation at the last request for a message
@@ -130,7 +133,7 @@ class _DoorService:
     async def _wait_for_calls(self) -> None:
         """Wait for running calls, so that each one is recorded.
 
-        A message of the user is not awaited: the next process requests it again.
+        A user message is not awaited, because the next process requests it again.
         """
         if self._message_task is not None:
             self._message_task.cancel()
@@ -163,7 +166,9 @@ class _DoorService:
                         self._start(self._answer_model(message))
                     case CallTool(id=number, key=key):
                         if (call := self._open_calls.pop(key, None)) is None:
-                            raise _ProcessDied(f"made a call without a model answer ({key[:100]!r}) and was ended")
+                            raise _ProcessDied(
+                                f"made a tool call that no model response contains ({key[:100]!r}) and was ended"
+                            )
                         self._start(self._answer_tool(number, call))
                     case NextMessage():
                         self._check_turn()
@@ -188,10 +193,10 @@ class _DoorService:
 
     async def _reply(self, work: Coroutine[Any, Any, Reply]) -> None:
         try:
-            answer = await work
+            reply = await work
             with suppress(OSError):  # the reader reports it
                 if not self._writer.is_closing():
-                    self._writer.write(answer.encode())
+                    self._writer.write(reply.encode())
                     await self._writer.drain()
         except Exception as error:  # noqa: BLE001 - `outcome` raises it
             if not self._failure.done():
@@ -206,11 +211,11 @@ class _DoorService:
         return Reply(id=request.id, response=response)
 
     def _check_turn(self) -> None:
-        """Raise _ProcessDied unless the process may request the user's next message, once after each answer."""
+        """Raise _ProcessDied unless the process may request the next user message, once after each model response."""
         length = len(self._conversation)
         is_turn = not self._is_model_busy and self._conversation[-1].kind == "response"
         if not (self._assignment.is_conversation and is_turn) or self._message_after == length:
-            raise _ProcessDied("requested the user's next message out of turn and was ended")
+            raise _ProcessDied("requested the next user message out of turn and was ended")
         self._message_after = length
 
     async def _answer_message(self, number: int, key: str) -> Reply:

@@ -66,9 +66,10 @@ class Claude(Driver):
         }
         files = ("--mcp-config", str(mcp), "--system-prompt-file", str(prompt))
         return Launch(
-            argv=(*_FLAGS, "--model", model or _ANY_MODEL, *files),
+            argv=(*_FLAGS, "--model", model or _ANY_MODEL, *_effort(assignment), *files),
             env={
                 **_ENV,
+                **({"MAX_THINKING_TOKENS": "0"} if assignment.settings.get("thinking") == "off" else {}),
                 "CLAUDE_CONFIG_DIR": str(home / "claude"),
                 "ANTHROPIC_BASE_URL": f"{url}/llm/anthropic",
                 "ANTHROPIC_API_KEY": access.token,  # also with a Claude login
@@ -83,7 +84,7 @@ class Claude(Driver):
         match line:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
                 if problems := [problem for server in servers if (problem := _server_problem(server))]:
-                    text = f"Claude Code did not reach the run's tools: {', '.join(problems)}"
+                    text = f"Claude Code is not connected to the run's tools: {', '.join(problems)}"
                     return TurnEnd(RuntimeToolless(text))
             case {"type": "result", "is_error": True, "result": "Prompt is too long"}:
                 hint = "Give the worker less input, or use a runtime or model with a larger context."
@@ -91,7 +92,7 @@ class Claude(Driver):
             case {"type": "result", "is_error": True}:
                 fields = ("result", "errors", "terminal_reason", "subtype")
                 reason = next(filter(None, map(line.get, fields)), None)
-                return TurnEnd(RuntimeFailed(f"Claude Code failed: {reason}"))
+                return TurnEnd(RuntimeFailed(f"Claude Code failed: {reason or 'no reason given'}"))
             case {"type": "result"}:
                 return TurnEnd()
             case _:
@@ -103,6 +104,11 @@ class Claude(Driver):
 
     def next_input(self, text: str) -> bytes:
         return _message(_no_command([{"type": "text", "text": text}]))
+
+
+def _effort(assignment: Assignment) -> tuple[str, ...]:
+    level = assignment.settings.get("thinking", "off")
+    return () if level == "off" else ("--effort", "low" if level == "minimal" else level)
 
 
 def _server_problem(server: Any) -> str | None:

@@ -1,7 +1,7 @@
 """Driver of the Codex CLI: starts `codex exec` with settings, a model description and a home made for the run.
 
 The description declares a model without tools, so that Codex offers almost none of its own tools.
-A further message of the user starts a new process in the existing home.
+A further user message starts a new process in the existing home.
 Does not start the process: `process` does. Does not decide the output: `runtime` does.
 """
 
@@ -58,7 +58,9 @@ class Codex(Driver):
             argv=tuple(argv),
             env={"CODEX_HOME": str(home / "codex"), _TOKEN: access.token},
             files={
-                "codex/config.toml": _encode_toml({**_settings(access, url, home, name), **prompt}),
+                "codex/config.toml": _encode_toml(
+                    {**_settings(access, url, home, name), **prompt, **_effort(assignment)}
+                ),
                 "models.json": json.dumps({"models": [_describe_model(name)]}),
                 _PROMPT: assignment.system_prompt,
                 **{f"work/{image}": data for image, data in images.items()},
@@ -75,14 +77,14 @@ class Codex(Driver):
             case {"type": "turn.failed", "error": {"message": str(reason)}}:
                 return TurnEnd(RuntimeFailed(f"Codex failed: {reason}"))
             case {"type": "turn.failed"}:
-                return TurnEnd(RuntimeFailed("Codex failed"))
+                return TurnEnd(RuntimeFailed("Codex failed: no reason given"))
             case _:
                 pass
         return None
 
     def exit_error(self, manner: str) -> GuildError | None:
         if _TOOLS_UNREACHED in manner:
-            return RuntimeToolless(f"Codex did not reach the run's tools: it {manner}")
+            return RuntimeToolless(f"Codex is not connected to the run's tools: it {manner}")
         return None
 
     def tool_name(self, server: str, tool: str) -> str:
@@ -131,6 +133,11 @@ def _settings(access: DoorAccess, url: str, home: Path, model: str) -> dict[str,
         "tools": {"experimental_request_user_input": {"enabled": False}},
         "features": dict.fromkeys(_DISABLED_FEATURES, False),
     }
+
+
+def _effort(assignment: Assignment) -> dict[str, str]:
+    level = assignment.settings.get("thinking")
+    return {} if level is None else {"model_reasoning_effort": "none" if level == "off" else level}
 
 
 def _describe_model(model: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Cursor(Driver):
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         if not self._key:
-            hint = f"Create a key in Cursor's settings: export {KEY}=..."
+            hint = f"Create a key in Cursor's settings, then: export {KEY}=..."
             raise ModelUnusable(f"runtime cursor needs {KEY}, which is not set", hint=hint)
         check_attachments(self.info, assignment)
         first = f"{assignment.system_prompt}\n\n{message_text(assignment)}"
@@ -63,7 +63,9 @@ class Cursor(Driver):
             case {"type": "system", "subtype": "init", "session_id": str(session)}:
                 self._session = session
             case {"type": "result", "is_error": True}:
-                return TurnEnd(RuntimeFailed(f"Cursor failed: {line.get('result') or line.get('subtype')}"))
+                return TurnEnd(
+                    RuntimeFailed(f"Cursor failed: {line.get('result') or line.get('subtype') or 'no reason given'}")
+                )
             case {"type": "result", "result": str(text)}:
                 return TurnEnd(text=text)
             case _:
@@ -71,8 +73,10 @@ class Cursor(Driver):
         return None
 
     def exit_error(self, manner: str) -> GuildError | None:
-        text = f"Cursor {manner}. It is not restarted, because its tool calls would be repeated"
-        return RuntimeFailed(text, hint="Check its tool calls with `guild log`, then start a new run for the rest.")
+        text = f"Cursor {manner}. The run cannot continue, because Cursor would repeat its tool calls"
+        return RuntimeFailed(
+            text, hint="Check the tool calls of the run with `guild log`, then start a new run for the rest."
+        )
 
     def tool_name(self, server: str, tool: str) -> str:
         return f"{server}_{tool}"  # no model call is visible

@@ -1,7 +1,7 @@
 """Driver of OpenCode: starts `opencode run` with settings and a home made for the run.
 
 The settings deny all tools of OpenCode to its agent, so that it offers only the tools of the run.
-A further message of the user starts a new process in the existing home.
+A further user message starts a new process in the existing home.
 Does not start the process: `process` does. Does not decide the output: `runtime` does.
 """
 
@@ -96,7 +96,15 @@ def _settings(assignment: Assignment, access: DoorAccess, url: str, model: str) 
     package, path = _PACKAGES.get(assignment.model.partition(":")[0], _OTHER_PACKAGE)
     options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": access.token, "timeout": False}
     limit = {"context": _CONTEXT_TOKENS, "output": _OUTPUT_TOKENS}
-    described = {"name": model, "tool_call": True, "reasoning": False, "attachment": False, "limit": limit}
+    described = {
+        "name": model,
+        "tool_call": True,
+        "reasoning": False,
+        "attachment": False,
+        "temperature": True,
+        "limit": limit,
+    }
+    sampling = {name: assignment.settings[name] for name in ("temperature", "top_p") if name in assignment.settings}
     allowed = {f"{normal_name(server)}_*": "allow" for server in access.servers}
     server = {
         "type": "remote",
@@ -110,6 +118,7 @@ def _settings(assignment: Assignment, access: DoorAccess, url: str, model: str) 
         "prompt": assignment.system_prompt,
         "model": f"{_NAME}/{model}",
         "permission": {"*": "deny", _INVALID_TOOL: "allow", **allowed},
+        **sampling,
     }
     return {
         "model": f"{_NAME}/{model}",

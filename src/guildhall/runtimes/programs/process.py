@@ -38,7 +38,7 @@ _CHUNK_BYTES = 256 * 1024
 _MAX_TAIL_LINES = 20  # of output that is not JSON
 _MAX_TAIL_CHARS = 2_000  # in an error
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HOME_HINT = "Resume the run, which gets a new home. If it fails again, check the free disk space."
+_HOME_HINT = "Resume the run: it gets a new home. If that fails, check the free disk space."
 _DRAIN_TIMEOUT_S = 2.0  # for the output of a killed program that is still in its pipes
 
 
@@ -91,7 +91,7 @@ class Program:
                 code = await self._confined.wait()
                 await asyncio.wait([self._errors])
         except TimeoutError:
-            return f"closed its output and kept running{self.output_tail}"
+            return f"closed its output and did not exit{self.output_tail}"
         return f"{_describe_code(code)}{self.output_tail}"
 
     @property
@@ -112,7 +112,7 @@ class Program:
         if stdin is not None:
             stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # its pipes end with the last process that it started
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # processes that it started keep its pipes open
                 while stdout is not None and await stdout.read(_CHUNK_BYTES):
                     pass
                 await asyncio.wait([self._errors])

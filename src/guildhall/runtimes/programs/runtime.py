@@ -2,8 +2,8 @@
 
 Each segment of a run starts the program again. The doors return the recorded answers, so that the program repeats
 the recorded part. The program's own sessions are not needed after a crash, an approval or a restart.
-The output is the model's answer at the model door. The program only reports that it is done.
-A program that is silent for five minutes without a running call is ended.
+The output is the model response at the model door. The program only reports that it is done.
+A program that is silent for five minutes without a running call is killed.
 Does not know command lines or formats: the drivers (`claude`, `codex`, `opencode`, `cursor`) do.
 """
 
@@ -56,13 +56,13 @@ class Driver(ABC):
 
     info: ClassVar[RuntimeInfo]
     _session = ""  # the program's id of the session
-    _next_message: str | None = None  # of the user, if the program is started again for it
+    _next_message: str | None = None  # the user message for which the program is started again
 
     @abstractmethod
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         """Return how to start the program, with the doors at `url`. An empty `model` means any model.
 
-        For a further message, it is called again and gets the existing home.
+        The method is called again with the existing home for each further message.
         """
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Driver(ABC):
         """Return the name under which the program shows a tool to its model."""
 
     def next_input(self, text: str) -> bytes | None:
-        """Return the input for a further message of the user, or None if the program must be restarted."""
+        """Return the input for a further user message, or None if the program must be restarted."""
         self._next_message = text
         return None
 
@@ -94,7 +94,7 @@ class ProgramRuntime:
         *,
         idle_timeout_s: float = _IDLE_TIMEOUT_S,
     ) -> None:
-        """`listen` serves the doors on a socket. A program that is silent for `idle_timeout_s` is ended."""
+        """`listen` serves the doors on a socket. A program that is silent for `idle_timeout_s` is killed."""
         self._driver = driver
         self._programs = programs
         self._listen = listen
@@ -146,11 +146,11 @@ class _Exchange:
         self._schema = assignment.output_schema
         self._driver = driver
         self._idle_timeout_s = idle_timeout_s
-        self._judge = OutputJudge(assignment.output_schema)
+        self._judge = OutputJudge(assignment)
         self._last_answer: ModelResponse | None = None
-        self._cut_text = ""  # of earlier truncated answers that the program continued
-        self._problem: str | None = None  # of the last final result
-        self._found: Outcome | None = None  # the output, while other calls of its answer are running
+        self._cut_text = ""  # the text of earlier truncated responses that the program continued
+        self._problem: str | None = None  # the problem of the last final result
+        self._found: Outcome | None = None  # the outcome, while other calls of its response are running
         self._active_at = time.monotonic()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -194,7 +194,7 @@ class _Exchange:
             self._set_outcome(self._found)
 
     async def _on_result(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Reply to a final result, which was checked with its answer.
+        """Reply to a final result, which was checked with its model response.
 
         If the runtime does not use the model door, the result is checked here.
         """
@@ -204,7 +204,7 @@ class _Exchange:
         return ToolResult(content=(Text(problem or _RESULT_ACCEPTED),), is_error=problem is not None)
 
     def _is_finished(self) -> bool:
-        """Return True if the output is known. All calls beside it are done when the program calls its model again."""
+        """Return True if the output is known. Its response has no running calls when the program calls the model."""
         if self._found is not None:
             self._set_outcome(self._found)
         return self._found is not None
@@ -232,12 +232,12 @@ class _Exchange:
         return self._driver.exit_error(manner) or RuntimeCrashed(f"{self._driver.info.title} {manner}")
 
     async def _end_turn(self, started: Program) -> bool:
-        """Use the last answer as the output, or send the program its problem or the user's next message.
+        """Use the last response as the output, or send its problem or the next user message to the program.
 
         Return True if the program must be restarted for that.
         """
         if self._last_answer is None:
-            raise RuntimeFailed(f"{self._driver.info.title} finished without a model call")
+            raise RuntimeFailed(f"{self._driver.info.title} ended its turn without a model call")
         if self._found is not None:
             self._set_outcome(self._found)
             return False
@@ -252,7 +252,7 @@ class _Exchange:
         return self._send(started, problem)
 
     async def _wait_for_message(self) -> str:
-        """Wait for the next message of the user. The program may be silent meanwhile."""
+        """Wait for the next user message. The program may be silent meanwhile."""
         self._judge.reset()
         self._is_waiting = True
         try:
@@ -274,7 +274,7 @@ class _Exchange:
             if access.has_calls() or self._is_waiting:
                 self._active_at = time.monotonic()
             if time.monotonic() - self._active_at > self._idle_timeout_s:
-                raise self._exit_error(f"was idle for {self._idle_timeout_s:g} s and was ended{started.output_tail}")
+                raise self._exit_error(f"was silent for {self._idle_timeout_s:g} s and was killed{started.output_tail}")
 
     def _record_miss(self, problem: str) -> None:
         try:
@@ -302,7 +302,7 @@ def normal_name(name: str) -> str:
 
 def check_attachments(info: RuntimeInfo, assignment: Assignment, accepted: Collection[str] = ()) -> None:
     """Raise RuntimeFailed if the program cannot show an attachment to its model."""
-    rejected = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in accepted]
+    rejected = [file.label for file in assignment.attachments if not file.is_text and file.media_type not in accepted]
     if rejected:
         raise RuntimeFailed(
             f"runtime {info.name}: {info.title} cannot send attachments of this type: {', '.join(rejected)}",

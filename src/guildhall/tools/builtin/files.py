@@ -1,11 +1,14 @@
 """File tools: implement Read, Write and Edit on a view, and the sandbox_* tools on its named folders.
 
-Does not search (see `tools.builtin.search`). All access goes through `sandbox.files`.
+Does not search (see `tools.builtin.search`). All file access goes through `sandbox.files`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from guildhall.core.errors import NotFound, Refused, UsageError
 from guildhall.sandbox.files import Contents, SandboxFiles, check_suffix, has_suffix
@@ -14,7 +17,9 @@ from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Handler, Tool, ToolResult
 
 if TYPE_CHECKING:
-    from guildhall.sandbox.view import View
+    from collections.abc import Sequence
+
+    from guildhall.sandbox.view import Folder, View
 
 
 _MAX_LINES = 2_000
@@ -48,26 +53,29 @@ def file_handlers(view: View) -> dict[str, Handler]:
 
 class _Files:
     def __init__(self, view: View) -> None:
-        self._rooted = SandboxFiles(view)
+        self._files = SandboxFiles(view)
 
-    def read(self, file_path: str, offset: int | None = None, limit: int | None = None) -> ToolResult:
-        """Read a file. Returns text with line numbers, images and PDFs as they are.
+    def read(
+        self,
+        file_path: str,
+        offset: Annotated[int, Field(ge=1)] | None = None,
+        limit: Annotated[int, Field(ge=1)] | None = None,
+    ) -> ToolResult:
+        """Read a text file, an image or a PDF.
 
         Args:
             file_path: Absolute, or relative to the working folder.
-            offset: The first line to return, from 1. Use it for long files.
-            limit: The number of lines, at most 2000.
+            offset: The first line to return, from 1. Leave it out to read the whole file.
+            limit: The number of lines, at most 2000. Leave it out to read the whole file.
         """
-        if (offset is not None and offset < 1) or (limit is not None and limit < 1):
-            raise UsageError("offset and limit count lines from 1")
-        contents = self._rooted.read(self._rooted.locate(file_path))
-        if (kind := media_type(contents.data)) is not None:
-            return ToolResult(content=(_blob(contents, kind, file_path),))
+        contents = self._files.read(self._files.locate(file_path))
+        if (found := media_type(contents.data)) is not None:
+            return ToolResult(content=(_create_blob(contents, found, file_path),))
         if is_binary(contents.data):
             raise Refused(f"{file_path} is a binary file", hint="Only text, images and PDFs can be read.")
         check_suffix(contents.folder, contents.name, file_path, is_text=True)
         text = contents.data.decode("utf-8", "replace").removeprefix("\ufeff")
-        return _number_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))
+        return _select_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))
 
     def write(self, file_path: str, content: str) -> ToolResult:
         """Create a file and its parent folders, or replace the whole content of an existing file.
@@ -77,7 +85,7 @@ class _Files:
             content: The complete new text.
         """
         data = encode_text(content)
-        is_new = self._rooted.write(self._rooted.locate(file_path), data)
+        is_new = self._files.write(self._files.locate(file_path), data)
         text = f"{'Created' if is_new else 'Replaced'} {file_path} ({len(data):,} bytes)."
         return ToolResult.of(text, file_before="absent" if is_new else None)
 
@@ -86,7 +94,7 @@ class _Files:
 
         Args:
             file_path: Absolute, or relative to the working folder.
-            old_string: The text to replace, exactly as in the file, without line numbers.
+            old_string: The text to replace, exactly as in the file.
             new_string: The replacement.
             replace_all: Replace every occurrence.
         """
@@ -105,14 +113,14 @@ class _Files:
             old, new = _match_line_endings(text, old_string, new_string)
             count = text.count(old)
             if count == 0:
-                hint = "Read the file and copy the text exactly, with its spaces, without line numbers."
+                hint = "Read the file and copy the text exactly, with its spaces."
                 raise NotFound(f"old_string does not occur in {file_path}", hint=hint)
             if count > 1 and not replace_all:
                 hint = "Include more of the surrounding text, or set replace_all."
                 raise UsageError(f"old_string occurs {count} times in {file_path}", hint=hint)
             return encode_text(text.replace(old, new))
 
-        self._rooted.edit(self._rooted.locate(file_path), replace)
+        self._files.edit(self._files.locate(file_path), replace)
         return f"Replaced {count} occurrence{'s' if count > 1 else ''} in {file_path}."
 
 
@@ -125,7 +133,7 @@ def encode_text(content: str) -> bytes:
 
 
 def is_binary(data: bytes) -> bool:
-    """Return True if the bytes are not text."""
+    """Return True if the beginning of the data contains a NUL byte."""
     return b"\0" in data[:_SNIFFED_BYTES]
 
 
@@ -133,29 +141,29 @@ def media_type(data: bytes) -> str | None:
     """Return the media type of an image or PDF, or None."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
+    return next((found for magic, found in _MAGIC if data.startswith(magic)), None)
 
 
-def _blob(contents: Contents, kind: str, shown: str) -> Blob:
+def _create_blob(contents: Contents, media_type: str, path: str) -> Blob:
     suffixes = contents.folder.attachment_suffixes
     if not has_suffix(contents.name, suffixes):
-        raise Refused(f"{shown}: only files ending in {', '.join(suffixes)} may be attached")
+        raise Refused(f"{path}: only files ending in {', '.join(suffixes)} may be attached")
     if len(contents.data) > _MAX_BLOB_BYTES:
-        size = f"{len(contents.data):,} bytes"
-        raise Refused(f"{shown} is too large: {size}, at most {_MAX_BLOB_BYTES:,}", hint="Use a smaller one.")
-    return Blob(contents.data, kind)
+        sizes = f"{len(contents.data):,} bytes, at most {_MAX_BLOB_BYTES:,} are allowed"
+        raise Refused(f"{path} is too large: {sizes}", hint="Use a smaller file.")
+    return Blob(contents.data, media_type)
 
 
-def _number_lines(text: str, first: int, count: int) -> ToolResult:
-    """Return numbered lines as `cat -n` prints them, with a note on how to continue if lines are left out."""
+def _select_lines(text: str, first: int, count: int) -> ToolResult:
+    """Return the lines without numbers, which a model takes for content. A note says how to read the other lines."""
     lines = text.removesuffix("\n").split("\n") if text else []
     if not lines:
         return ToolResult.of("[the file is empty]")
     if first > len(lines):
         return ToolResult.of(f"[the file has {len(lines):,} lines; line {first:,} is beyond its end]")
     shown: list[str] = []
-    size, is_whole = 0, first == 1 and not {"\r", "\ufffd"} & set(text)  # neither is shown as it is
-    for number, line in enumerate(lines[first - 1 : first - 1 + count], start=first):
+    size, is_whole = 0, first == 1 and not {"\r", "\ufffd"} & set(text)  # these characters are not shown unchanged
+    for line in lines[first - 1 : first - 1 + count]:
         plain = line.removesuffix("\r")
         if len(plain) > _MAX_LINE_CHARS:
             plain = f"{plain[:_MAX_LINE_CHARS]} [line cut: it has {len(plain):,} characters]"
@@ -163,12 +171,12 @@ def _number_lines(text: str, first: int, count: int) -> ToolResult:
         size += len(plain)
         if shown and size > _MAX_OUTPUT_CHARS:
             break
-        shown.append(f"{number:6d}\t{plain}")
+        shown.append(plain)
     last = first + len(shown) - 1
     if last < len(lines):
         shown.append(f"[lines {first:,} to {last:,} of {len(lines):,}; continue with offset={last + 1}]")
         is_whole = False
-    return ToolResult.of("\n".join(shown), file_before="shown" if is_whole else None)
+    return ToolResult.of(text, file_before="shown") if is_whole else ToolResult.of("\n".join(shown))
 
 
 def _match_line_endings(text: str, old: str, new: str) -> tuple[str, str]:
@@ -188,14 +196,35 @@ def sandbox_tools(view: View) -> tuple[Tool, ...]:
     if not named:
         return ()
     handlers = sandbox_handlers(view)
-    tools = (
-        tool(name="sandbox_list", capabilities={"fs.read"}, repeatable=True)(handlers["sandbox_list"]),
-        tool(name="sandbox_read_text", capabilities={"fs.read"}, repeatable=True)(handlers["sandbox_read_text"]),
-    )
-    if any(folder.is_writable for folder in named):
-        write = tool(name="sandbox_write_text", capabilities={"fs.write"}, repeatable=True)
-        tools += (write(handlers["sandbox_write_text"]),)
-    return tools
+    tools: list[Tool] = []
+    for name in handlers:
+        is_writer = name == "sandbox_write_text"
+        folders = [folder for folder in named if folder.is_writable or not is_writer]
+        if folders:
+            make = tool(name=name, capabilities={"fs.write" if is_writer else "fs.read"}, repeatable=True)
+            tools.append(_with_sandbox_names(make(handlers[name]), folders, view))
+    return tuple(tools)
+
+
+def _with_sandbox_names(made: Tool, folders: Sequence[Folder], view: View) -> Tool:
+    """Return the tool with the sandboxes as the values of `sandbox`, which is required if there are several."""
+    schema = dict(made.input_schema)
+    sandbox: dict[str, Any] = {
+        "type": "string",
+        "enum": [folder.name for folder in folders],
+        "description": f"One of: {', '.join(_describe_sandbox(folder, view) for folder in folders)}.",
+    }
+    if len(folders) == 1:
+        sandbox["default"] = folders[0].name
+    else:
+        schema["required"] = ["sandbox", *schema.get("required", ())]
+    schema["properties"] = {**schema["properties"], "sandbox": sandbox}
+    return replace(made, input_schema=schema)
+
+
+def _describe_sandbox(folder: Folder, view: View) -> str:
+    path = [f"./{folder.path.relative_to(view.cwd)}"] if folder.path.is_relative_to(view.cwd) else []
+    return f"{folder.name} ({', '.join([*path, 'writable' if folder.is_writable else 'read-only'])})"
 
 
 def sandbox_handlers(view: View) -> dict[str, Handler]:
@@ -209,18 +238,22 @@ def sandbox_handlers(view: View) -> dict[str, Handler]:
 
 class _Sandboxes:
     def __init__(self, view: View) -> None:
-        self._rooted = SandboxFiles(view)
+        self._files = SandboxFiles(view)
 
-    def list_files(self, sandbox: str, pattern: str = "**/*") -> str:
+    def _folder(self, name: str, *, is_writer: bool = False) -> Folder:
+        """Return the sandbox with this name. An empty name stands for the only sandbox that the tool can use."""
+        folders = [one for one in self._files.view.folders if one.name and (one.is_writable or not is_writer)]
+        return folders[0] if not name and len(folders) == 1 else self._files.find_sandbox(name)
+
+    def list_files(self, sandbox: str = "", pattern: str = "**/*") -> str:
         """List the files in a sandbox, one path per line.
 
         Args:
-            sandbox: The name of the sandbox.
             pattern: A glob pattern, such as `*.md` or `reports/**/*.txt`.
         """
-        folder = self._rooted.find_sandbox(sandbox)
+        folder = self._folder(sandbox)
         wanted = PathPattern(pattern)
-        survey = self._rooted.list_files(self._rooted.locate_in(folder, "."))
+        survey = self._files.list_files(self._files.locate_in(folder, "."))
         found: list[str] = []
         for path, _ in survey:
             if wanted.matches(path):
@@ -229,22 +262,21 @@ class _Sandboxes:
                 break
         cut = survey.is_truncated or len(found) > _MAX_LISTED
         if not found and not cut:
-            return f"[no files match {pattern} in the sandbox {sandbox}]"
-        note = [f"[the first {min(len(found), _MAX_LISTED):,}; give a narrower pattern]"] if cut else []
+            return f"[no files match {pattern} in the sandbox {folder.name}]"
+        note = [f"[the first {min(len(found), _MAX_LISTED):,}; use a narrower pattern]"] if cut else []
         return "\n".join([*found[:_MAX_LISTED], *note])
 
-    def read_text(self, sandbox: str, path: str, max_chars: int = _MAX_CHARS) -> ToolResult:
+    def read_text(self, path: str, sandbox: str = "", max_chars: int = _MAX_CHARS) -> ToolResult:
         """Read a text file in a sandbox.
 
         Args:
-            sandbox: The name of the sandbox.
             path: The file, relative to the sandbox.
             max_chars: The maximum number of characters.
         """
         if max_chars < 1:
             raise UsageError("max_chars must be at least 1")
-        folder = self._rooted.find_sandbox(sandbox)
-        data = self._rooted.read(self._rooted.locate_in(folder, path), is_text=True).data
+        folder = self._folder(sandbox)
+        data = self._files.read(self._files.locate_in(folder, path), is_text=True).data
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -255,16 +287,15 @@ class _Sandboxes:
             return ToolResult.of(text, file_before="shown")
         return ToolResult.of(f"{text[:max_chars]}\n[cut: {max_chars:,} of {len(text):,} characters]")
 
-    def write_text(self, sandbox: str, path: str, content: str) -> ToolResult:
+    def write_text(self, path: str, content: str, sandbox: str = "") -> ToolResult:
         """Create a text file and its parent folders in a sandbox, or replace the whole content of an existing file.
 
         Args:
-            sandbox: The name of the sandbox.
             path: The file, relative to the sandbox.
             content: The complete new text.
         """
-        folder = self._rooted.find_sandbox(sandbox)
+        folder = self._folder(sandbox, is_writer=True)
         data = encode_text(content)
-        is_new = self._rooted.write(self._rooted.locate_in(folder, path), data)
-        text = f"{'Created' if is_new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
+        is_new = self._files.write(self._files.locate_in(folder, path), data)
+        text = f"{'Created' if is_new else 'Replaced'} {path} in the sandbox {folder.name} ({len(data):,} bytes)."
         return ToolResult.of(text, file_before="absent" if is_new else None)

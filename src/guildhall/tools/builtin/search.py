@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SKIPPED = frozenset({".git"})
 _MAX_PATTERN_CHARS = 1_000
-_MAX_LINE_CHARS = 2_000  # how much of a line is searched: a hostile pattern is slow on long lines only
+_MAX_LINE_CHARS = 2_000  # the searched part of a line, because a hostile pattern is slow on long lines
 _MAX_SHOWN_LINE_CHARS = 500
 _MAX_OUTPUT_CHARS = 50_000
 _MAX_RESULTS = 1_000
@@ -49,7 +49,7 @@ def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler
 
 class _Search:
     def __init__(self, view: View, clock: Clock) -> None:
-        self._rooted = SandboxFiles(view)
+        self._files_in_view = SandboxFiles(view)
         self._clock = clock
 
     def grep(
@@ -74,12 +74,12 @@ class _Search:
             max_results: The maximum number of lines or files, at most 1000.
         """
         if context < 0 or max_results < 1:
-            raise UsageError("context is at least 0 and max_results at least 1")
+            raise UsageError("context must be at least 0, and max_results at least 1")
         search = _GrepSearch(
             expression=_compile(pattern, ignore_case),
             mode=output_mode,
             context=min(context, _MAX_CONTEXT),
-            most=min(max_results, _MAX_RESULTS),
+            max_results=min(max_results, _MAX_RESULTS),
             clock=self._clock,
             deadline=self._clock.monotonic() + _TIMEOUT_S,
         )
@@ -87,7 +87,7 @@ class _Search:
         for name, spot in self._files(path, search):
             if wanted is None or wanted.matches(name):
                 self._search(spot, search)
-            if search.full:
+            if search.is_full:
                 break
         return search.report(pattern)
 
@@ -96,37 +96,37 @@ class _Search:
 
         Args:
             pattern: A glob pattern, such as `*.md` (in the folder itself) or `src/**/*.{ts,tsx}`.
-            path: The folder to search; the working folder if left out.
+            path: The folder to search. Default: the working folder.
         """
         if pattern.startswith("/"):
             path, pattern = _split(pattern)
         wanted = PathPattern(pattern)
         deadline = self._clock.monotonic() + _TIMEOUT_S
-        search = _GrepSearch(mode="files", most=_MAX_RESULTS, clock=self._clock, deadline=deadline)
+        search = _GrepSearch(mode="files", max_results=_MAX_RESULTS, clock=self._clock, deadline=deadline)
         for name, spot in self._files(path, search):
             if wanted.matches(name):
-                search.add(self._rooted.display_path(spot))
-            if search.full:
+                search.add(self._files_in_view.display_path(spot))
+            if search.is_full:
                 break
         return search.report(pattern)
 
     def _files(self, path: str | None, search: _GrepSearch) -> Iterator[tuple[str, SandboxPath]]:
-        for start in self._rooted.search_roots(path):
-            survey = self._rooted.list_files(start, skip=_SKIPPED)
+        for start in self._files_in_view.search_roots(path):
+            survey = self._files_in_view.list_files(start, skip=_SKIPPED)
             for found in survey:
                 search.check_deadline()
                 yield found
             if survey.is_truncated:
-                search.notes.append("there are too many files here; name a folder further down")
+                search.notes.append("too many files; not all were searched: use a subfolder as `path`")
 
     def _search(self, spot: SandboxPath, search: _GrepSearch) -> None:
         try:
-            data = self._rooted.read(spot, is_text=True).data
+            data = self._files_in_view.read(spot, is_text=True).data
         except GuildError:
-            search.unread += 1
+            search.unreadable_files += 1
             return
         if not is_binary(data):
-            search.search(self._rooted.display_path(spot), data.decode("utf-8", "replace"))
+            search.search(self._files_in_view.display_path(spot), data.decode("utf-8", "replace"))
 
 
 @dataclass
@@ -134,7 +134,7 @@ class _GrepSearch:
     """A search in progress: the pattern, the results and the limits."""
 
     mode: Mode
-    most: int
+    max_results: int
     clock: Clock
     deadline: float
     expression: re.Pattern[str] = field(default_factory=lambda: re.compile(""))
@@ -143,35 +143,35 @@ class _GrepSearch:
     notes: list[str] = field(default_factory=list[str])
     results: int = 0
     size: int = 0
-    unread: int = 0
-    full: bool = False
+    unreadable_files: int = 0
+    is_full: bool = False
 
     def check_deadline(self) -> None:
         if self.clock.monotonic() > self.deadline:
             hint = "Search fewer files, or with a simpler pattern."
-            raise TimedOut(f"the search took longer than {_TIMEOUT_S:.0f} seconds", hint=hint)
+            raise TimedOut(f"the search took longer than {_TIMEOUT_S:g} s", hint=hint)
 
     def add(self, line: str, *, counts: bool = True) -> None:
-        """Add a line to the result, or note that the result is full."""
-        if (counts and self.results >= self.most) or self.size > _MAX_OUTPUT_CHARS:
-            self.full = True
+        """Add a line to the result, or mark the result as full."""
+        if (counts and self.results >= self.max_results) or self.size > _MAX_OUTPUT_CHARS:
+            self.is_full = True
             return
         self.results += counts
         self.size += len(line)
         self.found.append(line)
 
-    def search(self, shown: str, text: str) -> None:
+    def search(self, path: str, text: str) -> None:
         lines = text.split("\n")
         if lines[-1] == "":
             lines.pop()
         hits = self._hits(lines)
         if self.mode == "content":
-            self._show(shown, lines, hits)
+            self._add_matches(path, lines, hits)
         elif self.mode == "files":
             if next(hits, None) is not None:
-                self.add(shown)
+                self.add(path)
         elif count := sum(1 for _ in hits):
-            self.add(f"{shown}:{count}")
+            self.add(f"{path}:{count}")
 
     def _hits(self, lines: list[str]) -> Iterator[int]:
         for number, line in enumerate(lines):
@@ -180,42 +180,42 @@ class _GrepSearch:
             if self.expression.search(line[:_MAX_LINE_CHARS].removesuffix("\r")):
                 yield number
 
-    def _show(self, shown: str, lines: list[str], hits: Iterator[int]) -> None:
+    def _add_matches(self, path: str, lines: list[str], hits: Iterator[int]) -> None:
         """Add the matching lines with their context, separated by `--`."""
         matched = dict.fromkeys(hits)
         last = -1
         for hit in matched:
             for number in range(max(last + 1, hit - self.context), min(len(lines), hit + self.context + 1)):
                 if number in matched and number > hit:
-                    break  # its own turn comes next
+                    break  # the next hit adds it
                 if self.context and last >= 0 and number > last + 1:
                     self.add("--", counts=False)
                 mark = ":" if number == hit else "-"
-                self.add(f"{shown}{mark}{number + 1}{mark}{_truncate(lines[number])}", counts=number == hit)
+                self.add(f"{path}{mark}{number + 1}{mark}{_truncate(lines[number])}", counts=number == hit)
                 last = number
-            if self.full:
+            if self.is_full:
                 return
 
     def report(self, pattern: str) -> str:
-        if self.full:
-            self.notes.append(f"the first {self.results:,}; there are more: search in parts")
-        if self.unread:
-            self.notes.append(f"{self.unread:,} files could not be searched (too large, or not permitted)")
+        if self.is_full:
+            self.notes.append(f"only the first {self.results:,} are shown; narrow the search")
+        if self.unreadable_files:
+            self.notes.append(f"{self.unreadable_files:,} files could not be searched (too large, or not permitted)")
         if not self.found:
-            self.notes.insert(0, f"nothing matches {pattern}")
+            self.notes.insert(0, f"no matches for {pattern}")
         return "\n".join([*self.found, *(f"[{note}]" for note in self.notes)])
 
 
 def _compile(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     if len(pattern) > _MAX_PATTERN_CHARS:
-        raise UsageError(f"the pattern is longer than {_MAX_PATTERN_CHARS:,} characters")
+        raise UsageError(f"invalid pattern: longer than {_MAX_PATTERN_CHARS:,} characters")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except (re.error, RecursionError, OverflowError, ValueError) as error:
-        hint = "Put a backslash before characters that are meant as they are, such as ( [ . *"
-        raise UsageError(f"{pattern!r} is not a regular expression: {error}", hint=hint) from None
+        hint = "Put a backslash before literal characters such as ( [ . *"
+        raise UsageError(f"invalid regular expression {pattern!r}: {error}", hint=hint) from None
 
 
 def _truncate(line: str) -> str:

@@ -1,7 +1,7 @@
 """Shell tool: implements Bash, which runs a confined command in the run's folder and returns its output.
 
-Each call is a new shell. A command may take at most 3600 seconds, 120 by default. Does not confine the command itself
-(see `sandbox.jail`).
+Each call is a new shell. A command may run for 120 seconds by default and for at most 3600 seconds. Does not confine
+the command itself (see `sandbox.jail`).
 
 Invariant: no process of a command is left after the call.
 """
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from guildhall.sandbox.view import View
 
 MAX_CHARS = 30_000
-DEFAULT_SECONDS = 120.0
-MAX_SECONDS = 3600.0
-_CHUNK = 65_536
-_DRAIN_SECONDS = 2.0
+DEFAULT_TIMEOUT_S = 120.0
+MAX_TIMEOUT_S = 3600.0
+_CHUNK_BYTES = 65_536
+_DRAIN_TIMEOUT_S = 2.0
 
 
 def shell_tools(
@@ -36,12 +36,12 @@ def shell_tools(
     """Return Bash. Its handler runs in the hall and starts the confined shell."""
     shell = _Shell(Confinement(view=view, env=env, network=network), kind)
     made = tool(name="Bash", capabilities=_capabilities(view, network), runs_in="hall")(shell.run)
-    reach = "It reaches the network." if network else "It has no network."
-    return (replace(made, description=f"{made.description} {reach}"),)
+    access = "It can use the network." if network else "It has no network."
+    return (replace(made, description=f"{made.description} {access}"),)
 
 
 def _capabilities(view: View, network: bool) -> set[str]:
-    """Return the capabilities of a shell: rules about files apply to programs too."""
+    """Return the capabilities of a shell. They include file access, so that rules about files apply to the shell."""
     found = {"proc.exec"}
     if view.folders:
         found.add("fs.read")
@@ -55,24 +55,24 @@ class _Shell:
         self._confinement = confinement
         self._kind: Kind | None = kind
 
-    async def run(self, command: str, timeout: float = DEFAULT_SECONDS, description: str = "") -> ToolResult:  # noqa: ASYNC109 - the model's own argument
-        """Runs a shell command in the working folder and gives its output and exit code. The command sees the run's
-        folders and the installed programs, and changes only writable folders; .git is read-only. Each call is a new
-        shell without input, and nothing keeps running after it.
+    async def run(self, command: str, timeout: float = DEFAULT_TIMEOUT_S, description: str = "") -> ToolResult:  # noqa: ASYNC109 - the model's own argument
+        """Run a shell command in the working folder. Returns its output and exit code. The command can read the run's
+        folders and the installed programs, and can change only writable folders; .git is read-only. Each call starts
+        a new shell without input. Background processes are killed at the end of the call.
 
         Args:
             command: The command, as typed into a shell.
-            timeout: Seconds after which it is ended, at most 3600.
-            description: What it does, in a few words, for the person who approves it.
+            timeout: Seconds after which the command is killed, at most 3600.
+            description: What the command does, in a few words, for the user who approves it.
         """
         if "\0" in command or not command.strip():
-            raise UsageError("command: it is empty, or has a NUL character in it")
-        if not 0 < timeout <= MAX_SECONDS:
-            raise UsageError(f"timeout is more than 0 and at most {MAX_SECONDS:g} seconds")
+            raise UsageError("invalid command: empty, or contains a NUL character")
+        if not 0 < timeout <= MAX_TIMEOUT_S:
+            raise UsageError(f"timeout must be more than 0 and at most {MAX_TIMEOUT_S:g} seconds")
         shell = shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin") or "/bin/sh"
         program = await spawn([shell, "-c", command], self._confinement, kind=self._kind)
         output = _Output(MAX_CHARS)
-        reading = asyncio.create_task(_read(program, output))
+        reader = asyncio.create_task(_read(program, output))
         code: int | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -81,28 +81,27 @@ class _Shell:
             pass
         finally:
             await program.kill()
-            await asyncio.wait([reading], timeout=_DRAIN_SECONDS)
-            reading.cancel()
+            await asyncio.wait([reader], timeout=_DRAIN_TIMEOUT_S)
+            reader.cancel()
         return _format_output(code, timeout, output.text())
 
 
 async def _read(program: ConfinedProcess, output: _Output) -> None:
     stream = program.process.stdout
-    while stream is not None and (chunk := await stream.read(_CHUNK)):
+    while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
         output.add(chunk)
 
 
-def _format_output(code: int | None, seconds: float, text: str) -> ToolResult:
+def _format_output(code: int | None, timeout_s: float, text: str) -> ToolResult:
     body = text if not text or text.endswith("\n") else f"{text}\n"
     if code is None:
-        return ToolResult.error(f"{body}[ended after {seconds:g} s: the time limit of this call]")
-    if code == 0:
-        return ToolResult.of(f"{body}[exit code 0]")
-    return ToolResult.error(f"{body}[exit code {code}]")
+        return ToolResult.error(f"{body}[killed: the command took longer than the timeout of {timeout_s:g} s]")
+    shown = f"{body}[exit code {code}]"
+    return ToolResult.error(shown) if code else ToolResult.of(shown)
 
 
 class _Output:
-    """The first and the last part of the output of a program, with bounded memory."""
+    """The first and the last part of the output of a program. The memory is limited."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2

@@ -1,9 +1,8 @@
-"""Web fetch tool: implements WebFetch, which returns a page of the public web as text with its links.
+"""Web fetch tool: implements WebFetch, which returns a public web page as text with links.
 
 Does not search the web (see `tools.builtin.web_search`).
 
-Invariant: each address is checked after its name was resolved, again on each redirect, and the connection goes to
-the checked address. A name that resolves differently later has no effect.
+Invariant: the connection goes to a checked IP address. The address of each redirect is checked too.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ _PARAGRAPHS = frozenset(
      "pre", "form", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "title", "dl", "hr", "details"}
 )  # fmt: skip
 _LINES = frozenset({"br", "li", "tr", "dt", "dd", "option", "summary"})
-_KEPT = "\0"  # a space that stays, while the text is put together
+_FIXED_SPACE = "\0"  # a space of preformatted text, until the text is complete
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
 def readable(html: str, base: str) -> str:
-    """Return the text of a page. `base` is its address, for relative links."""
-    parser = _Reader(base)
+    """Return the text of a page. `base` is its URL, for relative links."""
+    parser = _TextParser(base)
     parser.feed(html)
     parser.close()
     return parser.text()
 
 
-class _Reader(HTMLParser):
+class _TextParser(HTMLParser):
     def __init__(self, base: str) -> None:
         super().__init__(convert_charrefs=True)
         self._base = base
@@ -58,7 +57,7 @@ class _Reader(HTMLParser):
             self._dropping.append(tag)
         if self._dropping:
             return
-        self._break(tag)
+        self._parts += ["\n\n"] if tag in _PARAGRAPHS else ["\n"] if tag in _LINES else []
         values = dict(attrs)
         if tag in _HEADINGS:
             self._parts.append(_HEADINGS[tag])
@@ -87,27 +86,21 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self._dropping:
-            data = data.replace(_KEPT, "")
-            self._parts.append(data.replace(" ", _KEPT) if self._preformatted else re.sub(r"\s+", " ", data))
-
-    def _break(self, tag: str) -> None:
-        if tag in _PARAGRAPHS:
-            self._parts.append("\n\n")
-        elif tag in _LINES:
-            self._parts.append("\n")
+            data = data.replace(_FIXED_SPACE, "")
+            self._parts.append(data.replace(" ", _FIXED_SPACE) if self._preformatted else re.sub(r"\s+", " ", data))
 
     def _end_link(self, href: str, start: int) -> None:
-        said = "".join(self._parts[start:]).strip()
+        text = "".join(self._parts[start:]).strip()
         try:
             target = urljoin(self._base, href)
         except ValueError:
             target = ""
-        if said and href and not href.startswith("#") and target.startswith(("http://", "https://")):
-            self._parts[start:] = [f"[{said}]({target})"]
+        if text and href and not href.startswith("#") and target.startswith(("http://", "https://")):
+            self._parts[start:] = [f"[{text}]({target})"]
 
     def text(self) -> str:
-        lines = (line.strip().rstrip(_KEPT) for line in "".join(self._parts).split("\n"))
-        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip().replace(_KEPT, " ")
+        lines = (line.strip().rstrip(_FIXED_SPACE) for line in "".join(self._parts).split("\n"))
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip().replace(_FIXED_SPACE, " ")
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -115,17 +108,18 @@ Resolve = Callable[[str, int], Sequence[str]]
 Permitted = Callable[[Address], bool]
 
 MAX_BYTES = 2_000_000
-MAX_SECONDS = 30.0
+TIMEOUT_S = 30.0
 MAX_REDIRECTS = 5
 MAX_CHARS = 100_000
 _AGENT = "guildhall-webfetch"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEXT = re.compile(r"text/|application/(.*\+)?(json|xml|javascript|yaml|toml|x-ndjson)\b|^$")
+_RELAYS = ipaddress.IPv4Network("192.88.99.0/24")  # reserved since RFC 7526, but global for Python
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
 
 
 def web_tools(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> tuple[Tool, ...]:
-    """Return WebFetch. `resolve` looks up names; `permitted` checks addresses (default: public addresses)."""
+    """Return WebFetch. `resolve` looks up host names. `permitted` accepts IP addresses, by default public ones."""
     handlers = web_handlers(resolve=resolve, permitted=permitted)
     return (tool(name="WebFetch", capabilities={"net"}, repeatable=True)(handlers["WebFetch"]),)
 
@@ -135,17 +129,19 @@ def web_handlers(*, resolve: Resolve | None = None, permitted: Permitted | None 
 
 
 def is_public(address: Address) -> bool:
-    """Return True for public internet addresses: no loopback, private, local or embedded IPv4 addresses."""
+    """Return True for public IP addresses. Loopback, private, local and embedded IPv4 addresses are not public."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None or address.is_site_local or address.scope_id:
             return False
-        if any(address in network for network in _EMBEDDING):  # they carry an IPv4 address that is not seen here
+        if any(address in network for network in _EMBEDDING):  # the embedded IPv4 address could be private
             return False
+    elif address in _RELAYS:
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a name, as the system resolves it."""
+    """Return the IP addresses of a host name."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -166,15 +162,15 @@ class _Fetcher:
         self._clock = clock
 
     def fetch(self, url: str, max_chars: int = 20_000) -> ToolResult:
-        """Fetch a page of the public web. Returns its text with links.
+        """Fetch a public web page. Returns its text with links.
 
         Args:
-            url: The address, with http:// or https://.
+            url: The URL, with http:// or https://.
             max_chars: The maximum number of characters, at most 100000.
         """
         if not 1 <= max_chars <= MAX_CHARS:
             raise UsageError(f"max_chars is from 1 to {MAX_CHARS:,}")
-        deadline = self._clock.monotonic() + MAX_SECONDS
+        deadline = self._clock.monotonic() + TIMEOUT_S
         for _ in range(MAX_REDIRECTS + 1):
             page = self._get(url, deadline)
             if page.status not in _REDIRECTS or page.location is None:
@@ -188,11 +184,11 @@ class _Fetcher:
         try:
             return self._exchange(connection, parts, deadline)
         except ssl.SSLError as error:
-            raise NotFound(f"{host}: no safe connection: {error.reason or error}") from None
+            raise NotFound(f"cannot connect to {host} securely: {error.reason or error}") from None
         except (OSError, http.client.HTTPException, zlib.error) as error:
             if self._clock.monotonic() >= deadline:
-                raise TimedOut(f"{host} did not answer within {MAX_SECONDS:g} s") from None
-            raise NotFound(f"{host} could not be reached: {error or type(error).__name__}") from None
+                raise TimedOut(f"{host} did not respond within {TIMEOUT_S:g} s") from None
+            raise NotFound(f"cannot reach {host}: {error or type(error).__name__}") from None
         finally:
             connection.close()
 
@@ -221,19 +217,19 @@ class _Fetcher:
         except (OSError, UnicodeError):
             found = []
         if not found:
-            raise NotFound(f"cannot resolve {host}", hint="Check the name.")
+            raise NotFound(f"cannot resolve {host}", hint="Check the spelling of the host name.")
         for text in found:
             if not self._permitted(ipaddress.ip_address(text)):
-                hint = "Only the public web can be fetched, not this machine and not private networks."
+                hint = "Only public addresses can be fetched, not this machine and not private networks."
                 raise Refused(f"{host} is at {text}, which is not a public address", hint=hint)
         return found
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to resolved addresses. The name is only for the server and its certificate."""
+    """A connection to resolved IP addresses. The host name is sent to the server and checked in its certificate."""
 
     def __init__(self, scheme: str, host: str, port: int, addresses: Sequence[str]) -> None:
-        super().__init__(host, port, timeout=MAX_SECONDS)
+        super().__init__(host, port, timeout=TIMEOUT_S)
         self._scheme = scheme
         self._addresses = addresses
         self._opened: socket.socket | None = None  # http.client drops `sock` when the response starts
@@ -263,24 +259,24 @@ class _Connection(http.client.HTTPConnection):
 def _check_url(url: str) -> tuple[SplitResult, str, int]:
     """Return the parts, the host and the port of a URL. Raise Refused if it may not be fetched."""
     if len(url) > 8_000 or re.search(r"[\x00-\x20\x7f]", url):
-        raise UsageError("the address has spaces or control characters in it, or is too long")
+        raise UsageError("invalid URL: contains spaces or control characters, or is longer than 8,000 characters")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError(f"{url!r} is not an address") from None
+        raise UsageError(f"invalid URL {url!r}") from None
     if parts.scheme not in {"http", "https"}:
-        raise Refused(f"only http and https are fetched, not {parts.scheme or url!r}")
+        raise Refused(f"cannot fetch {url!r}: the scheme must be http or https")
     if parts.username is not None or parts.password is not None:
-        raise Refused("an address with a user name or password in it is not fetched")
+        raise Refused("cannot fetch the URL: it contains a user name or password")
     try:
         host = _host(parts.hostname or "")
         f"{parts.path}{parts.query}".encode("ascii")
     except ValueError:
-        raise UsageError(f"{url!r} is not an address", hint="Letters outside ASCII are written as %XX.") from None
+        raise UsageError(f"invalid URL {url!r}", hint="Write characters outside of ASCII as %XX.") from None
     port = port if port is not None else 443 if parts.scheme == "https" else 80
     if port < 1024 and port not in {80, 443}:
-        raise Refused(f"port {port} is not a port of the web")
+        raise Refused(f"cannot fetch port {port}: only 80, 443 and ports from 1024 are allowed")
     return parts, host, port
 
 
@@ -310,13 +306,13 @@ def _read(response: http.client.HTTPResponse) -> _Page:
 
 
 def _format_page(url: str, page: _Page, max_chars: int) -> ToolResult:
-    kind = page.content_type.partition(";")[0].strip().lower()
-    if not _TEXT.match(kind) and kind != "application/xhtml+xml":
-        raise GuildError(f"{url} is {kind}, not text: it cannot be shown", hint="Look for a page or a text instead.")
+    media_type = page.content_type.partition(";")[0].strip().lower()
+    if not _TEXT.match(media_type) and media_type != "application/xhtml+xml":
+        raise GuildError(f"cannot show {url}: {media_type} is not text", hint="Fetch a page or a text file instead.")
     text = _decode(page)
-    if kind in {"text/html", "application/xhtml+xml"} or (not kind and text.lstrip()[:1] == "<"):
+    if media_type in {"text/html", "application/xhtml+xml"} or (not media_type and text.lstrip()[:1] == "<"):
         text = readable(text, url)
-    notes = ["the page was too large and ends early"] if page.is_cut else []
+    notes = [f"only the first {MAX_BYTES:,} bytes were read"] if page.is_cut else []
     if len(text) > max_chars:
         notes.append(f"{len(text) - max_chars:,} of {len(text):,} characters are left out")
         text = text[:max_chars]
@@ -332,5 +328,5 @@ def _decode(page: _Page) -> str:
         charset = in_page[1].decode("ascii")
     try:
         return page.body.decode(charset, "replace")
-    except (LookupError, ValueError):  # no such encoding, or one that is not for text
+    except (LookupError, ValueError):  # an unknown encoding, or not an encoding of text
         return page.body.decode("utf-8", "replace")

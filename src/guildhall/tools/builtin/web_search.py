@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 MAX_RESULTS = 20
 MAX_BYTES = 2_000_000
-MAX_SECONDS = 30.0
+TIMEOUT_S = 30.0
 _MAX_SNIPPET_CHARS = 600
 _SETUP_HINT = (
-    "Set `web_search: {searxng: URL}` in the settings, or `web_search: {provider: tavily}` or `{provider: brave}` "
-    "with TAVILY_API_KEY or BRAVE_API_KEY in the environment."
+    "Set `web_search: {provider: native}` in the settings to search with the provider of the model, `{searxng: URL}`, "
+    "or `{provider: tavily}` or `{provider: brave}` with TAVILY_API_KEY or BRAVE_API_KEY in the environment."
 )
 _KEYS = {"tavily": "TAVILY_API_KEY", "brave": "BRAVE_API_KEY"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Engine:
-    """The request format of a search engine, and the place of the results in its answer."""
+    """The request format of a search engine, and the place of the results in its response."""
 
     name: str
-    ask: Callable[[str, int], dict[str, Any]]  # the arguments of a request
-    results: tuple[str, ...]
+    build_request: Callable[[str, int], dict[str, Any]]  # returns the arguments of httpx2 for a query and a limit
+    results: tuple[str, ...]  # the path of the results in the response
     snippet: str
 
 
 def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], *, base_url: str | None = None) -> Tool:
-    """Return WebSearch for the `web_search` settings. `environ` is the hall's; `base_url` replaces a provider's."""
+    """Return WebSearch for the `web_search` settings. `base_url` replaces the URL of the engine."""
     if (settings or {}).get("provider") == "native" and not (settings or {}).get("searxng"):
         return _native()
     search = _Search(_engine(settings or {}, environ, base_url))
@@ -52,11 +52,11 @@ def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], 
 
 
 def _native() -> Tool:
-    """Return the search of the model's provider, which describes it to the model itself."""
+    """Return the tool for the search of the model's provider. The provider describes the tool to the model."""
 
     async def search() -> str:
         """Search the web with the model's provider."""
-        raise ToolUnavailable("WebSearch is executed by the provider of the model")
+        raise ToolUnavailable("cannot call WebSearch: the provider of the model executes it")
 
     made = tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search)
     return replace(made, native=True)
@@ -67,7 +67,7 @@ class _Search:
         self._engine = engine
 
     async def search(self, query: str, max_results: int = 8) -> str:
-        """Search the web. Returns titles, addresses and short extracts.
+        """Search the web. Returns titles, URLs and short extracts.
 
         Args:
             query: The search terms.
@@ -76,11 +76,10 @@ class _Search:
         if not query.strip() or len(query) > 1_000:
             raise UsageError("query: expected 1 to 1,000 characters")
         if not 1 <= max_results <= MAX_RESULTS:
-            raise UsageError(f"max_results is from 1 to {MAX_RESULTS}")
-        answer = await _answer(self._engine.name, self._engine.ask(query, max_results))
-        found = [
-            shown for entry in _results(answer, self._engine) if (shown := _format_result(entry, self._engine.snippet))
-        ]
+            raise UsageError(f"max_results: expected 1 to {MAX_RESULTS}")
+        response = await _fetch_json(self._engine.name, self._engine.build_request(query, max_results))
+        formatted = (_format_result(entry, self._engine.snippet) for entry in _results(response, self._engine))
+        found = [text for text in formatted if text]
         if not found:
             return f"No results for {query!r}."
         return "\n\n".join(f"{number}. {text}" for number, text in enumerate(found[:max_results], 1))
@@ -94,7 +93,7 @@ def _engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: s
         raise ToolUnavailable("WebSearch has no search engine", hint=_SETUP_HINT)
     if provider not in _KEYS:
         hint = did_you_mean(str(provider), _KEYS)
-        raise ToolUnavailable(f"unknown provider {provider!r} of WebSearch", hint=hint)
+        raise ToolUnavailable(f"web_search.provider: unknown search engine {provider!r}", hint=hint)
     key = environ.get(_KEYS[provider], "")
     if not key:
         hint = f"Set {_KEYS[provider]} in the environment of the hall."
@@ -104,52 +103,47 @@ def _engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: s
 
 def _searxng(base: str) -> _Engine:
     if not base.startswith(("http://", "https://")):
-        raise ToolUnavailable(f"web_search.searxng is not an address: {base!r}", hint="It begins with http or https.")
-
-    def ask(query: str, _limit: int) -> dict[str, Any]:
-        return {
-            "method": "GET",
-            "url": f"{base.rstrip('/')}/search",
-            "headers": {"Accept": "application/json"},
-            "params": {"q": query, "format": "json"},
-        }
-
-    return _Engine(name="SearXNG", ask=ask, results=("results",), snippet="content")
+        raise ToolUnavailable(f"web_search.searxng: invalid URL {base!r}", hint="Write an http or https URL.")
+    request = {"method": "GET", "url": f"{base.rstrip('/')}/search", "headers": {"Accept": "application/json"}}
+    return _Engine(
+        name="SearXNG",
+        build_request=lambda query, limit: {**request, "params": {"q": query, "format": "json"}},
+        results=("results",),
+        snippet="content",
+    )
 
 
 def _tavily(key: str, base: str | None) -> _Engine:
-    def ask(query: str, limit: int) -> dict[str, Any]:
-        return {
-            "method": "POST",
-            "url": f"{base or 'https://api.tavily.com'}/search",
-            "headers": {"Authorization": f"Bearer {key}"},
-            "json": {"query": query, "max_results": limit},
-        }
-
-    return _Engine(name="Tavily", ask=ask, results=("results",), snippet="content")
+    url = f"{base or 'https://api.tavily.com'}/search"
+    request = {"method": "POST", "url": url, "headers": {"Authorization": f"Bearer {key}"}}
+    return _Engine(
+        name="Tavily",
+        build_request=lambda query, limit: {**request, "json": {"query": query, "max_results": limit}},
+        results=("results",),
+        snippet="content",
+    )
 
 
 def _brave(key: str, base: str | None) -> _Engine:
-    def ask(query: str, limit: int) -> dict[str, Any]:
-        return {
-            "method": "GET",
-            "url": f"{base or 'https://api.search.brave.com'}/res/v1/web/search",
-            "headers": {"X-Subscription-Token": key, "Accept": "application/json"},
-            "params": {"q": query, "count": str(limit)},
-        }
+    url = f"{base or 'https://api.search.brave.com'}/res/v1/web/search"
+    request = {"method": "GET", "url": url, "headers": {"X-Subscription-Token": key, "Accept": "application/json"}}
+    return _Engine(
+        name="Brave",
+        build_request=lambda query, limit: {**request, "params": {"q": query, "count": str(limit)}},
+        results=("web", "results"),
+        snippet="description",
+    )
 
-    return _Engine(name="Brave", ask=ask, results=("web", "results"), snippet="description")
 
-
-async def _answer(name: str, request: Mapping[str, Any]) -> Any:
-    """Return the JSON that an engine answers. Nothing of the request is in an error: the key is in its headers."""
+async def _fetch_json(name: str, request: Mapping[str, Any]) -> Any:
+    """Return the JSON response of an engine."""
     import httpx2
 
     body = bytearray()
     try:
         async with (
-            asyncio.timeout(MAX_SECONDS),
-            httpx2.AsyncClient(timeout=MAX_SECONDS) as client,
+            asyncio.timeout(TIMEOUT_S),
+            httpx2.AsyncClient(timeout=TIMEOUT_S) as client,
             client.stream(**request) as response,
         ):
             if response.status_code != 200:
@@ -157,26 +151,30 @@ async def _answer(name: str, request: Mapping[str, Any]) -> Any:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    raise NotFound(f"{name} answered with more than {MAX_BYTES:,} bytes")
+                    raise NotFound(f"{name} responded with more than {MAX_BYTES:,} bytes")
     except (TimeoutError, httpx2.TimeoutException):
-        raise TimedOut(f"{name} did not answer within {MAX_SECONDS:g} s") from None
+        raise TimedOut(f"{name} did not respond within {TIMEOUT_S:g} s") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise NotFound(f"{name} could not be reached: {type(error).__name__}") from None
+        raise NotFound(f"cannot reach {name}: {type(error).__name__}") from None
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise NotFound(f"{name} did not answer with JSON") from None
+        raise NotFound(f"{name} did not respond with JSON") from None
 
 
 def _http_error(name: str, status: int) -> GuildError:
-    hints = {401: "Check its key.", 403: "Check its key, or that it gives JSON.", 429: "Wait a while, then try again."}
-    return NotFound(f"{name} answered with status {status}", hint=hints.get(status))
+    hints = {
+        401: "Check the key of the search engine.",
+        403: "Check the key of the search engine, and that its JSON format is enabled.",
+        429: "Wait a while, then search again.",
+    }
+    return NotFound(f"{name} responded with HTTP status {status}", hint=hints.get(status))
 
 
-def _results(answer: Any, engine: _Engine) -> list[Any]:
-    for step in engine.results:
-        answer = cast("dict[str, Any]", answer).get(step) if isinstance(answer, dict) else None
-    return cast("list[Any]", answer) if isinstance(answer, list) else []
+def _results(response: Any, engine: _Engine) -> list[Any]:
+    for name in engine.results:
+        response = cast("dict[str, Any]", response).get(name) if isinstance(response, dict) else None
+    return cast("list[Any]", response) if isinstance(response, list) else []
 
 
 def _format_result(entry: Any, snippet: str) -> str | None:

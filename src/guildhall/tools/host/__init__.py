@@ -1,14 +1,14 @@
 """Tool host: a confined Python process that executes the tools of toolboxes and packages.
 
-`process` is the hall's side, `main` the program inside, `modules` loads packages in it. Code of the hall is not
-imported there.
+`process` is the hall's side. `main` is the program inside, and `package_importer` imports packages there. The program
+does not import code of the hall.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.exports import lazy_exports
+from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.tools.host.process import ToolHost as ToolHost

@@ -1,7 +1,7 @@
 """Tool host program: runs confined, loads the requested tools, and answers calls over a socket.
 
-`tools.host.process` starts it. It imports only the modules that its tools need, because a run waits for it. A handler
-may even end the process without harm to the hall. Does not check permissions (see `tools.gate`).
+`tools.host.process` starts it. The program imports only the modules that its tools need, because a run waits for its
+start. A handler that ends the process does not harm the hall. Does not check permissions (see `tools.gate`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, to_
 from guildhall.tools.model import Handler, Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from guildhall.sandbox.view import View
 
 
 def main(fd: int) -> NoReturn:
-    """Serve on the inherited socket until the hall closes it."""
+    """Serve on an inherited socket until the hall closes the connection."""
     faulthandler.enable()
     with socket.socket(fileno=fd) as connection:
         Host(connection).serve()
@@ -39,7 +39,7 @@ def main(fd: int) -> NoReturn:
 
 
 class Host:
-    """One connection to the hall, and the tools behind it."""
+    """Serves the tools of the program over the connection to the hall."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -53,24 +53,26 @@ class Host:
             return
         try:
             spec = HostSpec.from_dict(start["spec"])
-            if (told := _single_answer(spec, start["sources"])) is not None:
-                self._send(told)
+            if (reply := _reply_without_tools(spec, start["sources"])) is not None:
+                self._send(reply)
                 return
-            built, found = built_in(spec.builtin, spec.view), load_tools(spec, start["sources"])
-            _check_unique([*built, *(tool.name for _, tool in found)])
+            handlers, loaded = built_in(spec.builtin, spec.view), load_tools(spec, start["sources"])
+            names = [*handlers, *(tool.name for _, tool in loaded)]
+            if duplicates := sorted({name for name in names if names.count(name) > 1}):
+                raise ToolUnavailable(f"two tools are named {duplicates[0]!r}", hint="Rename one of them.")
         except GuildError as error:
             self._send({"error": error.as_dict()})
             return
-        self._tools = {name: partial(perform, handler) for name, handler in built.items()}
-        self._tools |= {tool.name: partial(invoke_here, tool) for _, tool in found}
-        self._send({"tools": [describe_tool(tool, toolbox) for toolbox, tool in found]})
+        self._tools = {name: partial(perform, handler) for name, handler in handlers.items()}
+        self._tools |= {tool.name: partial(invoke_here, tool) for _, tool in loaded}
+        self._send({"tools": [{"toolbox": toolbox, **tool.as_described()} for toolbox, tool in loaded]})
         while (request := self._receive()) is not None:
             try:
-                threading.Thread(target=self._answer, args=(request,), daemon=True).start()
+                threading.Thread(target=self._execute, args=(request,), daemon=True).start()
             except RuntimeError as error:  # out of threads or memory
-                self._reply(request["id"], ToolResult.error(f"The call could not be started: {error}."))
+                self._reply(request["id"], ToolResult.error(f"Cannot start the call: {error}."))
 
-    def _answer(self, request: Mapping[str, Any]) -> None:
+    def _execute(self, request: Mapping[str, Any]) -> None:
         name = request["tool"]
         tool = self._tools.get(name)
         if tool is None:
@@ -88,21 +90,21 @@ class Host:
     def _send(self, message: Mapping[str, Any]) -> None:
         data = to_frame(message)
         if len(data) > MAX_FRAME_BYTES:
-            raise ValueError(f"The result is too large: {len(data):,} bytes of at most {MAX_FRAME_BYTES:,}.")
+            raise ValueError(f"The result is too large: {len(data):,} bytes, at most {MAX_FRAME_BYTES:,} are allowed.")
         with self._sending:
             self._connection.sendall(data)
 
     def _receive(self) -> dict[str, Any] | None:
-        head = self._exactly(LENGTH.size)
-        body = self._exactly(LENGTH.unpack(head)[0]) if head else None
+        head = self._receive_bytes(LENGTH.size)
+        body = self._receive_bytes(LENGTH.unpack(head)[0]) if head else None
         return json.loads(body) if body else None
 
-    def _exactly(self, size: int) -> bytes | None:
+    def _receive_bytes(self, size: int) -> bytes | None:
         data = bytearray()
         while len(data) < size:
             try:
                 chunk = self._connection.recv(min(size - len(data), 1_048_576))
-            except ConnectionResetError:  # the hall died with something unread
+            except ConnectionResetError:  # the hall died with unread data
                 return None
             if not chunk:
                 return None
@@ -110,13 +112,8 @@ class Host:
         return bytes(data)
 
 
-def describe_tool(tool: Tool, toolbox: str) -> dict[str, Any]:
-    """Return the description of a tool for the hall."""
-    return {"toolbox": toolbox, **tool.as_described()}
-
-
 def load_tools(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, Tool]]:
-    """Return the tools of the toolboxes, each with the name of its toolbox. `sources` has their texts."""
+    """Return the tools of the toolboxes, each with the name of its toolbox. `sources` has the source texts."""
     found: list[tuple[str, Tool]] = []
     if spec.package is not None:
         name, export = spec.package
@@ -126,19 +123,14 @@ def load_tools(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, To
     return found
 
 
-def _check_unique(names: Sequence[str]) -> None:
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise ToolUnavailable(f"two tools are named {duplicates[0]!r}", hint="Rename one of them.")
-
-
-def _single_answer(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the answer of a host that loads no tools: a JSON Schema or an activation. Return None otherwise."""
+def _reply_without_tools(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the JSON Schema or the activation that the spec requests, or None if the host loads tools."""
     if spec.schema_of is not None:
-        from guildhall.tools.host.modules import json_schema
+        from guildhall.tools.host.package_importer import json_schema
 
         return {"schema": json_schema(spec.schema_of, sources)}
     if spec.activate is not None:
-        from guildhall.tools.host.modules import activation
+        from guildhall.tools.host.package_importer import activation
 
         return {"activation": activation(spec.activate, sources, spec.context)}
     return None
@@ -165,7 +157,7 @@ def built_in(names: Iterable[str], view: View) -> dict[str, Handler]:
 
         found |= web_handlers()
     for name in sorted(wanted - found.keys()):
-        raise ToolUnavailable(f"a tool host has no built-in tool {name!r}", hint=did_you_mean(name, found))
+        raise ToolUnavailable(f"unknown built-in tool {name!r}", hint=did_you_mean(name, found))
     return {name: found[name] for name in sorted(wanted)}
 
 
@@ -179,12 +171,12 @@ def load_toolbox(name: str, path: str, source: str) -> Toolbox:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         return _toolbox_in(module, name, path)
     except BaseException as error:  # noqa: BLE001 - foreign code can raise anything
-        raise _unusable(path, error) from None
+        raise _load_error(path, error) from None
 
 
 def load_package(name: str, export: str, sources: Mapping[str, str]) -> Toolbox:
     """Return the toolbox that a package exports: a module with tools, or a `Toolbox` in a module."""
-    from guildhall.tools.host.modules import load, load_error
+    from guildhall.tools.host.package_importer import describe_type, load, load_error
 
     try:
         found = load(export, sources)
@@ -192,8 +184,9 @@ def load_package(name: str, export: str, sources: Mapping[str, str]) -> Toolbox:
             return _toolbox_in(found, name, None)
         if isinstance(found, Toolbox):
             return found
-        what = "the module has no such name" if found is None else f"it is a {type(found).__name__}"
-        raise ToolUnavailable(f"{export} is not a toolbox: {what}", hint="Create it with Toolbox(name, ...).")
+        raise ToolUnavailable(
+            f"{export} is not a toolbox: {describe_type(found)}", hint="Create it with Toolbox(name, ...)."
+        )
     except BaseException as error:  # noqa: BLE001 - foreign code can raise anything
         raise load_error(export, error, sources) from None
 
@@ -209,8 +202,8 @@ def _toolbox_in(module: types.ModuleType, name: str, path: str | None) -> Toolbo
     return Toolbox(name, *tools.values())
 
 
-def _unusable(path: str, error: BaseException) -> ToolUnavailable:
-    """Return the error with the last line of the file in its traceback."""
+def _load_error(path: str, error: BaseException) -> ToolUnavailable:
+    """Return an error that names the last line of the file in the traceback."""
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == path and not isinstance(error, SyntaxError):
@@ -218,10 +211,13 @@ def _unusable(path: str, error: BaseException) -> ToolUnavailable:
     where = f"{path}:{line}" if line else path
     if isinstance(error, GuildError):
         return ToolUnavailable(error.message, where=where, hint=error.hint)
-    said = str(error.msg if isinstance(error, SyntaxError) else error)
-    hint = "It can import the standard library and packages installed beside Guildhall. It cannot read your files here."
+    reason = error.msg if isinstance(error, SyntaxError) else error
+    hint = (
+        "While a toolbox is loaded, it can import the standard library and packages that are installed with Guildhall. "
+        "It cannot read your files."
+    )
     return ToolUnavailable(
-        f"the toolbox cannot be loaded: {type(error).__name__}: {said}",
+        f"cannot load the toolbox: {type(error).__name__}: {reason}",
         where=where,
         hint=hint if isinstance(error, ImportError | OSError) else None,
     )

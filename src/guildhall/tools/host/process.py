@@ -1,9 +1,9 @@
 """Tool host process: starts a confined Python for handlers and exchanges calls and results with it.
 
-The process is reused until it ends by itself or a call times out. The calls in flight then return an error, and the
-next call starts a new process. Does not contain the program inside (see `tools.host.main`).
+A process serves all calls until it exits or a call times out. The running calls then return an error, and the next call
+starts a new process. Does not contain the program inside (see `tools.host.main`).
 
-Invariant: no handler can block or read the hall. A message from the process is validated before use.
+Invariant: a message from the process is validated before use.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
@@ -23,14 +24,14 @@ from guildhall.policy.rules import CAPABILITIES
 from guildhall.sandbox.jail import ConfinedProcess, Confinement, Kind, describe_exit, spawn
 from guildhall.sandbox.mounts import import_paths
 from guildhall.sandbox.view import View
-from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, pin_of, read_source, to_frame
+from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, read_source, source_digest, to_frame
 from guildhall.tools.model import FileBefore, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-CALL_SECONDS = 600.0
+CALL_TIMEOUT_S = 600.0
 _START_TIMEOUT_S = 60.0
 _LOG_BYTES = 65_536
 _LOG_LINES = 12
@@ -39,56 +40,52 @@ _BOOT = (
     "from guildhall.tools.host.main import main; main(int(fd))"
 )
 
-_BY_HAND = f"Make tools with `@tool`; their capabilities are among {', '.join(CAPABILITIES)}."
+_DEFINITION_HINT = f"Define tools with `@tool` and with these capabilities only: {', '.join(CAPABILITIES)}."
 
 
 class ToolHost:
-    """The host of one run for one set of capabilities. It starts with the first call."""
+    """The tool host of one run for one set of capabilities. Its process starts with the first call."""
 
     def __init__(
         self,
         spec: HostSpec,
         *,
         kind: Kind | None = None,
-        call_seconds: float = CALL_SECONDS,
+        call_timeout_s: float = CALL_TIMEOUT_S,
         sources: Mapping[str, str] | None = None,
     ) -> None:
-        """`sources` is the text to load, where it is known already; else the files of the toolboxes are read."""
+        """`sources` has the source texts. If it is None, the toolbox files are read."""
         self._spec = spec
         self._kind: Kind | None = kind
-        self._seconds = call_seconds
+        self._call_timeout_s = call_timeout_s
         self._starting = asyncio.Lock()
         self._child: _Child | None = None
         self._sources = sources
         self._closed = False
 
     async def describe(self) -> list[dict[str, Any]]:
-        """Return the tools of the toolbox files. Raise ToolUnavailable with the file and line that cannot be loaded."""
+        """Return the tools of the toolboxes. Raise ToolUnavailable with the file and line that cannot be loaded."""
         return (await self._running()).tools
 
     async def schema(self) -> Mapping[str, Any]:
-        """Return the JSON Schema that the spec names. Raise ToolUnavailable if it cannot be made."""
-        schema = (await self._running()).schema
-        if schema is None:
-            raise ToolUnavailable("the tool host gave no JSON Schema")
-        return schema
+        """Return the JSON Schema of the model that the spec names. Raise ToolUnavailable if that fails."""
+        return (await self._running()).schema
 
     async def activation(self) -> Any:
         """Return the result of the activation function. Raise ToolUnavailable if it fails."""
-        return (await self._running()).said
+        return (await self._running()).activation
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, seconds: float | None = None) -> ToolResult:
-        """Return the result of a call. A failure of the host is a result too."""
-        limit = self._seconds if seconds is None else seconds
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Return the result of a call. A failure of the host is an error result."""
         try:
             child = await self._running()
         except GuildError as error:
             return ToolResult.error(str(error))
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(self._call_timeout_s):
                 return await child.call(tool, arguments)
         except TimeoutError:
-            message = f"{tool} took longer than {limit:g} s and was killed."
+            message = f"{tool} took longer than {self._call_timeout_s:g} s and was killed."
             await child.end(f"The tool host was killed, because {message}")
             return ToolResult.error(message)
         except asyncio.CancelledError:
@@ -96,7 +93,7 @@ class ToolHost:
             raise
 
     async def close(self) -> None:
-        """End the host. Calls in progress fail, and further calls are refused."""
+        """Kill the process. Running calls fail, and further calls are rejected."""
         self._closed = True
         async with self._starting:
             if self._child is not None:
@@ -105,7 +102,7 @@ class ToolHost:
     async def _running(self) -> _Child:
         async with self._starting:
             if self._closed:
-                raise ToolUnavailable("the tool host is closed: its run has ended")
+                raise ToolUnavailable("cannot call a tool: the run has ended")
             if self._child is None or self._child.ended:
                 if self._sources is None:
                     self._sources = await asyncio.to_thread(_read_sources, self._spec)
@@ -114,22 +111,22 @@ class ToolHost:
 
 
 class _Child:
-    """A host process: its connection, the calls in progress and the end of its output."""
+    """A host process with its connection, its running calls and the last part of its output."""
 
     def __init__(self, confined: ConfinedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._confined = confined
         self._reader = reader
         self._writer = writer
         self._calls: dict[int, asyncio.Future[ToolResult]] = {}
-        self._printed = bytearray()
-        self._number = 0
-        self._why: str | None = None
-        self._logging = asyncio.create_task(self._keep_log())
-        self._listening: asyncio.Task[None] | None = None
+        self._log = bytearray()
+        self._call_ids = count(1)
+        self._end_reason: str | None = None
+        self._log_task = asyncio.create_task(self._keep_log())
+        self._listen_task: asyncio.Task[None] | None = None
         self.ended = False
         self.tools: list[dict[str, Any]] = []
-        self.schema: Mapping[str, Any] | None = None
-        self.said: Any = None
+        self.schema: Mapping[str, Any] = {}
+        self.activation: Any = None
 
     @staticmethod
     async def start(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
@@ -145,7 +142,7 @@ class _Child:
                 await child._load(spec, sources)
         except TimeoutError:
             await child.end("The tool host did not start.")
-            raise ToolUnavailable(f"the tool host was not ready after {_START_TIMEOUT_S:g} s and was killed") from None
+            raise ToolUnavailable(f"the tool host was not ready after {_START_TIMEOUT_S:g} s") from None
         except BaseException:
             await child.end("The tool host did not start.")
             raise
@@ -154,77 +151,76 @@ class _Child:
     async def _load(self, spec: HostSpec, sources: Mapping[str, str]) -> None:
         """Send the spec and receive the tools."""
         self._writer.write(to_frame({"spec": replace(spec, env={}).as_dict(), "sources": sources}))
-        answer: dict[str, Any] | None = None
+        reply: dict[str, Any] | None = None
         with contextlib.suppress(OSError, EOFError, ValueError, RecursionError):
             await self._writer.drain()
-            answer = await self._receive()
-        if answer is None:
-            await asyncio.wait([self._logging], timeout=1)
-            raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
-        _raise_error(answer)
+            reply = await self._receive()
+        if reply is None:
+            await asyncio.wait([self._log_task], timeout=1)
+            raise ToolUnavailable("the tool host exited before it was ready", hint=self._last_lines() or None)
+        _check_error(reply)
         if spec.schema_of is not None:
-            self.schema = _check_schema(answer.get("schema"))
+            self.schema = _check_schema(reply.get("schema"))
         elif spec.activate is not None:
-            self.said = answer.get("activation")
+            self.activation = reply.get("activation")
         else:
-            self.tools = _check_tools(answer.get("tools"))
-        self._listening = asyncio.create_task(self._listen())
+            self.tools = _check_tools(reply.get("tools"))
+        self._listen_task = asyncio.create_task(self._listen())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        self._number += 1
-        number = self._number
-        future = self._calls[number] = asyncio.get_running_loop().create_future()
+        call_id = next(self._call_ids)
+        future = self._calls[call_id] = asyncio.get_running_loop().create_future()
         try:
             if self.ended:
-                return ToolResult.error(self._why or "The tool host has ended.")
-            self._writer.write(to_frame({"id": number, "tool": tool, "arguments": dict(arguments)}))
+                return ToolResult.error(self._end_reason or "The tool host has exited.")
+            self._writer.write(to_frame({"id": call_id, "tool": tool, "arguments": dict(arguments)}))
             with contextlib.suppress(ConnectionError):  # the listener reports the reason
                 await self._writer.drain()
             return await future
         finally:
-            del self._calls[number]
+            del self._calls[call_id]
 
     async def _listen(self) -> None:
-        """Deliver answers to their calls. At the end, report the failure to the remaining calls."""
-        broken = False
+        """Deliver results to their calls. At the end, fail the remaining calls."""
+        is_invalid = False
         try:
             while True:
-                answer = await self._receive()
-                future = self._calls.get(answer["id"])
-                result = _result(answer["result"])
+                reply = await self._receive()
+                future = self._calls.get(reply["id"])
+                result = _parse_result(reply["result"])
                 if future is not None and not future.done():
                     future.set_result(result)
         except (EOFError, OSError):
             pass
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            broken = True  # a handler wrote to the connection
+            is_invalid = True  # a handler wrote to the connection
         self.ended = True
-        if broken:
+        if is_invalid:
             await self._confined.kill()
         code = await self._confined.wait()
-        await asyncio.wait([self._logging], timeout=1)
-        ending = "sent an invalid answer and was killed" if broken else describe_exit(code)
+        await asyncio.wait([self._log_task], timeout=1)
+        ending = "sent an invalid message and was killed" if is_invalid else describe_exit(code)
         last = f"\nIts last output:\n{lines}" if (lines := self._last_lines()) else ""
-        failure = f"The tool host {ending} while the call was running; its effect is unknown.{last}"
+        failure = f"The tool host {ending} while the call was running; the effect of the call is unknown.{last}"
         for future in self._calls.values():
             if not future.done():
-                future.set_result(ToolResult.error(self._why or failure))
+                future.set_result(ToolResult.error(self._end_reason or failure))
         self._writer.close()
 
-    async def end(self, why: str) -> None:
-        """Kill the process. Calls in progress get `why`."""
+    async def end(self, reason: str) -> None:
+        """Kill the process. Running calls fail with the reason."""
         self.ended = True
-        self._why = self._why or why
+        self._end_reason = self._end_reason or reason
         await asyncio.shield(self._kill())
 
     async def _kill(self) -> None:
         await self._confined.kill()
-        if self._listening is not None:
-            await asyncio.wait([self._listening])
+        if self._listen_task is not None:
+            await asyncio.wait([self._listen_task])
         else:
-            await asyncio.wait([self._logging], timeout=1)
+            await asyncio.wait([self._log_task], timeout=1)
             self._writer.close()
-        self._logging.cancel()
+        self._log_task.cancel()
 
     async def _receive(self) -> dict[str, Any]:
         (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
@@ -238,29 +234,30 @@ class _Child:
     async def _keep_log(self) -> None:
         stream = self._confined.process.stdout
         while stream is not None and (chunk := await stream.read(_LOG_BYTES)):
-            self._printed += chunk
-            del self._printed[:-_LOG_BYTES]
+            self._log += chunk
+            del self._log[:-_LOG_BYTES]
 
     def _last_lines(self) -> str:
-        return "\n".join(self._printed.decode("utf-8", "replace").splitlines()[-_LOG_LINES:])
+        return "\n".join(self._log.decode("utf-8", "replace").splitlines()[-_LOG_LINES:])
 
 
 def _check_tools(tools: Any) -> list[dict[str, Any]]:
-    """Return the tools that a host found. They are validated, because foreign code has run there."""
+    """Return the tools of a host. They are validated, because the host has run untrusted code."""
     if isinstance(tools, list) and all(map(_is_description, cast("list[Any]", tools))):
         return cast("list[dict[str, Any]]", tools)
-    raise ToolUnavailable("the tool host returned an invalid description of its tools", hint=_BY_HAND)
+    raise ToolUnavailable("invalid tool descriptions from the tool host", hint=_DEFINITION_HINT)
 
 
 def _check_schema(schema: Any) -> Mapping[str, Any]:
     """Return the JSON Schema of a host. The caller validates its content."""
     if not isinstance(schema, dict):
-        raise ToolUnavailable("the tool host did not return a JSON Schema")
+        raise ToolUnavailable("invalid JSON Schema from the tool host: not an object")
     return cast("dict[str, Any]", schema)
 
 
-def _raise_error(answer: Mapping[str, Any]) -> None:
-    match answer:
+def _check_error(reply: Mapping[str, Any]) -> None:
+    """Raise the error of a reply, if it has one."""
+    match reply:
         case {"error": {"message": str(message), **more}}:
             texts = {name: value for name, value in more.items() if isinstance(value, str)}
             raise ToolUnavailable(message, hint=texts.get("hint"), where=texts.get("where"))
@@ -279,13 +276,13 @@ def _is_description(tool: Any) -> bool:
             "repeatable": bool(),
         }:
             given = cast("list[Any]", tool["capabilities"])
-            return is_name(name) and all(isinstance(one, str) and one in CAPABILITIES for one in given)
+            return is_name(name) and all(isinstance(name, str) and name in CAPABILITIES for name in given)
         case _:
             return False
 
 
-def _result(data: Any) -> ToolResult:
-    """Return the result that a host sent. Raise ValueError if its form is wrong."""
+def _parse_result(data: Any) -> ToolResult:
+    """Return the result of a call. Raise ValueError if it is invalid."""
     match data:
         case {"content": list(), "is_error": bool()} if data.get("file_before") in (None, *get_args(FileBefore)):
             for block in cast("list[Any]", data["content"]):
@@ -300,7 +297,7 @@ def _result(data: Any) -> ToolResult:
 
 
 def _command(fd: int) -> list[str]:
-    """Return the command: the real interpreter without its site module, which starts faster and needs no links."""
+    """Return the command. The interpreter runs without its site module, because it starts faster."""
     paths = json.dumps(import_paths())
     return [os.path.realpath(sys.executable), "-I", "-S", "-B", "-u", "-c", _BOOT, str(fd), paths]
 
@@ -312,7 +309,7 @@ def _confinement(spec: HostSpec) -> Confinement:
         folders = tuple(replace(folder, is_writable=False) for folder in view.folders)
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
-        # Built-in tools respect protected paths themselves. Foreign code is confined.
+        # Built-in tools check protected paths themselves. Other code must be confined.
         view=replace(view, protected=view.protected if spec.toolboxes or spec.package else ()),
         network="net" in spec.capabilities,
         env=spec.env,
@@ -323,19 +320,19 @@ def _confinement(spec: HostSpec) -> Confinement:
 def _read_sources(spec: HostSpec) -> dict[str, str]:
     """Return the text of each toolbox file. Raise NotTrusted if it differs from its pin.
 
-    The hall reads a file once, so that the compared bytes are executed, also after a restart of the host.
+    The hall reads a file once, so that the host executes the compared bytes, even after a restart.
     """
     sources: dict[str, str] = {}
     for name, path in spec.toolboxes:
         data = read_source(path)
-        if spec.pins.get(name, pinned := pin_of(data)) != pinned:
-            hint = "Review the change, then: guild trust"
+        if spec.pins.get(name, pinned := source_digest(data)) != pinned:
+            hint = "Review the change, then run: guild trust"
             raise NotTrusted(f"the toolbox {name!r} has changed since it was trusted", where=str(path), hint=hint)
-        sources[name] = text_of(name, path, data)
+        sources[name] = decode_source(name, path, data)
     return sources
 
 
-def text_of(name: str, path: Path, content: bytes) -> str:
+def decode_source(name: str, path: Path, content: bytes) -> str:
     """Decode the content of a toolbox file."""
     try:
         return content.decode()
@@ -344,9 +341,9 @@ def text_of(name: str, path: Path, content: bytes) -> str:
 
 
 async def schema_of(reference: str, sources: Mapping[str, str], cwd: Path) -> Mapping[str, Any]:
-    """Return the schema of `package.module:Model`, found in a host without capabilities.
+    """Return the schema of `package.module:Model`, created in a host without capabilities.
 
-    `sources` has the text of every file of the package by its path from the project. Nothing else can be imported.
+    `sources` maps the path of each file of the package, relative to the project, to its text.
     """
     host = ToolHost(HostSpec(view=View(cwd=cwd), schema_of=reference), sources=sources)
     try:

@@ -1,4 +1,4 @@
-"""The protocol of a tool host: the specification of a host, and the frames between hall and host.
+"""Protocol of a tool host: the specification of a host, and the frames between hall and host.
 
 Does not import asyncio or pydantic, because the program of the host (`main`) imports this module.
 """
@@ -31,16 +31,15 @@ class HostSpec:
 
     view: View
     builtin: tuple[str, ...] = ()
-    toolboxes: tuple[tuple[str, Path], ...] = ()  # a name and a Python file each
+    toolboxes: tuple[tuple[str, Path], ...] = ()  # the name and the Python file of each
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     capabilities: frozenset[str] = frozenset()
     memory_bytes: int = 2 * 1024**3
-    schema_of: str | None = None  # `package.module:Model`: return its JSON Schema, load no tools
-    package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
-    activate: str | None = None  # `package.module:function`: call it with `context`, load no tools
-    context: Mapping[str, Any] | None = None  # of `activate`; None: only look the function up
-    # SHA-256 of the file by toolbox; not sent to the host.
-    pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    schema_of: str | None = None  # `package.module:Model` if the host only creates a JSON Schema
+    package: tuple[str, str] | None = None  # the name of a package, and its `module` or `module:toolbox`
+    activate: str | None = None  # `package.module:function` if the host only calls it with `context`
+    context: Mapping[str, Any] | None = None  # the argument of `activate`; None if the function is only imported
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])  # SHA-256 of trusted files by toolbox; not sent
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -105,7 +104,7 @@ MAX_SOURCE_BYTES = 2_000_000
 
 
 def read_source(path: Path) -> bytes:
-    """Return the content of a regular file. Raise ToolUnavailable for other or too large files."""
+    """Return the content of a regular file. Raise ToolUnavailable for other files and for large files."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
@@ -113,12 +112,12 @@ def read_source(path: Path) -> bytes:
                 raise ToolUnavailable("not a regular file", where=str(path))
             data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
-        raise ToolUnavailable(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
+        raise ToolUnavailable(f"cannot read the file: {error.strerror or error}", where=str(path)) from None
     if len(data) > MAX_SOURCE_BYTES:
-        raise ToolUnavailable(f"the file is too large to be code: over {MAX_SOURCE_BYTES:,} bytes", where=str(path))
+        raise ToolUnavailable(f"the file is too large: at most {MAX_SOURCE_BYTES:,} bytes are allowed", where=str(path))
     return data
 
 
-def pin_of(data: bytes) -> str:
-    """Return the SHA-256 of a content."""
+def source_digest(data: bytes) -> str:
+    """Return the SHA-256 of a source file."""
     return hashlib.sha256(data).hexdigest()

@@ -60,7 +60,7 @@ def _print_status(status: dict[str, Any], screen: Screen) -> None:
             jobs = f", running jobs: {one['jobs']}" if one["jobs"] else ""
             rows.append(["member", f"{one['member']}, {one['state']}{jobs}"])
         idle = status["idle"]
-        rows += [["idle exit", "never" if idle is None else f"after {idle:g} s without runs or clients"]]
+        rows += [["idle exit", "never" if idle is None else f"after {idle:g} s without runs, clients and requests"]]
     screen.table(rows)
 
 

@@ -32,7 +32,8 @@ def mcp(ctx: Context) -> Work:
 
 async def _serve(screen: Screen) -> None:
     from guildhall import __version__
-    from guildhall.hall.mcp_tools import mcp_tools
+    from guildhall.hall.mcp_tools import INSTRUCTIONS, TOOL_FIELDS, mcp_tools
+    from guildhall.rpc.mcp_messages import ServerInfo
     from guildhall.rpc.stdio_server import MAX_LINE_BYTES, StdioServer
 
     connection = _Connection(screen)
@@ -40,8 +41,9 @@ async def _serve(screen: Screen) -> None:
     reading = await _read(lines)
     try:
         tools = mcp_tools(connection.get)
-        await StdioServer(tools, name="guild", version=__version__, write=_say).serve(lines)
-    except BrokenPipeError:  # nobody listens any more
+        server = ServerInfo(name="guild", version=__version__, instructions=INSTRUCTIONS, tool_fields=TOOL_FIELDS)
+        await StdioServer(tools, server, write=_write_stdout).serve(lines)
+    except BrokenPipeError:  # the client has exited
         pass
     finally:
         if reading is not None:
@@ -51,8 +53,8 @@ async def _serve(screen: Screen) -> None:
 
 async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
     """Connect standard input to `lines`. A file is read at once."""
-    kind = os.fstat(0).st_mode
-    if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+    mode = os.fstat(0).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         loop = asyncio.get_running_loop()
         return (await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin))[0]
     lines.feed_data(sys.stdin.buffer.read(_MAX_FILE_BYTES))
@@ -60,7 +62,7 @@ async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
     return None
 
 
-def _say(line: bytes) -> None:
+def _write_stdout(line: bytes) -> None:
     """Write a whole line to standard output."""
     while line:
         line = line[os.write(1, line) :]
@@ -89,5 +91,5 @@ class _Connection:
 
     async def close(self) -> None:
         if self._connection is not None:
-            there, self._connection = self._connection, None
-            await there[0].close()
+            (client, _), self._connection = self._connection, None
+            await client.close()

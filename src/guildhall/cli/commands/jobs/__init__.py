@@ -1,4 +1,4 @@
-"""The command that starts jobs and commissions in the background: dispatch.
+"""Commands that start and delete jobs and commissions: dispatch, rm.
 
 Does not print jobs (see `cli.format.jobs`).
 """

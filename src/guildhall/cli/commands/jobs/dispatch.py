@@ -1,7 +1,7 @@
 """`guild dispatch WORKER TASK`: starts a job in the hall, or a commission if an option for commissions is given.
 
 `guild dispatch ID` starts a commission that was created with --hold. Does not change commissions (see
-`cli.commands.projects.edit`) or cancel work (see `cli.commands.runs.stop`).
+`cli.commands.projects.edit`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def _worker_or_commission(text: str) -> str:
         "worker",
         metavar="WORKER|MEMBER|COMMISSION",
         type=_worker_or_commission,
-        help="a worker's name or file, a member's name, or the id of a commission that was held",
+        help="a worker's name or file, a member's name, or the id of a pending commission",
     ),
     argument("task", metavar="TASK", nargs="?", help="the task; `-` reads standard input"),
-    argument("--description", metavar="D", help="of a job: a label for listings (default: the first line)"),
+    argument("--description", metavar="D", help="label of a job in listings (default: the first line of the task)"),
     argument(
         "--config",
         metavar="JSON",
-        help="of a job: an object with maxTurns, maxBudgetUsd, artifacts, model, and fields for the worker",
+        help="settings of a job: an object with maxTurns, maxBudgetUsd, artifacts, model, and fields for the worker",
     ),
     argument("--project", metavar="NAME", help="work on this registered project (default: the project of this folder)"),
     argument("--hold", action="store_true", help="create the commission without starting it"),
@@ -93,8 +93,8 @@ def _job_of(ctx: Context, task: str, fields: dict[str, Any]) -> Dispatch:
     job = Dispatch(description=label_of(task) if description is None else description, task=task, config=config)
     job.check()
     for name, meant in job.misspelled_fields.items():
-        known = ctx.screen.one_line(name, 40)
-        ctx.screen.note(f"--config: {known} is passed to the worker. Did you mean {meant}?", "yellow")
+        field = ctx.screen.one_line(name, 40)
+        ctx.screen.note(f"--config: {field} is passed to the worker. Did you mean {meant}?", "yellow")
     return job
 
 
@@ -112,25 +112,25 @@ async def _dispatch_job(ctx: Context, dispatch: Dispatch) -> int | None:
 
 async def _dispatch_commission(ctx: Context, draft: Draft) -> int:
     client, args = await ctx.connect(), ctx.args
-    made: Commission | None = None
+    created: Commission | None = None
     try:
-        made = await ctx.run_trusted(
+        created = await ctx.run_trusted(
             lambda: client.commissions.create(draft, ctx.frame, project=args.project), worker=draft.worker
         )
-        if args.hold or made.status == "blocked":
-            code = await print_new_state(ctx, made, text=made.id, wait=args.wait)
+        if args.hold or created.status == "blocked":
+            code = await print_new_state(ctx, created, text=created.id, wait=args.wait)
             return code if args.hold else exit_codes.NEEDS_YOU
-        id = made.id
+        id = created.id
         started = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=draft.worker)
         return await print_new_state(ctx, started, text=id, wait=args.wait)
     except (GuildError, asyncio.CancelledError) as error:
-        if made is not None:  # the user must not create it again
-            then = f"{made.id} was created and is pending. Then: guild dispatch {made.id}"
+        if created is not None:  # the user must not create it again
+            note = f"{created.id} was created and is pending. Start it: guild dispatch {created.id}"
             if not isinstance(error, GuildError):
-                background = f"It continues in the background: guild wait {made.id}"
-                then = f"Continue it: guild resume {made.id}" if is_embedded(os.environ) else background
-            ctx.print(made, made.id)
-            ctx.screen.note(then)
+                background = f"{created.id} continues in the background: guild wait {created.id}"
+                note = f"Continue it: guild resume {created.id}" if is_embedded(os.environ) else background
+            ctx.print(created, created.id)
+            ctx.screen.note(note)
         raise
 
 

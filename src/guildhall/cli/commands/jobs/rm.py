@@ -1,6 +1,6 @@
-"""`guild rm ID`: deletes a finished job, of the hall or of a member, a commission or a meeting.
+"""`guild rm ID`: deletes a finished job, commission or meeting. A job may belong to a member.
 
-Does not delete runs or asks: they belong to the record.
+Runs and asks cannot be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _id(text: str) -> str:
     if kind is not None:
         hint = "Only jobs, commissions and meetings can be deleted."
         raise NotFound(f"cannot delete {text}: it is {'a' if kind == 'run' else 'an'} {kind}", hint=hint)
-    raise NotFound(f"unknown job, commission or meeting {text[:60]!r}", hint="`guild ls` lists them.")
+    raise NotFound(f"unknown job, commission or meeting {text[:60]!r}", hint="List everything: guild ls --all")
 
 
 @command(
@@ -29,8 +29,8 @@ def _id(text: str) -> str:
     JSON,
 )
 async def rm(ctx: Context) -> None:
-    if ctx.args.force and (is_kind(ctx.args.id, COMMISSION, MEETING) or is_member_job(ctx.args.id)):
-        raise UsageError("--force can only be used with jobs of the hall, not of a member", hint="Omit --force.")
+    if ctx.args.force and is_kind(ctx.args.id, COMMISSION, MEETING):
+        raise UsageError("--force can only be used with jobs", hint="Omit --force.")
     client = await ctx.connect()
     id: str = ctx.args.id
     if is_id(id, COMMISSION):
@@ -41,5 +41,5 @@ async def rm(ctx: Context) -> None:
         data = {"meeting": id}
     else:
         await client.jobs.delete(id, force=ctx.args.force, frame=ctx.frame)
-        data = {"jobId": id.rpartition("/")[2]}
+        data = {"jobId": id}
     ctx.print({**data, "deleted": True}, f"Deleted {id}.")

@@ -1,7 +1,7 @@
 """`guild edit COMMISSION`: changes fields of a commission. A commission in progress is restarted.
 
-It also declares the options for the fields of a commission, which `guild dispatch` shares. Does not create or start
-commissions (see `cli.commands.jobs.dispatch` and `cli.commands.projects.retry`).
+The module also declares the options for the fields of a commission, which `guild dispatch` shares. Does not create
+commissions (see `cli.commands.jobs.dispatch`).
 """
 
 from __future__ import annotations

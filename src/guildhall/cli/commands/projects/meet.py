@@ -1,9 +1,9 @@
-"""`guild meet WORKER|MEETING [MESSAGE]`: talks with a worker in a meeting, at a terminal or for a program.
+"""`guild meet WORKER|MEETING [MESSAGE]`: sends messages to a worker in a meeting, at a terminal or for a program.
 
-Each turn connects to the hall again, because the hall may have exited or been replaced while the user was thinking.
-Does not answer requests for meetings (see `cli.commands.runs.answer`).
+Each turn connects to the hall again, because the hall may have exited since the last turn. Does not answer requests for
+meetings (see `cli.commands.runs.answer`).
 
-Invariant: only the recorded meeting connects two turns.
+Invariant: turns share no state except for the recorded meeting.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _COMMANDS = {
     "/show": "show",
     "/close": "close",
 }
-_PASTE_TIMEOUT_S = 0.05  # for the rest of pasted input
+_PASTE_TIMEOUT_S = 0.05  # wait for the next line of pasted input
 
 
 @command(
     argument("who", metavar="WORKER|MEETING", help="a worker, or the id of a meeting to continue"),
-    argument("words", metavar="MESSAGE", nargs="?", help="the first message; `-` reads standard input"),
+    argument("message", metavar="MESSAGE", nargs="?", help="the first message; `-` reads standard input"),
     argument("--say", metavar="TEXT", action="append", default=[], help="another message; repeatable"),
     argument("--project", metavar="NAME", help="the project (default: the project of this folder)"),
     argument("--model", metavar="M", help="the model if the worker file names none"),
@@ -68,115 +68,117 @@ _PASTE_TIMEOUT_S = 0.05  # for the rest of pasted input
 )
 def meet(ctx: Context) -> int:
     args, screen = ctx.args, ctx.screen
-    how = {"summarise": not args.no_summary, "leave_work": args.leave_work}
-    conversation = Conversation(screen, model=args.model, how_to_close=how)
+    close_options = {"summarise": not args.no_summary, "leave_work": args.leave_work}
+    conversation = Conversation(screen, model=args.model, close_options=close_options)
     who = conversation.expand(read_id(args.who))
-    back = is_id(who, MEETING)
-    who = who if back else worker_name(who)
-    if back and args.project:
+    is_meeting = is_id(who, MEETING)
+    who = who if is_meeting else worker_name(who)
+    if is_meeting and args.project:
         raise UsageError("--project cannot be used with a meeting id", hint="Omit --project.")
-    if args.renew and not back:
+    if args.renew and not is_meeting:
         raise UsageError("--renew requires a meeting id", hint="For example: guild meet t-7k2m9x4qpw --renew")
     if (args.no_summary or args.leave_work) and not args.close:
         raise UsageError("--no-summary and --leave-work require --close", hint="Add --close.")
-    if back and args.close and args.words is None and not args.say:
+    if is_meeting and args.close and args.message is None and not args.say:
         return conversation.run_turn(lambda: conversation.close(who))
     at_terminal = screen.is_interactive and screen.form == "text"
-    words = _first_words(args.words, args.say, at_terminal=at_terminal, back=back)
+    first = _first_message(args.message, args.say, at_terminal=at_terminal, is_meeting=is_meeting)
     if at_terminal and not args.say and not args.close:
-        if back:
-            return conversation.continue_at_terminal(who, words, renew=args.renew)
-        return conversation.start(who, words, project=args.project)
-    said = [*([words] if words is not None else []), *args.say]
-    if not back and not said:
+        if is_meeting:
+            return conversation.continue_at_terminal(who, first, renew=args.renew)
+        return conversation.start(who, first, project=args.project)
+    messages = [*([first] if first is not None else []), *args.say]
+    if not is_meeting and not messages:
         raise UsageError("no message given", hint='Add one: guild meet WORKER "...", or --say "..."')
     return conversation.run_turn(
-        lambda: conversation.send_all(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+        lambda: conversation.send_all(
+            who, messages, is_meeting=is_meeting, project=args.project, renew=args.renew, close=args.close
+        )
     )
 
 
-def resume_meeting(id: str, screen: Screen, **more: Any) -> int:
-    """Resume a meeting: wait for the answer that is due; at a terminal, continue the conversation."""
-    conversation = Conversation(screen, more=more)
+def resume_meeting(id: str, screen: Screen, **limits: Any) -> int:
+    """Wait for the answer that is due in a meeting. At a terminal, continue the conversation."""
+    conversation = Conversation(screen, limits=limits)
     id = conversation.expand(id)
     if not screen.is_interactive or screen.form != "text":
-        return conversation.run_turn(lambda: conversation.send_all(id, (), back=True))
+        return conversation.run_turn(lambda: conversation.send_all(id, (), is_meeting=True))
     return conversation.continue_at_terminal(id, None, renew=False)
 
 
-def _first_words(given: str | None, more: list[str], *, at_terminal: bool, back: bool) -> str | None:
-    """Return the first words from the command line or from the standard input of a program, or None."""
+def _first_message(given: str | None, more: list[str], *, at_terminal: bool, is_meeting: bool) -> str | None:
+    """Return the first message from the command line or from standard input, or None."""
     if given is not None:
-        return read_text(given, "text")
+        return read_text(given, "message")
     if at_terminal or more or sys.stdin is None or sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         return None
-    text = read_text("-", "text")
-    return text if text.strip() or not back else None
+    text = read_text("-", "message")
+    return text if text.strip() or not is_meeting else None
 
 
 class Conversation:
-    """One user in one meeting."""
+    """A meeting from the side of the user."""
 
     def __init__(
         self,
         screen: Screen,
         *,
         model: str | None = None,
-        more: Mapping[str, Any] | None = None,
-        how_to_close: Mapping[str, bool] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        close_options: Mapping[str, bool] | None = None,
     ) -> None:
-        """`more`: raised limits, for a meeting that has stopped at a limit."""
+        """`limits`: raised limits, for a meeting that has stopped at a limit."""
         self._screen = screen
-        self._how_to_close: dict[str, bool] = dict(how_to_close or {})
+        self._close_options: dict[str, bool] = dict(close_options or {})
         self._model = model
-        self._more: dict[str, Any] = dict(more or {})
+        self._limits: dict[str, Any] = dict(limits or {})
         self._id = ""
         self._code = exit_codes.DONE
-        self._client: HallClient  # of the current turn
+        self._client: HallClient  # connection of the current turn
         self._frame: Frame
 
     # at a terminal
 
-    def start(self, worker: str, words: str | None, *, project: str | None) -> int:
-        """Open a new meeting and continue it."""
-        while words is None:
-            words = self._read_line(f"Your first message to {worker} > ")
-            meant = "leave" if words is None else self._meaning_of(words)
-            if meant == "leave":
+    def start(self, worker: str, message: str | None, *, project: str | None) -> int:
+        """Open a new meeting and converse in it."""
+        while message is None:
+            message = self._read_line(f"Your first message to {worker} > ")
+            action = "leave" if message is None else self._read_action(message)
+            if action == "leave":
                 self._screen.note("No meeting was opened.")
                 return exit_codes.DONE
-            if meant != "say":
-                words = None
-            if meant in ("show", "close"):
+            if action != "say":
+                message = None
+            if action in ("show", "close"):
                 self._screen.note("No meeting is open yet. Your first message opens it.", "yellow")
-        code = self.run_turn(partial(self._open, worker, words, project))
+        code = self.run_turn(partial(self._open, worker, message, project))
         return self._converse() if code == exit_codes.DONE else code
 
-    def continue_at_terminal(self, id: str, words: str | None, *, renew: bool) -> int:
-        """Return to a meeting: print its last exchange, wait for the answer that is due, and continue it."""
+    def continue_at_terminal(self, id: str, message: str | None, *, renew: bool) -> int:
+        """Print the last exchange of a meeting, wait for the answer that is due, and converse."""
         code = self.run_turn(partial(self._rejoin, id, renew=renew))
-        if words and code == exit_codes.DONE:
-            code = self.run_turn(partial(self._say, words))
+        if message and code == exit_codes.DONE:
+            code = self.run_turn(partial(self._say, message))
         return self._converse() if code == exit_codes.DONE else code
 
     async def _rejoin(self, id: str, *, renew: bool) -> int:
         self._id = id
-        shown = await self._client.meetings.get(id)
-        meeting, screen = shown.meeting, self._screen
+        details = await self._client.meetings.get(id)
+        meeting, screen = details.meeting, self._screen
         screen.note(f"{id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim")
         screen.note(screen.one_line(meeting.topic, 200), "dim")
         for path in meeting.linked:
             screen.note(f"linked: {screen.one_line(path, 200)}", "dim")
-        if answered := [one for one in shown.exchanges if one.answer]:
+        if answered := [one for one in details.exchanges if one.answer]:
             print_exchange(answered[-1], meeting, screen)
-        await self._follow_turn(self._client.meetings.join(id, self._frame, renew=renew, **self._more))
+        await self._follow_turn(self._client.meetings.join(id, self._frame, renew=renew, **self._limits))
         return exit_codes.DONE
 
     def _converse(self) -> int:
-        """Read and answer words until the user leaves or closes the meeting."""
+        """Read messages and commands until the user leaves or closes the meeting."""
         self._screen.note(f"{self._id} is open. /help explains the commands; Ctrl-D leaves.", "dim")
-        while (words := self._read_line("> ")) is not None:
-            match self._meaning_of(words):
+        while (line := self._read_line("> ")) is not None:
+            match self._read_action(line):
                 case "leave":
                     break
                 case "show":
@@ -185,33 +187,33 @@ class Conversation:
                     if self.run_turn(self._close) == exit_codes.DONE:
                         return exit_codes.DONE
                 case "say":
-                    self.run_turn(partial(self._say, words))
+                    self.run_turn(partial(self._say, line))
                 case _:
                     continue
         self._screen.note(f"{self._id} stays open. Continue: guild meet {self._id}")
         return exit_codes.DONE
 
-    def _meaning_of(self, words: str) -> str:
-        """Return the meaning of the input: leave, show, close or say; empty if nothing is left to do."""
-        typed = words.rstrip()
+    def _read_action(self, line: str) -> str:
+        """Return the action of a typed line: leave, show, close, say, or an empty text for no action."""
+        typed = line.rstrip()
         word, _, rest = typed.partition(" ")
         if not typed.startswith("/") or "\n" in typed or not (word[1:].isalpha() or word in _COMMANDS):
             return "say" if typed.strip() else ""
-        meant = _COMMANDS.get(word)
-        if meant is None:
+        action = _COMMANDS.get(word)
+        if action is None:
             self._screen.note(f"Unknown command {word}; nothing was sent. /help lists the commands.", "yellow")
         elif rest:
             self._screen.note(f"{word} accepts no text; nothing was done or sent.", "yellow")
-        elif meant == "help":
+        elif action == "help":
             self._screen.note(_HELP.format(id=self._id or "ID"))
         else:
-            return meant
+            return action
         return ""
 
     def _read_line(self, prompt: str) -> str | None:
         """Return the typed or pasted input, or None if the user leaves. Ctrl-C discards unfinished input."""
         with suppress(ImportError):
-            import_module("readline")  # it is what makes a line editable
+            import_module("readline")  # makes the line editable
         self._screen.end_line()
         lines: list[str] = []
         while True:
@@ -236,21 +238,21 @@ class Conversation:
     async def send_all(
         self,
         who: str,
-        said: Sequence[str],
+        messages: Sequence[str],
         *,
-        back: bool,
+        is_meeting: bool,
         project: str | None = None,
         renew: bool = False,
         close: bool = False,
     ) -> int:
-        """Say several things, one after another. The answers are the result."""
-        rest, before = list(said), 0
-        if back:
-            shown = await self._client.meetings.get(who)
-            self._id, before = shown.meeting.id, len(shown.exchanges)
-            come = self._client.meetings.join(who, self._frame, renew=renew, **self._more)
-            seen = await self._follow_turn(come, print_answer=self._screen.note if rest else self._screen.result)
-            if not seen and not rest and not close:
+        """Send messages one after another. The answers are the result. `who`: a meeting, or the worker of a new one."""
+        rest, before = list(messages), 0
+        if is_meeting:
+            details = await self._client.meetings.get(who)
+            self._id, before = details.meeting.id, len(details.exchanges)
+            stream = self._client.meetings.join(who, self._frame, renew=renew, **self._limits)
+            was_due = await self._follow_turn(stream, print_answer=self._screen.note if rest else self._screen.result)
+            if not was_due and not rest and not close:
                 self._print_no_answer_due()
         else:
             await self._open(who, rest.pop(0), project)
@@ -284,10 +286,10 @@ class Conversation:
         return self._code
 
     async def follow_answer(self, id: str, client: HallClient, frame: Frame) -> int:
-        """Wait for the answer that is due, for commands that resume the run of a meeting."""
+        """Wait for the answer that is due. Used by commands that resume the run of a meeting."""
         self._id, self._client, self._frame = id, client, frame
         before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
-        if not await self._follow_turn(client.meetings.join(id, frame, **self._more)):
+        if not await self._follow_turn(client.meetings.join(id, frame, **self._limits)):
             self._print_no_answer_due()
         await self._print_result(before)
         return self._code
@@ -295,18 +297,23 @@ class Conversation:
     async def _print_result(self, before: int) -> None:
         if self._screen.form == "text":
             return
-        shown = await self._client.meetings.get(self._id)
-        new = [one.as_dict() for one in shown.exchanges[before:]]
-        of_run = (await self._client.runs.get(shown.meeting.run)).asks if shown.meeting.run else ()
-        asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
-        data: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
+        details = await self._client.meetings.get(self._id)
+        new = [one.as_dict() for one in details.exchanges[before:]]
+        run_asks = (await self._client.runs.get(details.meeting.run)).asks if details.meeting.run else ()
+        asks = [ask.as_dict() for ask in run_asks if ask.status == "open"]
+        data: dict[str, Any] = {
+            **details.meeting.as_dict(),
+            "exchanges": new,
+            "answering": details.answering,
+            "asks": asks,
+        }
         self._screen.print_final(data)
 
     # turns
 
-    async def _open(self, worker: str, words: str, project: str | None) -> int:
+    async def _open(self, worker: str, message: str, project: str | None) -> int:
         client, frame = self._client, self._frame
-        open_meeting = partial(client.meetings.open, worker, words, frame, project=project)
+        open_meeting = partial(client.meetings.open, worker, message, frame, project=project)
         meeting = await run_trusted(open_meeting, client, frame, self._screen, worker=worker)
         self._id = meeting.id
         if self._screen.form == "text":
@@ -314,10 +321,10 @@ class Conversation:
         await self._follow_turn(client.meetings.join(self._id, frame))
         return self._code
 
-    async def _say(self, words: str) -> int:
+    async def _say(self, message: str) -> int:
         meetings = self._client.meetings
-        known = len((await meetings.get(self._id)).exchanges)  # others may say something at the same time
-        await self._follow_turn(meetings.say(self._id, words, self._frame), said=(words, known))
+        known = len((await meetings.get(self._id)).exchanges)  # other clients may send a message at the same time
+        await self._follow_turn(meetings.say(self._id, message, self._frame), sent=(message, known))
         return self._code
 
     def _print_no_answer_due(self) -> None:
@@ -327,16 +334,16 @@ class Conversation:
         self,
         stream: AsyncGenerator[Event],
         *,
-        said: tuple[str, int] | None = None,
+        sent: tuple[str, int] | None = None,
         print_answer: Callable[[str], None] | None = None,
     ) -> bool:
-        """Follow one turn and print its answer, unless the user saw it being written. Return True if there was one.
+        """Follow one turn and print its answer, unless the user saw it arrive. Return False if there was no turn.
 
-        `said`: the words that are answered, and the number of exchanges before them; None for an answer that was due.
-        `print_answer`: by default, the answer is a result.
+        `sent`: the message of the turn and the number of earlier exchanges, or None for an answer that was due.
+        `print_answer`: prints the answer as a result by default.
         """
         follower = Follower(self._client, self._screen)
-        ended, seen = "", said is not None
+        ended, seen = "", sent is not None
         async with aclosing(stream) as events:
             async for event in events:
                 seen, ended = True, event.run if event.type == "run_ended" else ""
@@ -345,17 +352,17 @@ class Conversation:
         self._screen.end_line()
         if not seen:
             return False
-        shown = await self._client.meetings.get(self._id)
+        details = await self._client.meetings.get(self._id)
         if self._screen.form == "text" and not self._screen.is_one_terminal:
-            answer = _answer(shown.exchanges, said, over=bool(ended))
+            answer = _answer(details.exchanges, sent, is_last=bool(ended))
             (print_answer or self._screen.result)(answer) if answer else None
-        # It listens again: whatever is due now was said by others meanwhile.
-        self._code = await self._exit_code(shown, ended) if ended else exit_codes.DONE
+        # If the run still listens, an answer that is due now belongs to a message of another client.
+        self._code = await self._exit_code(details, ended) if ended else exit_codes.DONE
         return True
 
-    async def _exit_code(self, shown: MeetingDetails, ended: str) -> int:
+    async def _exit_code(self, details: MeetingDetails, ended: str) -> int:
         """Return the exit code after a turn, and print the reason for a missing answer."""
-        if not shown.answering or not shown.meeting.run:
+        if not details.answering or not details.meeting.run:
             return exit_codes.DONE
         run = await self._client.runs.get(ended)
         if error := run.run.error:
@@ -367,7 +374,7 @@ class Conversation:
 
     async def _close(self) -> int:
         self._screen.note("Closing the meeting and writing its notes.", "dim")
-        meeting = await self._client.meetings.close(self._id, self._frame, **self._how_to_close)
+        meeting = await self._client.meetings.close(self._id, self._frame, **self._close_options)
         if self._screen.form == "text":
             print_change(meeting, self._screen)
         return exit_codes.DONE
@@ -379,7 +386,7 @@ class Conversation:
     # the hall
 
     def run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
-        """Do something with the hall. At a terminal, an error ends the turn but not the conversation."""
+        """Connect to the hall and await `work`. In a conversation at a terminal, an error ends only the turn."""
         conversing = bool(self._id) and self._screen.is_interactive and self._screen.form == "text"
         try:
             return run_interruptible(self._with_hall(work), self._screen)
@@ -406,9 +413,9 @@ class Conversation:
         return exit_codes.DONE
 
 
-def _answer(exchanges: Sequence[Exchange], said: tuple[str, int] | None, *, over: bool) -> str:
-    """Return the answer to a message, or the last answer. `over`: no other answer will come."""
-    if said is None:
-        return next((one.answer for one in reversed(exchanges) if one.answer or over), "")
-    words, known = said
-    return next((one.answer for one in exchanges[known:] if one.words == words), "")
+def _answer(exchanges: Sequence[Exchange], sent: tuple[str, int] | None, *, is_last: bool) -> str:
+    """Return the answer to a message, or the last answer. `is_last`: no other answer will follow."""
+    if sent is None:
+        return next((one.answer for one in reversed(exchanges) if one.answer or is_last), "")
+    message, known = sent
+    return next((one.answer for one in exchanges[known:] if one.user_message == message), "")

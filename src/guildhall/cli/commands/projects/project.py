@@ -1,4 +1,4 @@
-"""`guild project add`, `rm` and `ls`: register and list the git repositories of the guild.
+"""`guild project add`, `rm` and `ls`: register and list git repositories.
 
 Does not change a repository.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.projects.model import ProjectEntry
 
-_EMPTY = "No projects. `guild project add PATH` registers one."
+_EMPTY = "No projects. Register one: guild project add PATH"
 
 
 def _path(text: str) -> Path:
@@ -25,9 +25,13 @@ def _path(text: str) -> Path:
 
 
 @command(
-    argument("path", metavar="PATH", nargs="?", type=_path, default=".", help="the repository (this folder)"),
-    argument("--name", metavar="NAME", help="what to call it (its folder's name)"),
-    argument("--branch", metavar="BRANCH", help="your branch, which is followed (the one you are on)"),
+    argument("path", metavar="PATH", nargs="?", type=_path, default=".", help="the repository (default: this folder)"),
+    argument("--name", metavar="NAME", help="the name of the project (default: the name of the folder)"),
+    argument(
+        "--branch",
+        metavar="BRANCH",
+        help="your branch, whose commits are merged into claude/main (default: the current branch)",
+    ),
     JSON,
 )
 async def add(ctx: Context) -> None:
@@ -53,14 +57,14 @@ async def rm(ctx: Context) -> None:
 @command(JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    shown = await client.projects.list()
-    rows = [_row(one, ctx.screen) for one in shown]
-    ctx.print_table(rows, shown, head=["name", "branch", "unfinished", "path"], empty=_EMPTY)
+    entries = await client.projects.list()
+    rows = [_row(one, ctx.screen) for one in entries]
+    ctx.print_table(rows, entries, head=["name", "branch", "unfinished", "path"], empty=_EMPTY)
 
 
-def _row(shown: ProjectEntry, screen: Screen) -> list[str]:
-    if shown.project is None:
-        return [screen.one_line(shown.name, 64), "", "", f"invalid: {screen.one_line(shown.error or '', 120)}"]
-    unfinished = str(len(shown.unfinished)) if shown.unfinished else ""
-    path = screen.one_line(str(shown.project.path), 200)
-    return [shown.name, screen.one_line(shown.project.branch, 60), unfinished, path]
+def _row(entry: ProjectEntry, screen: Screen) -> list[str]:
+    if entry.project is None:
+        return [screen.one_line(entry.name, 64), "", "", f"invalid: {screen.one_line(entry.error or '', 120)}"]
+    unfinished = str(len(entry.unfinished)) if entry.unfinished else ""
+    path = screen.one_line(str(entry.project.path), 200)
+    return [entry.name, screen.one_line(entry.project.branch, 60), unfinished, path]

@@ -1,6 +1,6 @@
 """`guild retry COMMISSION`: starts a failed or cancelled commission again, on a new branch.
 
-Does not retry jobs: `guild resume` continues a failed job (see `cli.commands.runs.resume`).
+Does not retry jobs. A failed job is resumed (see `cli.commands.runs.resume`).
 """
 
 from __future__ import annotations

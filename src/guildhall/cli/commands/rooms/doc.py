@@ -8,11 +8,11 @@ from __future__ import annotations
 from guildhall.cli.arguments import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.core.errors import UsageError
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 
 _TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
-_FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
-_TEXT = argument("--text", metavar="T", help="the text; without it standard input is read")
+_FILE = argument("file", metavar="FILE", nargs="?", help="the document (default: notes.md)")
+_TEXT = argument("--text", metavar="T", help="the text (default: standard input)")
 
 
 @command(_TARGET, JSON)
@@ -20,7 +20,7 @@ async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await client.rooms.documents(ctx.args.target)
     data = {"documents": [{"path": one.path, "size": one.size} for one in found]}
-    ctx.print_table([[one.path, counted(one.size, "byte")] for one in found], data, empty="No documents yet.")
+    ctx.print_table([[one.path, format_count(one.size, "byte")] for one in found], data, empty="No documents yet.")
 
 
 @command(_TARGET, _FILE, JSON)
@@ -35,7 +35,7 @@ async def read(ctx: Context) -> None:
     _FILE,
     _TEXT,
     argument("--append", action="store_true", help="add the text to the end of the document"),
-    argument("--base", metavar="HASH", help="fail if the hash of the document is another one"),
+    argument("--base", metavar="HASH", help="fail if the document has another hash"),
     JSON,
 )
 def write(ctx: Context) -> Work:
@@ -52,4 +52,4 @@ async def _write(ctx: Context, text: str) -> None:
         document = await rooms.write_document(args.target, text, file=args.file, base=args.base)
     size = len(document.content.encode())
     data = {"path": document.path, "digest": document.digest, "size": size}
-    ctx.print(data, f"{document.path}: {counted(size, 'byte')}")
+    ctx.print(data, f"{document.path}: {format_count(size, 'byte')}")

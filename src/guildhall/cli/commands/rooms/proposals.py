@@ -24,7 +24,7 @@ async def proposals(ctx: Context) -> None:
 
 def _row(one: ProposalVotes) -> list[str]:
     proposal = one.proposal
-    came = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
+    outcome = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
     kind = f"{'binding ' if proposal.binding else ''}{proposal.type}"
     votes = ", ".join(f"{vote.agent} {vote.choice}" for vote in one.votes)
-    return [proposal.id, kind, proposal.title, came, votes or "no votes"]
+    return [proposal.id, kind, proposal.title, outcome, votes or "no votes"]

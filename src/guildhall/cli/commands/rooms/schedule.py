@@ -1,7 +1,7 @@
 """`guild schedule TARGET set WHEN | show | clear`: manages the times at which agents wake without a message.
 
-WHEN is a duration such as `5m` or a cron line. The schedule of a workflow holds for its agents without a schedule of
-their own. Does not wake agents (see `guildhall.workflow`).
+WHEN is a duration such as `5m` or a cron line. The schedule of a workflow applies to agents without a schedule of their
+own. Does not wake agents (see `guildhall.workflow`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from guildhall.workflow.target import Schedule
+    from guildhall.workflow.instance import Schedule
 
 
 @command(

@@ -12,14 +12,14 @@ from guildhall.cli.command import JSON, Context, Work, argument, command
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workflow.target import SendResult
+    from guildhall.workflow.instance import SendResult
 
 
 @command(
     argument(
         "target", metavar="TARGET", type=parse_target, help="agent@workflow:tag; @workflow:tag: those mentioned, or all"
     ),
-    argument("message", metavar="MESSAGE", nargs="?", help="what to say; `-` reads standard input"),
+    argument("message", metavar="MESSAGE", nargs="?", help="the message; `-` reads standard input"),
     JSON,
 )
 def send(ctx: Context) -> Work:
@@ -43,7 +43,10 @@ def _print(sent: SendResult, screen: Screen) -> None:
         )
     if sent.stopped:
         agents = [f"{name}{sent.target.workflow_target!s}" for name in sent.stopped]
-        screen.note(f"The agent is stopped and does not read it. Start it: guild start {agents[0]}", "yellow")
+        screen.note(
+            f"{agents[0]} was stopped or gave up, and does not read it. Start it again: guild start {agents[0]}",
+            "yellow",
+        )
     if sent.status == "paused":
         screen.note(
             f"{sent.target.workflow_target} is paused and reads it when it resumes: guild resume {sent.run}", "yellow"

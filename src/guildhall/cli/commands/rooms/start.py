@@ -13,12 +13,12 @@ from pathlib import Path
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import parse_target, worker_name
 from guildhall.cli.command import OUTPUT, Context, argument, check_background, command
-from guildhall.cli.commands.runs.run import NEW_RUN, file_of, request_of, run_workflow
+from guildhall.cli.commands.runs.run import NEW_RUN, file_of, print_started, request_of, run_workflow
 from guildhall.cli.follow import Follower, clear_cancellation
-from guildhall.cli.screen import ReaderGone
+from guildhall.cli.screen import OutputFailed
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import Event, RunStartedData
-from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary, is_workflow_file
+from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, is_workflow_file
 
 _WORKFLOW_OPTIONS = ("tag", "param", "fresh", "budget", "approve_all", "strict", "max_tokens")
 
@@ -29,11 +29,11 @@ _WORKFLOW_OPTIONS = ("tag", "param", "fresh", "budget", "approve_all", "strict",
         metavar="WORKER|FILE|TARGET",
         type=worker_name,
         help=(
-            "a worker, which then runs alone; the file of a workflow;"
-            " or the target of an agent that was stopped or failed"
+            "a worker, which then runs alone; the file of a workflow; or the target of an agent that was stopped or"
+            " has failed"
         ),
     ),
-    argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
+    argument("--background", action="store_true", help="print the run id and exit; the hall continues the work"),
     *NEW_RUN,
     OUTPUT,
 )
@@ -49,7 +49,7 @@ async def start(ctx: Context) -> int | None:
         return await _start_worker(ctx)
     target = parse_target(name)
     client = await ctx.connect()
-    _print_started(ctx, await client.workflows.start_agent(target), target)
+    print_started(ctx, await client.workflows.start_agent(target), target)
     return None
 
 
@@ -58,12 +58,12 @@ async def _start_worker(ctx: Context) -> int | None:
     request, name = request_of(ctx.args), ctx.args.worker
     target = Target(Path(name).stem if name.endswith(WORKFLOW_SUFFIXES) else name.rpartition("/")[2])
     client = await ctx.connect(model=ctx.args.model)
-    shown = await ctx.run_trusted(lambda: client.workflows.start_worker(request, ctx.frame), worker=request.worker)
+    workflow = await ctx.run_trusted(lambda: client.workflows.start_worker(request, ctx.frame), worker=request.worker)
     if ctx.args.background:
-        _print_started(ctx, shown, target)
+        print_started(ctx, workflow, target)
         return None
     ctx.screen.note(f"Started {target}. Send it a message: guild send {target} ... Ctrl-C stops it.")
-    return await _follow(ctx, shown.run, target)
+    return await _follow(ctx, workflow.run, target)
 
 
 async def _follow(ctx: Context, run: str, target: Target) -> int:
@@ -74,16 +74,16 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
         async with aclosing(client.runs.follow(run, ctx.frame)) as events:
             async for event in events:
                 if event.run != run and selection.is_unknown(event):
-                    shown = await client.workflows.get(target)
+                    workflow = await client.workflows.get(target)
                     selection.runs.update(
-                        agent.run for agent in shown.agents if agent.run and agent.name == target.agent
+                        agent.run for agent in workflow.agents if agent.run and agent.name == target.agent
                     )
                 if selection.contains(event):
                     await follower.handle(event)
-    except (asyncio.CancelledError, ReaderGone):
+    except (asyncio.CancelledError, OutputFailed):
         code = exit_codes.INTERRUPTED
         clear_cancellation()
-    with suppress(GuildError):  # it was stopped from elsewhere
+    with suppress(GuildError):  # another command has stopped the agent
         await client.workflows.stop_agent(target)
     screen.note(f"Stopped {target}. Start it again: guild start {target}")
     return code
@@ -108,14 +108,8 @@ class _AgentEvents:
             return event.type in ("run_started", "run_ended") or self._name in names
         if (started := event.read(RunStartedData)) is not None:
             parent = started["parent"]
-            mine = parent in self.runs or (parent == self._root and started["worker"] == self._name)
-            (self.runs if mine else self._others).add(event.run)
+            is_mine = parent in self.runs or (parent == self._root and started["worker"] == self._name)
+            (self.runs if is_mine else self._others).add(event.run)
         elif event.run not in self.runs:
             self._others.add(event.run)
         return event.run in self.runs
-
-
-def _print_started(ctx: Context, shown: WorkflowSummary, target: Target) -> None:
-    ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
-    if not ctx.as_json:
-        ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")

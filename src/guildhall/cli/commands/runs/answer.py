@@ -1,7 +1,7 @@
-"""`guild answer`, `approve` and `deny`: answer an ask of a run, a requested meeting or a member's job.
+"""`guild answer`, `approve` and `deny`: answer an ask, a request for a meeting or a question of a member's job.
 
-Without an id, they answer the only open ask. The run of the ask is resumed. Does not read answers at the terminal (see
-`cli.prompt`).
+Without an id, they answer the only open ask. The run of the ask is resumed and followed. Does not read answers at the
+terminal (see `cli.prompt`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
 
-_SEVERAL = 2
 _ID = argument(
     "ask",
     metavar="ASK|MEETING",
@@ -35,7 +34,7 @@ _ID = argument(
     help="the id of the ask, of a requested meeting, or MEMBER/JOB (default: the only open ask)",
 )
 _NOTE = argument("--note", metavar="TEXT", help="a text for the worker, such as a reason")
-_LIKE_ID = re.compile(r"[a-z]-[0-9a-z]+|\S+/\S+")  # everything else is an answer to the only open ask
+_LIKE_ID = re.compile(r"[a-z]-[0-9a-z]+|\S+/\S+")  # any other text is an answer to the only open ask
 
 
 @command(
@@ -112,7 +111,7 @@ async def _only_ask(ctx: Context) -> str:
     """Return the id of the only open ask. Raise NotFound or UsageError unless exactly one is open."""
     asks = await ctx.client.asks.list()
     if not asks:
-        raise NotFound("there are no open asks", hint="`guild ls` lists what is running.")
+        raise NotFound("there are no open asks", hint="List active work: guild ls")
     if len(asks) > 1:
         listed = "\n".join(
             f"  guild answer {ask.id} ...  {ctx.screen.one_line(ask.question.title, 80)}" for ask in asks
@@ -140,7 +139,7 @@ async def _answer(ctx: Context, choice: str | None) -> int:
 
 
 async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
-    """Return the answer from the command line, or ask for it."""
+    """Return the answer from the command line, or prompt for it."""
     if ask.status != "open":
         raise Conflict(f"{ask.id} is closed: it {ask.closed_reason}", hint=f"Details: guild show {ask.id}")
     if choice is not None:
@@ -148,7 +147,7 @@ async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     if not ctx.screen.is_interactive:
         raise UsageError(f"no answer given to {ask.id}", hint=f"Add one of: {format_choices(ask.question.choices)}.")
     try:
-        typed = await ask_user(ask.as_dict(), ctx.screen)
+        typed = await ask_user(ask.as_dict(), ctx.client, ctx.screen)
     except (NoAnswer, TimeoutError):
         raise UsageError(f"no answer given to {ask.id}", hint="The ask stays open.") from None
     return Answer(choice=typed.choice, note=ctx.args.note or typed.note)
@@ -170,39 +169,39 @@ async def _print_commission(ctx: Context, id: str) -> None:
 async def _continue(ctx: Context, run: str) -> int:
     """Follow the run if no other ask blocks it; otherwise print the open asks.
 
-    An agent of a workflow resumes by itself, and the asks of other agents do not block it.
+    Asks of other agents do not block an agent of a workflow.
     """
     client, screen = ctx.client, ctx.screen
-    shown = await client.runs.get(run)
-    is_unblocked = not any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks)
-    if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
+    details = await client.runs.get(run)
+    is_unblocked = not any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in details.asks)
+    if is_unblocked and (meeting := details.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.commands.projects.meet import Conversation
 
         return await Conversation(screen).follow_answer(meeting.id, client, ctx.frame)
-    if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
+    if details.run.status == "waiting" and (is_unblocked or details.run.kind == "workflow"):
         return await resume_run(ctx, run)
-    print_next_steps(shown, screen)
+    print_next_steps(details, screen)
     if screen.form != "text":
-        screen.print_final(await result_data(shown, client))
-    return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "paused", "interrupted") else exit_codes.DONE
+        screen.print_final(await result_data(details, client))
+    return exit_codes.NEEDS_YOU if details.run.status in ("waiting", "paused", "interrupted") else exit_codes.DONE
 
 
 async def _answer_member(ctx: Context, id: str) -> int:
-    """Answer a question of a member's job, which continues by itself."""
+    """Answer a question of a member's job. The member continues the job."""
     choice, question = ctx.args.choice, ctx.args.question
     if choice is None:
         raise UsageError(f"no answer given to {id}", hint=f'For example: guild answer {id} "..."')
-    words = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
+    text = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
     client = await ctx.connect()
     if question is not None:
         question = find_question(question, (await client.jobs.get(id, ctx.frame)).questions)
     try:
-        await client.jobs.answer(id, words, ctx.frame, question=question)
+        await client.jobs.answer(id, text, ctx.frame, question=question)
     except MemberRefused as error:
-        open_ones = () if question else (await client.jobs.get(id, ctx.frame)).questions
-        if len(open_ones) < _SEVERAL:
+        questions = () if question else (await client.jobs.get(id, ctx.frame)).questions
+        if len(questions) <= 1:
             raise
-        hint = "\n".join(how_to_answer(id, one, open_ones) for one in open_ones)
+        hint = "\n".join(how_to_answer(id, one, questions) for one in questions)
         raise UsageError(error.message, hint=f"Answer one of them:\n{hint}") from None
     ctx.screen.note(f"Answered {id}.", "dim")
     return exit_codes.DONE

@@ -1,7 +1,8 @@
 """`guild cost [ID|TARGET]`: prints the turns, tokens and dollars of runs, summed by worker and model.
 
-Runs of a model without a price are counted separately, never as 0 dollars alone. Does not compute prices (see
-`guildhall.models`).
+Does not compute prices (see `guildhall.models`).
+
+Invariant: a run without a price is never shown as a run that costs nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.arguments import resolve
 from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.format.runs import reservation_text
 from guildhall.cli.screen import Screen, money
 from guildhall.cli.short_ids import read_id
 
@@ -18,8 +20,16 @@ if TYPE_CHECKING:
 
     from guildhall.runs.model import Run
 
-_COUNTED = ("runs", "turns", "input_tokens", "output_tokens", "unpriced_runs")
-_DIGITS = 9  # of sums of floats
+_LABELS = {
+    "input_tokens": "tokens in",
+    "cache_read_tokens": "cache read",
+    "cache_write_tokens": "cache write",
+    "output_tokens": "tokens out",
+}
+_TOKENS = tuple(_LABELS)
+_CACHED = ("cache_read_tokens", "cache_write_tokens")
+_COUNTED = ("runs", "turns", *_TOKENS, "unpriced_runs")
+_DIGITS = 9  # after the decimal point, because sums of floats are not exact
 
 
 @command(
@@ -35,27 +45,31 @@ _DIGITS = 9  # of sums of floats
 )
 async def cost(ctx: Context) -> None:
     client = await ctx.connect("read")
+    reserved, more = "", dict[str, float]()
     if ctx.args.target is None:
         runs = await client.runs.list(everything=True, called=True)
     else:
         found = await resolve(ctx.args.target, client)
-        shown = await client.runs.get(found.run)
-        runs = found.select((shown.run, *shown.below))
+        details = await client.runs.get(found.run)
+        runs = found.select((details.run, *details.below))
+        if found.agent is None:  # the reservations of single agents are not known
+            reserved, more = reservation_text(details), {"reserved_usd": details.reserved_usd}
     lines = by_worker_and_model(run for run in runs if run.kind != "workflow")  # a workflow itself calls no model
     total = round(sum(line["cost_usd"] for line in lines), _DIGITS)
-    ctx.print(lines, _print, data={"lines": lines, "total_usd": total})
+    ctx.print(lines, _print, data={"lines": lines, "total_usd": total, **more})
+    if reserved and not ctx.as_json:
+        ctx.screen.result(f"reserved {reserved}")
 
 
 def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """Return the sums, most expensive first. Runs of a model without a price are counted, never as 0 dollars alone."""
+    """Return the sums, most expensive first. `unpriced_runs` is the number of runs without a price."""
     sums: dict[tuple[str, str], dict[str, Any]] = {}
     for run in runs:
         new = {"worker": run.worker, "model": run.model, **dict.fromkeys(_COUNTED, 0), "cost_usd": 0.0}
         line = sums.setdefault((run.worker, run.model), new)
         line["runs"] += 1
-        line["turns"] += run.usage.turns
-        line["input_tokens"] += run.usage.input_tokens
-        line["output_tokens"] += run.usage.output_tokens
+        for name in ("turns", *_TOKENS):
+            line[name] += getattr(run.usage, name)
         line["cost_usd"] += run.usage.cost_usd or 0.0
         line["unpriced_runs"] += run.usage.cost_usd is None
     for line in sums.values():
@@ -67,9 +81,10 @@ def _print(lines: list[dict[str, Any]], screen: Screen) -> None:
     if not lines:
         screen.note("No runs yet.")
         return
-    rows = [["worker", "model", "runs", "turns", "tokens in", "tokens out", "cost"]]
+    names = [name for name in _COUNTED[:-1] if name not in _CACHED or any(line[name] for line in lines)]
+    rows = [["worker", "model", *(_LABELS.get(name, name) for name in names), "cost"]]
     for line in lines:
-        numbers = [f"{line[name]:,}" for name in _COUNTED[:-1]]
+        numbers = [f"{line[name]:,}" for name in names]
         unpriced = line["unpriced_runs"]
         more = f" and {unpriced} without a price" if unpriced else ""
         cost = money(None) if unpriced == line["runs"] else money(line["cost_usd"]) + more

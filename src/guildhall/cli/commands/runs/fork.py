@@ -1,6 +1,6 @@
 """`guild fork RUN --at N`: creates a run that shares another run's journal up to entry N, and follows it.
 
-Does not change the original run (see `cli.commands.runs.resume`).
+Does not change the original run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def fork(ctx: Context) -> int:
     client = await ctx.connect()
     run, at = ctx.args.run, ctx.args.at
     forked = await client.runs.fork(run, at, ctx.frame, model=ctx.args.model)
-    back = "" if forked.at == at else f", the last entry before {at} that a run can continue from"
-    ctx.screen.note(f"Forked {run} after entry {forked.at} ({forked.kind}){back}: {forked.run}.")
+    moved = "" if forked.at == at else f", the last entry before {at} that a run can continue from"
+    ctx.screen.note(f"Forked {run} after entry {forked.at} ({forked.kind}){moved}: {forked.run}.")
     stream = client.runs.resume(forked.run, ctx.frame, **limits_of(ctx.args))
     return await Follower(client, ctx.screen).follow(stream)

@@ -1,6 +1,6 @@
-"""`guild log ID|TARGET`: prints the journal of a run and of the runs that it called, with -f also new entries.
+"""`guild log ID|TARGET`: prints the journal of a run and of its child runs, with -f also new entries.
 
-The log of a workflow includes the messages of its room. Does not format an entry (see `cli.format.runs`).
+The log of a workflow includes the messages of its room. Does not format an entry (see `cli.format.journal`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import RunDetails
     from guildhall.room.model import Message
 
-_POLL_S = 0.2  # if the run is not alive in the hall that is asked
+_MAX_ITEMS = 500  # entries and messages that are printed without --all
+_POLL_S = 0.2  # if the run is not alive in this hall
 
 
 @command(
     ANY_ID,
+    argument("--all", action="store_true", help=f"print everything, not only the last {_MAX_ITEMS} entries"),
     argument("-f", "--follow", action="store_true", help="print new entries until the run stops"),
     argument("--json", action="store_true", help="print each entry as an object with all its data"),
 )
@@ -36,12 +38,14 @@ async def log(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await resolve(ctx.args.id, client)
     journal = _Printer(client, ctx.screen, found, as_json=ctx.as_json)
-    shown = await journal.print_new()
+    details = await journal.print_new(None if ctx.args.all or ctx.as_json else _MAX_ITEMS)
+    if journal.is_shortened:
+        ctx.screen.note(f"Only the last {_MAX_ITEMS} entries are printed. All: guild log {ctx.args.id} --all", "yellow")
     if not ctx.args.follow:
         return
-    while shown.run.status == "running":
-        shown = await _follow(journal, replace(ctx.frame, interactive=False))
-    print_next_steps(shown, ctx.screen)
+    while details.run.status == "running":
+        details = await _follow(journal, replace(ctx.frame, interactive=False))
+    print_next_steps(details, ctx.screen)
 
 
 async def _follow(journal: _Printer, frame: Frame) -> RunDetails:
@@ -50,14 +54,14 @@ async def _follow(journal: _Printer, frame: Frame) -> RunDetails:
         async for event in events:
             if event.type != "text_delta":
                 await journal.print_new()
-    shown = await journal.print_new()
-    if shown.run.status == "running":
+    details = await journal.print_new()
+    if details.run.status == "running":
         await SystemClock().sleep(_POLL_S)
-    return shown
+    return details
 
 
 class _Printer:
-    """Prints the journal of a run, of the runs that it called, and the messages of their room, each entry once."""
+    """Prints each entry of the journals of a run and its child runs once, and each message of their room."""
 
     def __init__(self, client: HallClient, screen: Screen, found: Resolved, *, as_json: bool) -> None:
         self.client = client
@@ -67,35 +71,49 @@ class _Printer:
         self._as_json = as_json
         self._last: dict[str, int] = {}
         self._last_message = 0
-        self._ended_at: dict[str, str | None] = {}  # of each run when it was last read
+        self.is_shortened = False
+        self._ended_at: dict[str, str | None] = {}  # by run, when its journal was last read
 
-    async def print_new(self) -> RunDetails:
-        """Print new entries and messages, and return the state of the run."""
-        shown = await self.client.runs.get(self.run)
-        runs = self._found.select([shown.run, *shown.below])
+    async def print_new(self, limit: int | None = None) -> RunDetails:
+        """Print new entries and messages, at most the last `limit`, and return the state of the run."""
+        details = await self.client.runs.get(self.run)
+        runs = self._found.select([details.run, *details.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
         open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
-        new = [
-            entry for one in open_ones for entry in await self.client.runs.journal(one.id, self._last.get(one.id, -1))
-        ]
+        new: list[Entry[Payload]] = []
+        for one in reversed(open_ones):  # newest first; older runs that have ended are left out at the limit
+            if limit is None or len(new) < limit or one.ended_at is None:
+                new[:0] = await self.client.runs.journal(one.id, self._last.get(one.id, -1))
+            else:
+                self.is_shortened = True
         self._ended_at = {one.id: one.ended_at for one in runs}
-        items: list[Entry[Payload] | Message] = [*await self._messages(shown), *new]
-        for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
+        items: list[Entry[Payload] | Message] = [*await self._messages(details, limit), *new]
+        items.sort(key=lambda item: item.at)
+        if limit is not None and len(items) > limit:
+            self.is_shortened = True
+            for item in new:
+                self._last[item.run] = item.seq
+            del items[:-limit]
+        for item in items:  # the sort is stable: entries of one run stay in order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
                 record = {name: self._screen.redact_value(value) for name, value in item.data.to_record().items()}
-                redacted = replace(item, data=item.data.from_record(record))  # before any of it is cut
+                redacted = replace(item, data=item.data.from_record(record))  # before the line is shortened
                 data, line = redacted.as_dict(), labels[item.run] + entry_line(redacted)
             else:
                 self._last_message = item.id
                 data, line = {"type": "message", **item.as_dict()}, message_line(item)
             self._screen.json(data) if self._as_json else self._screen.result(line)
-        return shown
+        return details
 
-    async def _messages(self, shown: RunDetails) -> list[Message]:
-        """Return new messages of the room. For an agent: only messages that it sent or that mention it."""
-        if shown.run.kind != "workflow":
+    async def _messages(self, details: RunDetails, limit: int | None) -> list[Message]:
+        """Return new messages of the room. If the target is an agent, only messages from or to this agent."""
+        if details.run.kind != "workflow":
             return []
-        found = await self.client.rooms.messages(self.run, since=self._last_message)
+        since = self._last_message
+        if limit is not None:  # message numbers have no gaps
+            since = max(since, (await self.client.workflows.find_by_run(self.run)).messages - limit)
+            self.is_shortened |= since > 0
+        found = await self.client.rooms.messages(self.run, since=since)
         agent = self._found.agent
         return [one for one in found if agent is None or agent.name in (one.sender, *one.mentions)]

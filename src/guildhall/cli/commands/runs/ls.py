@@ -7,13 +7,14 @@ With a target, it prints a workflow, an agent or a commission. Does not print a 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import parse_target, positive_int
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format import workflows
-from guildhall.cli.format.overview import MAX_RECENT, Groups, ask_row, print_groups
-from guildhall.cli.format.projects import commission_row
+from guildhall.cli.format.overview import MAX_RECENT, Groups, ask_row, print_groups, question_rows
+from guildhall.cli.format.projects import COMMISSION_HEAD, commission_row
 from guildhall.cli.format.runs import age
 from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
@@ -35,7 +36,7 @@ _PROJECT = argument("--project", metavar="NAME", help="only of this project")
         metavar="TARGET|COMMISSION",
         type=read_id,
         nargs="?",
-        help="only this: @workflow:tag, agent@workflow:tag, or the id of a commission",
+        help="list only @workflow:tag, agent@workflow:tag, or the commission with this id",
     ),
     argument("--all", action="store_true", help=f"all results, not only the newest {MAX_RECENT}"),
     argument("--json", action="store_true", help="print an object with needs_you, working and done"),
@@ -46,11 +47,11 @@ async def ls(ctx: Context) -> None:
     if ctx.args.target is not None:
         await _print_one(ctx, client)
         return
-    living = await client.workflows.list(over=False)
+    active = await client.workflows.list(over=False)
     runs, asks = await client.runs.list(everything=everything), await client.asks.list()
     meetings = await client.meetings.list()
     members, commissions = await client.members.active_jobs(), await client.commissions.list()
-    groups = Groups(runs, asks, living, members, meetings, commissions)
+    groups = Groups(runs, asks, active, members, meetings, commissions)
     here = ctx.frame.root
     ctx.print(groups, lambda groups, screen: print_groups(groups, screen, here, everything=everything))
     if not ctx.as_json:
@@ -95,22 +96,31 @@ async def jobs(ctx: Context) -> None:
         member=member,
         frame=ctx.frame,
     )
+    with_members = not (member or args.worker or args.cursor)
+    members = await client.members.list(ctx.frame) if with_members else ()
+    others = [one for one in members if one.trusted and one.member.accepts_jobs]
+    listed = list(page.jobs)
+    for one in others:
+        if one.state == "ready":
+            listed += (await client.jobs.list(filter=args.filter, member=one.member.name, frame=ctx.frame)).jobs
     more = {"nextCursor": page.next} if page.next else {}
-    own = {"jobs": [job.as_dict() for job in page.jobs], **more}
-    data = own if member is None else page.as_wire("detailed")
-    ctx.print(page, lambda page, screen: _print_jobs(member, page, screen), data=data)
+    data = {"jobs": [job.as_dict() for job in listed], **more}
+    ctx.print(replace(page, jobs=listed), lambda page, screen: _print_jobs(member, page, screen), data=data)
+    if not ctx.as_json:
+        for one in others:
+            if one.state != "ready":
+                ctx.screen.note(
+                    f"Jobs of the member {one.member.name}: guild ls jobs --member {one.member.name}", "dim"
+                )
 
 
 def _print_jobs(member: str | None, page: Page, screen: Screen) -> None:
     now, rows = SystemClock().now(), list[list[str]]()
     for job in page.jobs:
-        description, summary = screen.one_line(job.description, 50), screen.one_line(job.summary or "", 50)
-        if member is not None:
-            rows.append([f"{member}/{job.id}", job.status, description, summary])
-            continue
-        summary = summary or screen.one_line(job.error or "", 50)
-        when = age(job.completed_at or job.started_at, now)
-        rows.append([job.id, job.status, job.worker, description, summary, when])
+        summary = screen.one_line(job.summary or job.error or "", 50)
+        at = job.completed_at or job.started_at  # a list of a member has no times
+        when = age(at, now) if at else ""
+        rows.append([job.id, job.status, job.worker, screen.one_line(job.description, 50), summary, when])
     screen.table(rows)
     if not rows:
         screen.note(f'No jobs. Start one: guild dispatch {member or "WORKER"} "..."')
@@ -130,7 +140,7 @@ async def commissions(ctx: Context) -> None:
     found = await client.commissions.list(project=ctx.args.project, status=ctx.args.status)
     empty = 'No commissions. Start one: guild dispatch WORKER "..." --project NAME'
     rows = [commission_row(one, ctx.screen) for one in found]
-    ctx.print_table(rows, {"commissions": [one.as_dict() for one in found]}, empty=empty)
+    ctx.print_table(rows, {"commissions": [one.as_dict() for one in found]}, head=COMMISSION_HEAD, empty=empty)
 
 
 @command(
@@ -145,9 +155,10 @@ async def meetings(ctx: Context) -> None:
     found = await client.meetings.list(project=ctx.args.project, status=ctx.args.status)
     if not ctx.args.all and ctx.args.status is None:
         found = [one for one in found if one.status in ("requested", "open")]
-    empty = "No meetings. `guild meet WORKER` opens one. Ended ones: guild ls meetings --all"
+    empty = "No meetings. Open one: guild meet WORKER. List ended meetings: guild ls meetings --all"
     rows = [_meeting_row(one, ctx.screen) for one in found]
-    ctx.print_table(rows, {"meetings": [one.as_dict() for one in found]}, empty=empty)
+    head = ("id", "status", "project", "worker", "topic", "changed")
+    ctx.print_table(rows, {"meetings": [one.as_dict() for one in found]}, head=head, empty=empty)
 
 
 def _meeting_row(one: Meeting, screen: Screen) -> list[str]:
@@ -160,12 +171,14 @@ def _meeting_row(one: Meeting, screen: Screen) -> list[str]:
 async def asks(ctx: Context) -> None:
     client = await ctx.connect("read")
     found, now = await client.asks.list(), SystemClock().now()
-    rows = [ask_row(ask, ctx.screen, now) for ask in found]
-    ctx.print_table(rows, {"asks": [ask.as_dict() for ask in found]}, empty="No open asks.")
+    members = [job for job in await client.members.active_jobs() if job.details.questions]
+    rows = [ask_row(ask, ctx.screen, now) for ask in found] + question_rows(members, ctx.screen, ctx.frame.root)
+    data = {"asks": [ask.as_dict() for ask in found], "members": [job.as_dict() for job in members]}
+    ctx.print_table(rows, data, empty="No open asks.")
 
 
 def _note_unfinished(screen: Screen) -> None:
-    """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
+    """If no hall is running, print which members have unfinished jobs. Their states and questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find_hall
     from guildhall.members.model import BUSY_FILE
@@ -179,6 +192,4 @@ def _note_unfinished(screen: Screen) -> None:
     if names:
         listed = screen.one_line(", ".join(names), 200)
         screen.note(f"Members with unfinished jobs, which continue when a hall is running: {listed}")
-        screen.note(
-            f"Start a hall and list them: guild ls jobs --member {screen.one_line(names[0], 60)}, then guild ls"
-        )
+        screen.note(f"Start a hall and list the jobs: guild ls jobs --member {screen.one_line(names[0], 60)}")

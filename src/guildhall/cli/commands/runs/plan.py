@@ -1,10 +1,11 @@
-"""`guild plan WORKER|FILE`: prints the possible effects of a worker or a workflow before it runs.
+"""`guild plan WORKER|FILE`: prints the possible effects and costs of a worker or a workflow.
 
 Does not start anything. The hall computes the plan (see `runs.plan`).
 """
 
 from __future__ import annotations
 
+from guildhall.cli import exit_codes
 from guildhall.cli.arguments import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
@@ -25,7 +26,7 @@ from guildhall.workflow.target import MAIN, is_workflow_file, parse_params
     MODES,
     JSON,
 )
-async def plan(ctx: Context) -> None:
+async def plan(ctx: Context) -> int:
     request, params = request_of(ctx.args), parse_params(ctx.args.param)
     file = file_of(request.worker)
     client = await ctx.connect("read", model=ctx.args.model)
@@ -36,3 +37,4 @@ async def plan(ctx: Context) -> None:
     else:
         plan = await client.runs.plan(request, ctx.frame)
     ctx.print(plan, plan.text())
+    return exit_codes.FAILED if plan.problems else exit_codes.DONE

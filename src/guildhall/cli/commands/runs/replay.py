@@ -11,7 +11,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import read_id
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 
 
 @command(argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"), JSON)
@@ -22,7 +22,7 @@ async def replay(ctx: Context) -> int:
     difference = replayed.difference
     found = {"step": difference and difference.step, "difference": difference and difference.text}
     if difference is None:
-        text = f"Replay matches the recording ({counted(replayed.steps, 'step')})."
+        text = f"Replay matches the recording ({format_count(replayed.steps, 'step')})."
     else:
         text = f"{replayed.run} differs at step {difference.step}.\n{difference.text}"
     ctx.print({**asdict(replayed), **found, "same": replayed.matches}, text)

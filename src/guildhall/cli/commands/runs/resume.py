@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import resolve_run
+from guildhall.cli.arguments import is_member_job, resolve_run
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
+from guildhall.cli.format.jobs import wait_for_member
 from guildhall.cli.prompt import run_trusted
 from guildhall.cli.short_ids import is_kind, read_id
+from guildhall.core.errors import UsageError
 from guildhall.core.ids import MEETING
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
@@ -24,7 +26,7 @@ from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
         "run",
         metavar="ID|TARGET",
         type=read_id,
-        help="the id of a run, a job, a commission or a meeting; @workflow:tag",
+        help="the id of a run, a job, a commission or a meeting; MEMBER/JOB; @workflow:tag",
     ),
     *LIMITS,
     OUTPUT,
@@ -39,11 +41,16 @@ def resume(ctx: Context) -> int | Work:
 
 async def _resume(ctx: Context) -> int:
     client, limits = await ctx.connect(), limits_of(ctx.args)
+    if "@" not in ctx.args.run and is_member_job(ctx.args.run):
+        if limits.pop("max_tokens") is not None:
+            raise UsageError("--max-tokens cannot be used with a job of a member", hint="Use --max-turns or --budget.")
+        await ctx.run_trusted(lambda: client.jobs.resume(ctx.args.run, ctx.frame, **limits))
+        return await wait_for_member(ctx.args.run, ctx)
     run = await resolve_run(ctx.args.run, client)
     if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
         from guildhall.cli.commands.projects.meet import Conversation
 
-        return await Conversation(ctx.screen, more=limits).follow_answer(meeting.id, client, ctx.frame)
+        return await Conversation(ctx.screen, limits=limits).follow_answer(meeting.id, client, ctx.frame)
     return await resume_run(ctx, run, **limits)
 
 

@@ -6,6 +6,7 @@ It also declares the arguments for models, limits and workflows that other comma
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +16,11 @@ from guildhall.cli.command import OUTPUT, Context, Work, argument, command, excl
 from guildhall.cli.follow import Follower
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.text import did_you_mean
+from guildhall.workflow.instance import Start, WorkflowSummary
 from guildhall.workflow.target import (
     MAIN,
     WORKFLOW_SUFFIXES,
-    Start,
-    WorkflowSummary,
+    Target,
     find_workflow_files,
     is_workflow_file,
     parse_params,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _INPUT_HINT = 'Say what to do, guild run WORKER "...", or `-` to type it and end with Ctrl-D.'
 
-# Arguments that commands about a new run share.
+# Arguments of all commands that create a run.
 MODELS = (
     argument("--model", metavar="M", help="the model if the worker file names none"),
     argument(
@@ -72,7 +73,7 @@ def limits_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def request_of(args: argparse.Namespace) -> RunRequest:
-    """Return the request that the arguments describe, without its input."""
+    """Return the request of the arguments, with an empty input."""
     from guildhall.runs.model import RunRequest
 
     mode: Mode = "approve_all" if args.approve_all else "strict" if args.strict else "ask"
@@ -109,11 +110,16 @@ def run(ctx: Context) -> Work:
         raise UsageError("--tag, --param and --fresh can only be used with a workflow file", hint="Omit them.")
     if path.suffix in WORKFLOW_SUFFIXES and not path.exists():
         near = did_you_mean(path.name, [one.name for one in find_workflow_files(path.parent)])
-        raise NotFound(f"file not found: {args.worker}", hint=near or "`guild worker ls` lists the workers.")
-    text = read_text(args.input, "input", hint=_INPUT_HINT)
-    if not text.strip():
+        raise NotFound(f"file not found: {args.worker}", hint=near or "List the workers: guild worker ls")
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison] - closed
+    text = "" if args.input is None and is_terminal else read_text(args.input, "input", hint=_INPUT_HINT)
+    if not text.strip() and args.input is not None and not args.attach:
         raise UsageError("the input is empty", hint='Say what to do: guild run WORKER "..."')
-    return _run(ctx, replace(request_of(args), input=text, attachments=tuple(args.attach)))
+    from guildhall.runs.model import NO_INPUT
+
+    return _run(
+        ctx, replace(request_of(args), input=text if text.strip() else NO_INPUT, attachments=tuple(args.attach))
+    )
 
 
 async def _run(ctx: Context, request: RunRequest) -> int:
@@ -131,7 +137,7 @@ async def _run(ctx: Context, request: RunRequest) -> int:
 
 
 async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, background: bool = False) -> int | None:
-    """Start a workflow and follow it, or leave it to the hall in the background."""
+    """Start a workflow, and follow it unless it runs in the background."""
     args = ctx.args
     start = Start(file=args.worker, tag=args.tag or MAIN, params=parse_params(args.param), mode=mode, fresh=args.fresh)
     request = request_of(args)
@@ -139,25 +145,29 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
     at = frame.cwd / args.worker
     try:
         if background:
-            shown = await ctx.run_trusted(lambda: client.workflows.start(start, request, frame), at=at)
-            ctx.print(shown, shown.run)
-            if not ctx.as_json:
-                target = shown.target
-                ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")
+            workflow = await ctx.run_trusted(lambda: client.workflows.start(start, request, frame), at=at)
+            print_started(ctx, workflow, workflow.target)
             return None
         return await ctx.run_trusted(
             lambda: Follower(client, ctx.screen).follow(client.workflows.run(start, request, frame)), at=at
         )
     except Conflict as error:
-        living = await _find_living(start, client, frame.cwd) if ctx.screen.is_interactive else None
-        if living is None:
+        active = await _find_active(start, client, frame.cwd) if ctx.screen.is_interactive else None
+        if active is None:
             raise
         ctx.screen.note(f"{error.message}. Following that run. Ctrl-C does not stop it.", "yellow")
-        return await Follower(client, ctx.screen).follow(client.runs.follow(living.run, frame))
+        return await Follower(client, ctx.screen).follow(client.runs.follow(active.run, frame))
 
 
-async def _find_living(start: Start, client: HallClient, cwd: Path) -> WorkflowSummary | None:
-    """Return the workflow of the same file that already has the tag and is not paused."""
+def print_started(ctx: Context, workflow: WorkflowSummary, target: Target) -> None:
+    """Print the run of a workflow that was started in the background, and how to follow the target."""
+    ctx.print({**workflow.as_dict(), "target": str(target)}, workflow.run)
+    if not ctx.as_json:
+        ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")
+
+
+async def _find_active(start: Start, client: HallClient, cwd: Path) -> WorkflowSummary | None:
+    """Return the active workflow with this file and tag, or None. A paused workflow is not active."""
     file = (cwd / Path(start.file).expanduser()).resolve()  # noqa: ASYNC240 - a command has nothing else to do
     for one in await client.workflows.list(over=False):
         is_same = one.tag == start.tag and Path(one.file).resolve() == file  # noqa: ASYNC240
@@ -167,13 +177,13 @@ async def _find_living(start: Start, client: HallClient, cwd: Path) -> WorkflowS
 
 
 def file_of(name: str) -> Path:
-    """Return the path that a name may mean. Raise UsageError if it cannot be one."""
+    """Return the name as a path. Raise UsageError if it cannot be a path."""
     try:
         path = Path(name).expanduser()
         if path.suffix in WORKFLOW_SUFFIXES:
             path.exists()
-    except OSError as error:  # it is too long
+    except OSError as error:  # the name is too long
         raise UsageError(f"invalid file name {name[:100]!r}: {error.strerror}") from None
-    except RuntimeError:  # ~nobody
+    except RuntimeError:  # an unknown user, as in ~nobody
         raise UsageError(f"invalid file name {name[:100]!r}: unknown user") from None
     return path

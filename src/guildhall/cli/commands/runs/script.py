@@ -13,7 +13,7 @@ from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import read_id
 from guildhall.core.errors import Conflict, GuildError, UsageError
-from guildhall.tools.host.protocol import pin_of
+from guildhall.tools.host.protocol import source_digest
 
 if TYPE_CHECKING:
     from guildhall.workers.model import FileTrust
@@ -40,9 +40,9 @@ async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool
     untrusted: list[FileTrust] = []
     if file is not None:
         _write(file, text, force=force)
-        with suppress(GuildError):  # it has no test
-            looking = await client.trust.inspect(ctx.frame, at=file)
-            untrusted = [seen for seen in looking.untrusted_files if seen.digest == pin_of(text.encode())]
+        with suppress(GuildError):  # the script has no test
+            report = await client.trust.inspect(ctx.frame, at=file)
+            untrusted = [one for one in report.untrusted_files if one.digest == source_digest(text.encode())]
     ctx.print({"run": run, "path": str(file) if file else None, "script": text}, str(file) if file else text)
     for line in text.splitlines():
         if line.startswith("# Left out: "):

@@ -12,7 +12,7 @@ from guildhall.cli.arguments import Resolved, is_member_job, resolve
 from guildhall.cli.command import ANY_ID, Context, argument, command
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
-from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, usage_line
+from guildhall.cli.format.runs import how_to_answer, print_next_steps, reservation_text, text_of, usage_line
 from guildhall.cli.format.workflows import print_workflow
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import RUNTIMES
@@ -39,61 +39,63 @@ async def show(ctx: Context) -> None:
     if is_id(id, ASK):
         ctx.print(await client.asks.get(id), _print_ask)
     elif is_id(id, JOB):
-        ctx.print(await client.jobs.get(id), lambda shown, screen: print_job(id, shown, screen))
+        ctx.print(await client.jobs.get(id), lambda details, screen: print_job(id, details, screen))
     elif is_id(id, MEETING):
         ctx.print(await client.meetings.get(id), print_meeting)
     elif is_id(id, COMMISSION):
-        details = await client.commissions.get(id)
-        ctx.print(details, print_commission)
-        await warn_if_stopped(details, client, ctx.screen)
+        commission = await client.commissions.get(id)
+        ctx.print(commission, print_commission)
+        await warn_if_stopped(commission, client, ctx.screen)
     else:
         found = await resolve(id, client)
-        shown = await client.runs.get(found.run)
+        details = await client.runs.get(found.run)
         if found.workflow is None:
             data = {
-                **shown.run.as_dict(),
-                "runtime": shown.runtime,
-                "usage": shown.usage.as_dict(),
-                "cost_usd": shown.usage.cost_usd,
-                "attachments": list(shown.attachments),
-                "below": [run.as_dict() for run in shown.below],
-                "asks": [ask.as_dict() for ask in shown.asks],
-                "messages": list(shown.messages),
+                **details.run.as_dict(),
+                "runtime": details.runtime,
+                "usage": details.usage.as_dict(),
+                "cost_usd": details.usage.cost_usd,
+                "reserved_usd": details.reserved_usd,
+                "reserved_tokens": details.reserved_tokens,
+                "attachments": list(details.attachments),
+                "below": [run.as_dict() for run in details.below],
+                "asks": [ask.as_dict() for ask in details.asks],
+                "messages": list(details.messages),
             }
-            ctx.print(shown, _print_run, data=data)
+            ctx.print(details, _print_run, data=data)
         else:
-            _print_team(ctx, found, shown)
+            _print_team(ctx, found, details)
     return None
 
 
 async def _show_member_job(ctx: Context) -> None:
-    """Print a member's job with its artifacts, and with the directory that members made here keep."""
-    client, id = await ctx.connect(), ctx.args.id  # only a running hall reaches members
-    shown = await client.jobs.get(id, ctx.frame)
+    """Print a member's job with its artifacts, and its directory if the member has one in its folder."""
+    client, id = await ctx.connect(), ctx.args.id  # members can only be called by a running hall
+    details = await client.jobs.get(id, ctx.frame)
     if ctx.as_json:
-        ctx.screen.json(shown.as_wire())
+        ctx.screen.json({**details.as_wire(), "member": id.rpartition("/")[0]})
         return
-    job, member = shown.job, id.rpartition("/")[0]
-    artifacts = (await client.jobs.result(id, ctx.frame)).artifacts if job.status == "completed" else ()
-    folder = (await client.members.get(member, ctx.frame)).member.folder / "jobs" / job.id
-    is_kept = is_id(job.id, JOB) and folder.is_dir()
-    print_job(id, replace(shown, artifacts=artifacts, directory=str(folder) if is_kept else None), ctx.screen)
+    member, _, job = id.rpartition("/")
+    artifacts = (await client.jobs.result(id, ctx.frame)).artifacts if details.job.status == "completed" else ()
+    folder = (await client.members.get(member, ctx.frame)).member.folder / "jobs" / job
+    is_kept = is_id(job, JOB) and folder.is_dir()
+    print_job(id, replace(details, artifacts=artifacts, directory=str(folder) if is_kept else None), ctx.screen)
 
 
-def _print_team(ctx: Context, found: Resolved, shown: RunDetails) -> None:
+def _print_team(ctx: Context, found: Resolved, details: RunDetails) -> None:
     """Print a workflow, or one agent of it, with its asks."""
     workflow, agent, screen = found.workflow, found.agent, ctx.screen
     assert workflow is not None
     if ctx.as_json:
-        asks = [ask.as_dict() for ask in shown.asks if agent is None or ask.run == agent.run]
+        asks = [ask.as_dict() for ask in details.asks if agent is None or ask.run == agent.run]
         screen.json({**(agent or workflow).as_dict(), "asks": asks})
         return
     print_workflow(workflow if agent is None else replace(workflow, agents=(agent,)), screen)
-    if asks := [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]:
+    if asks := [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in details.asks]:
         screen.heading("\nasks")
         screen.table(asks, indent="  ")
-    screen.section("output", text_of(shown.run.output))
-    print_next_steps(shown, screen)
+    screen.section("output", text_of(details.run.output))
+    print_next_steps(details, screen)
 
 
 def _print_ask(ask: Ask, screen: Screen) -> None:
@@ -115,8 +117,8 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
         screen.note(f"Answer: {how_to_answer(ask, here=True)}")
 
 
-def _print_run(shown: RunDetails, screen: Screen) -> None:
-    run, runtime, origin, error = shown.run, RUNTIMES[shown.runtime], shown.run.forked_from, shown.run.error
+def _print_run(details: RunDetails, screen: Screen) -> None:
+    run, runtime, origin, error = details.run, RUNTIMES[details.runtime], details.run.forked_from, details.run.error
     rows = [
         ["run", run.id],
         ["called by", run.parent or ""],
@@ -127,13 +129,14 @@ def _print_run(shown: RunDetails, screen: Screen) -> None:
         ["started", run.created_at],
         ["forked from", f"{origin.run} after entry {origin.at}" if origin else ""],
         ["ended", run.ended_at or ""],
-        *(["attached", attachment_label(file)] for file in shown.attachments),
-        ["used", usage_line(shown)],
+        *(["attached", attachment_label(file)] for file in details.attachments),
+        ["used", usage_line(details)],
+        ["reserved", reservation_text(details)],
         *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS if error),
-        *(["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below),
-        *(["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks),
+        *(["called", f"{one.id} {one.worker} {one.status}"] for one in details.below),
+        *(["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in details.asks),
     ]
     screen.facts(rows)
     screen.section("input", run.request.input)
     screen.section("output", text_of(run.output))
-    print_next_steps(shown, screen)
+    print_next_steps(details, screen)

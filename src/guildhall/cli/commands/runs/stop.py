@@ -1,4 +1,4 @@
-"""`guild stop ID|TARGET|--all`: cancels a run with its sub-runs, a job, a commission, a workflow or an agent.
+"""`guild stop ID|TARGET|--all`: cancels a run with its child runs, a job, a commission, a workflow or an agent.
 
 A meeting is closed without a summary. With --all, meetings stay open. Does not stop the hall (see
 `cli.commands.hall.hall`).
@@ -13,7 +13,7 @@ from guildhall.cli.format.projects import print_change, print_new_state, print_n
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 from guildhall.runs.purpose import MeetingPurpose
 
 
@@ -25,7 +25,7 @@ from guildhall.runs.purpose import MeetingPurpose
         nargs="?",
         help="the id of a run, a job, a commission or a meeting; agent@workflow:tag; @workflow:tag",
     ),
-    argument("--all", action="store_true", help="all running runs, and all workflows that have not ended"),
+    argument("--all", action="store_true", help="stop all running runs, and all workflows that have not ended"),
     argument("--reason", metavar="WHY", help="of a commission: a reason for its timeline"),
     argument("--abandon", action="store_true", help="end a commission for good: it cannot be retried"),
     JSON,
@@ -62,7 +62,7 @@ async def _stop_commission(ctx: Context, id: str) -> int:
     ctx.print(one, f"{one.id} is {one.status}")
     if not ctx.as_json:
         if one.status != "cancelled":
-            ctx.screen.note(f"Not cancelled: it already ended or submitted its result. Details: guild show {one.id}")
+            ctx.screen.note(f"Not cancelled: {one.id} has ended or submitted its result. Details: guild show {one.id}")
         print_next_command(one, ctx.screen)
     return exit_codes.DONE if one.status == "cancelled" else exit_codes.FAILED
 
@@ -74,24 +74,24 @@ async def _stop_run(ctx: Context, id: str) -> None:
         text = f"Stopped {found.target}. The other agents continue. Start it again: guild start {found.target}"
     else:
         ended = await ctx.client.runs.stop(found.run)
-        more = f" and {counted(len(ended) - 1, 'child run')}" if len(ended) > 1 and found.target is None else ""
+        more = f" and {format_count(len(ended) - 1, 'child run')}" if len(ended) > 1 and found.target is None else ""
         text = f"Stopped {found.target or found.run}{more}. Details: guild show {found.run}"
     ctx.print({"run": found.run, "target": found.target and str(found.target), "cancelled": ended}, text)
 
 
 async def _stop_all(ctx: Context) -> int:
-    """Stop all live runs and workflows. Report a run that cannot be stopped, and continue."""
+    """Stop all running runs and active workflows. An error is printed and does not prevent the rest."""
     client, screen = ctx.client, ctx.screen
-    living = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
+    active = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
     running = [run for run in await client.runs.list(everything=True) if run.status == "running"]
     meetings = [meeting.id for run in running if (meeting := run.purpose_as(MeetingPurpose))]
-    living |= {run.id: run.id for run in running if run.kind != "meeting" and run.id not in living}
+    active |= {run.id: run.id for run in running if run.kind != "meeting" and run.id not in active}
     stopped: list[str] = []
     code = exit_codes.DONE
-    for id in meetings:  # only a person who names it closes a meeting
+    for id in meetings:  # a meeting is closed only by its id
         await client.meetings.interrupt(id)
         screen.note(f"Interrupted the answer in {id}. The meeting stays open.")
-    for run, name in living.items():
+    for run, name in active.items():
         try:
             await client.runs.stop(run)
         except GuildError as error:
@@ -103,6 +103,6 @@ async def _stop_all(ctx: Context) -> int:
             screen.result(f"Stopped {name}")
     if ctx.as_json:
         screen.json({"stopped": stopped})
-    elif not living and not meetings:
+    elif not active and not meetings:
         screen.note("Nothing is running.")
     return code

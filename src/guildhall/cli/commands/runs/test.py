@@ -1,6 +1,7 @@
-"""`guild test [FILE|DIR ...]`: runs the recorded tests of a project on copies of it and prints the differences.
+"""`guild test [FILE|DIR ...]`: runs the tests of a project on copies of the project and prints the differences.
 
-With --update, a differing test is recorded again. `guild test add RUN [NAME]` records a new one.
+With --update, the differences are written to the test file. `guild test add RUN [NAME]` records a new test. Does not
+execute tests (see `hall.testrun`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HINT = "Pass a test file (a script with a `test:` section) or a folder of tests
 @command(
     argument("paths", metavar="FILE|DIR", nargs="*", help="files with a test (default: tests/ of this project)"),
     argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path"),
-    argument("--update", action="store_true", help="record the differences"),
+    argument("--update", action="store_true", help="write the differences to the test files"),
     JSON,
 )
 async def test(ctx: Context) -> int:
@@ -38,25 +39,25 @@ async def test(ctx: Context) -> int:
     files = [file for file in _files(ctx.args.paths) if keyword.lower() in str(file).lower()]
     if not files:
         named = f" with {keyword!r} in their path" if keyword else ""
-        raise NotFound(f"no tests found{named}", hint="Record one: guild test add RUN")
+        raise NotFound(f"no tests found{named}", hint="Record a test: guild test add RUN")
     client = await ctx.connect("here")
-    done: list[TestResult] = []
-    async with aclosing(client.runs.test(files, update=ctx.args.update)) as results:
-        async for tested in results:
-            done.append(tested)
+    results: list[TestResult] = []
+    async with aclosing(client.runs.test(files, update=ctx.args.update)) as stream:
+        async for tested in stream:
+            results.append(tested)
             if not ctx.as_json:
                 _print(tested, screen)
-    failed = sum(not tested.passed for tested in done)
-    seconds = sum(tested.seconds for tested in done)
-    counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
-    text = f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s"
-    ctx.print({"tests": [_as_dict(tested) for tested in done], **counts}, text)
-    await ctx.trust_own_files([tested.trusted for tested in done if tested.trusted])
+    failed = sum(not tested.passed for tested in results)
+    seconds = sum(tested.seconds for tested in results)
+    counts = {"passed": len(results) - failed, "failed": failed, "seconds": round(seconds, 3)}
+    text = f"{len(results) - failed} passed, {failed} failed in {seconds:.1f} s"
+    ctx.print({"tests": [_as_dict(tested) for tested in results], **counts}, text)
+    await ctx.trust_own_files([tested.trusted for tested in results if tested.trusted])
     return exit_codes.FAILED if failed else exit_codes.DONE
 
 
 @command(
-    argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"),
+    argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run; @workflow:tag"),
     argument("name", metavar="NAME", nargs="?", help="the name of the test (default: the worker of the run)"),
     argument("--force", action="store_true", help="overwrite an existing file"),
     JSON,
@@ -64,7 +65,13 @@ async def test(ctx: Context) -> int:
 async def add(ctx: Context) -> None:
     client = await ctx.connect("read")
     run = await resolve_run(ctx.args.run, client)
-    name = ctx.args.name or (await client.runs.get(run)).run.worker
+    details = await client.runs.get(run)
+    if (kind := details.run.kind) in ("job", "commission", "meeting"):
+        hint = (
+            f"Write its answers as a script without a test: guild script {run} --out scripts/{details.run.worker}.yaml"
+        )
+        raise UsageError(f"cannot make a test from {run}: tests cannot start the run of a {kind}", hint=hint)
+    name = ctx.args.name or details.run.worker
     if not is_name(name):
         raise UsageError(f"invalid test name {name[:60]!r}", hint="Use letters, digits, `-` and `_`.")
     await write_script(ctx, run, Path(TESTS) / f"{name}.yaml", force=ctx.args.force)
@@ -80,8 +87,8 @@ def _files(named: list[str]) -> list[Path]:
         elif path.is_file() and path.suffix in (*SUFFIXES, ".json"):
             found[path] = None
         elif path.exists():
-            wrong = "not a test file: the name must end in .yaml" if path.is_file() else "not a regular file"
-            raise InvalidFile(wrong, where=str(path), hint=_HINT)
+            problem = "not a test file: the name must end in .yaml" if path.is_file() else "not a regular file"
+            raise InvalidFile(problem, where=str(path), hint=_HINT)
         elif named:
             raise NotFound(f"file or folder not found: {name!r}", hint=_HINT)
     here, paths = Path.cwd(), [path.absolute() for path in found]

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
+from guildhall.cli.arguments import Resolved, duration_s, is_member_job, resolve
 from guildhall.cli.command import ANY_ID, Context, argument, command, find_running
-from guildhall.cli.format.jobs import print_result, wait_for_member
+from guildhall.cli.format.jobs import note_open_questions, print_result, wait_for_member
 from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
 
-_POLL_S = 0.2  # if the run is not alive in the hall that is asked
-# Events that may end the wait; from the first one on, none is missed.
+_POLL_S = 0.2  # if the run is not alive in this hall
+# Events that may end the wait.
 _TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
 
 
 @command(
     ANY_ID,
-    argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)"),
+    argument("--timeout", metavar="T", type=duration_s, help="give up after this time, such as 10m (exit 6)"),
     argument("--json", action="store_true", help="print an object, as `guild run --output json` does"),
 )
 async def wait(ctx: Context) -> int:
@@ -51,28 +51,28 @@ async def wait(ctx: Context) -> int:
             return await wait_for_job(id, ctx)
     if is_id(id, COMMISSION):
         async with _timeout(ctx, f"guild show {id}"):
-            code, details = await wait_idle(id, client, hall=find_running() is not None)
-        ctx.print(details, print_commission)
-        await warn_if_stopped(details, client, ctx.screen)
+            code, commission = await wait_idle(id, client, ctx.screen, hall=find_running() is not None)
+        ctx.print(commission, print_commission)
+        await warn_if_stopped(commission, client, ctx.screen)
         return code
     found = await resolve(id, client)
     async with _timeout(ctx, f"guild log -f {found.run}"):
-        code, shown = await wait_stopped(found, client, replace(ctx.frame, interactive=False))
+        code, details = await wait_stopped(found, client, replace(ctx.frame, interactive=False))
     if ctx.as_json:
-        ctx.screen.json(await result_data(shown, client))
+        ctx.screen.json(await result_data(details, client))
         return code
-    print_outcome(shown, ctx.screen)
-    if code == exit_codes.FAILED and shown.run.status == "running":
-        for agent in failed_agents(await client.workflows.find_by_run(shown.run.id)):
+    print_outcome(details, ctx.screen)
+    if code == exit_codes.FAILED and details.run.status == "running":
+        for agent in failed_agents(await client.workflows.find_by_run(details.run.id)):
             if found.agent is None or found.agent.name == agent.name:
-                ctx.screen.note(f"guild: {agent.target} has failed; see guild log {shown.run.id}", "red")
+                ctx.screen.note(f"guild: {agent.target} has failed; see guild log {details.run.id}", "red")
                 ctx.screen.note(f"Start it again: {retry_command(agent)}")
     return code
 
 
 @asynccontextmanager
 async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
-    """Raise TimedOut after --timeout. `command` shows the progress."""
+    """Raise TimedOut after --timeout. `command`: shows the progress."""
     try:
         async with asyncio.timeout(ctx.args.timeout):
             yield
@@ -86,45 +86,48 @@ async def wait_for_job(id: str, ctx: Context) -> int:
     run = (await client.jobs.get(id)).job.run
     if run is None:
         raise NotFound(f"job {id} has no run", hint=f"Details: guild show {id}")
-    code, shown = await wait_stopped(Resolved(run=run), client, replace(ctx.frame, interactive=False))
-    details = await client.jobs.get(id)
-    result = await client.jobs.result(id) if details.job.status == "completed" else None
+    code, run_details = await wait_stopped(Resolved(run=run), client, replace(ctx.frame, interactive=False))
+    job = await client.jobs.get(id)
+    result = await client.jobs.result(id) if job.job.status == "completed" else None
     if ctx.as_json:
-        screen.json({**details.as_dict(), **(result.as_wire() if result else {})})
+        screen.json({**job.as_dict(), **(result.as_wire() if result else {})})
     elif result is None:
-        print_outcome(shown, screen)
+        print_outcome(run_details, screen)
     else:
         print_result(result, screen)
+        note_open_questions(id, job, screen)
     return code
 
 
 async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, RunDetails]:
     """Wait until a run has ended, is idle or needs the user. Return the exit code and the state of the run."""
     while True:
-        shown = await client.runs.get(found.run)
-        if (code := await _exit_code(found, shown, client)) is not None:
-            return code, shown
-        async with aclosing(client.runs.follow(shown.run.root, frame)) as events:
+        details = await client.runs.get(found.run)
+        if (code := await _exit_code(found, details, client)) is not None:
+            return code, details
+        async with aclosing(client.runs.follow(details.run.root, frame)) as events:
             async for event in events:
                 if event.type not in _TURNING_POINTS:
                     continue
-                shown = await client.runs.get(found.run)
-                if (code := await _exit_code(found, shown, client)) is not None:
-                    return code, shown
+                details = await client.runs.get(found.run)
+                if (code := await _exit_code(found, details, client)) is not None:
+                    return code, details
         await SystemClock().sleep(_POLL_S)
 
 
-async def _exit_code(found: Resolved, shown: RunDetails, client: HallClient) -> int | None:
+async def _exit_code(found: Resolved, details: RunDetails, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
-    # Asks of other kinds do not block the run.
-    if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks):
+    # Asks of the other kinds do not block the run.
+    if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in details.asks):
         return exit_codes.NEEDS_YOU
-    if shown.run.status != "running":
-        is_stopped = shown.run.status in ("interrupted", "paused")
-        return exit_codes.NEEDS_YOU if is_stopped else exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
-    if shown.run.kind != "workflow":
+    if details.run.status != "running":
+        is_stopped = details.run.status in ("interrupted", "paused")
+        return (
+            exit_codes.NEEDS_YOU if is_stopped else exit_codes.run_exit_code(details.run.status, details.run.error_code)
+        )
+    if details.run.kind != "workflow":
         return None
-    workflow = await client.workflows.find_by_run(shown.run.id)
+    workflow = await client.workflows.find_by_run(details.run.id)
     if found.agent is not None:
         agent = next(one for one in workflow.agents if one.name == found.agent.name)
         ends = {"failed": exit_codes.FAILED, "waiting": exit_codes.NEEDS_YOU, "stopped": exit_codes.DONE}

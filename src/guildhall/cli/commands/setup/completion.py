@@ -24,9 +24,8 @@ _guild() {{
     esac
   fi
   COMPREPLY=($(compgen -W "$known" -- "$word"))
-  [ -n "$known" ] && [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
 }}
-complete -F _guild guild
+complete -o bashdefault -o default -F _guild guild  # the shell completes and quotes file names itself
 """
 _ZSH_HEAD = "#compdef guild\nautoload -U +X bashcompinit && bashcompinit\n"
 

@@ -1,6 +1,6 @@
-"""`guild demo`: plays a story in a temporary folder, in which everything but the model is real.
+"""`guild demo`: plays a story in a temporary folder. Everything but the model is real.
 
-The folder is deleted at the end, also after a signal. Does not contain the stories (see `cli.demo`).
+The folder is deleted at the end, even after a signal. Does not contain the stories (see `cli.demo`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command
@@ -43,9 +43,9 @@ class Report:
 
     def add(self, error: GuildError) -> None:
         """Add an error and the further errors of the same file."""
-        self.errors.append(error.as_dict())
-        for other in getattr(error, "others", ()):
-            self.errors.append(ErrorInfo(code=error.code, message=other))
+        first = error.as_dict()
+        others = first.pop("others", ())
+        self.errors += [first, *(cast("ErrorInfo", {"code": error.code, **other}) for other in others)]
         self.exit_code = self.exit_code or error.exit_code
 
 
@@ -69,7 +69,7 @@ async def check(ctx: Context) -> int:
 
 
 class _Checker:
-    """Finds the things that names stand for and checks them."""
+    """Finds the workers, files, packages and projects of the arguments, and checks them."""
 
     def __init__(self, ctx: Context) -> None:
         self._client = ctx.client
@@ -107,7 +107,7 @@ class _Checker:
             *workers,
             *find_workflow_files(folder),
             *tests_in(folder / TESTS),
-            *_scripts_in(folder),
+            *sorted(path for path in (folder / "scripts").glob("*") if path.suffix in WORKFLOW_SUFFIXES),
         )
         files = dict.fromkeys(file for file in files if file.is_relative_to(folder))
         return [await self._check_file(file, str(file)) for file in files]
@@ -139,7 +139,9 @@ class _Checker:
 
         report = Report(kind="workflow", name=Path(name).stem, file=name)
         try:
-            await self._client.workflows.plan(RunRequest(worker=name, input=""), self._frame, tag=MAIN, params={})
+            request = RunRequest(worker=name, input="")
+            plan = await self._client.workflows.plan(request, self._frame, tag=MAIN, params={})
+            report.warnings += plan.warnings
         except GuildError as error:
             report.add(error)
         return report
@@ -168,13 +170,8 @@ class _Checker:
         return report
 
 
-def _scripts_in(folder: Path) -> list[Path]:
-    """Return the model scripts of a project."""
-    return sorted(path for path in (folder / "scripts").glob("*") if path.suffix in WORKFLOW_SUFFIXES)
-
-
 def _is_script(path: Path) -> bool:
-    """Return True if a file is a model script. A worker file has none of its fields."""
+    """Return True if a file has a field that only model scripts have."""
     with path.open("rb") as file:
         return _SCRIPT_FIELD.search(file.read(MAX_BYTES)) is not None
 

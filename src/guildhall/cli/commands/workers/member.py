@@ -1,4 +1,4 @@
-"""`guild member ls`, `show`, `tools`, `call` and `new`: list, print, call and create guild members.
+"""`guild member ls`, `show`, `tools`, `call`, `new`, `stop` and `restart`: list, call, create and restart members.
 
 Does not dispatch jobs to members (see `cli.commands.jobs.dispatch`).
 """
@@ -24,21 +24,21 @@ _NAME = argument("name", metavar="NAME", help="a member's name, or project/NAME,
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     members = await client.members.list(ctx.frame)
-    empty = "No members here. `guild member new NAME` creates one."
+    empty = "No members here. Create one: guild member new NAME"
     head = ["name", "state", "from", "accepts", "description"]
     ctx.print_table([_row(one, ctx.screen) for one in members], members, head=head, empty=empty)
 
 
-def _row(shown: MemberDetails, screen: Screen) -> list[str]:
-    member = shown.member
-    summary = screen.one_line(member.error or member.description or "", 80)
-    return [member.name, _state(shown), member.scope, "jobs" if member.accepts_jobs else "", summary]
+def _row(details: MemberDetails, screen: Screen) -> list[str]:
+    member = details.member
+    summary = screen.one_line((member.error or member.description or "").replace("\n", "; hint: "), 160)
+    return [member.name, _state(details), member.scope, "jobs" if member.accepts_jobs else "", summary]
 
 
-def _state(shown: MemberDetails) -> str:
-    if shown.member.error is not None:
+def _state(details: MemberDetails) -> str:
+    if details.member.error is not None:
         return "invalid"
-    return "not trusted" if not shown.trusted else "not running" if shown.state == "trusted" else shown.state
+    return "not trusted" if not details.trusted else "not running" if details.state == "trusted" else details.state
 
 
 @command(_NAME, JSON)
@@ -47,8 +47,8 @@ async def show(ctx: Context) -> None:
     ctx.print(await client.members.get(ctx.args.name, ctx.frame), _print)
 
 
-def _print(shown: MemberDetails, screen: Screen) -> None:
-    member, manifest = shown.member, shown.member.manifest
+def _print(details: MemberDetails, screen: Screen) -> None:
+    member, manifest = details.member, details.member.manifest
     assert manifest is not None
     rows = [
         ["member", member.name],
@@ -59,13 +59,13 @@ def _print(shown: MemberDetails, screen: Screen) -> None:
         ["capabilities", screen.one_line(", ".join(member.capabilities), 200)],
         ["command", screen.one_line(" ".join([manifest.mcp.command, *manifest.mcp.args]), 200)],
         ["variables", ", ".join(manifest.mcp.variables)],
-        ["state", _state(shown)],
-        ["process", f"{shown.pid}, port {shown.port}" if shown.pid else ""],
-        ["last message", screen.one_line(shown.note or "", 400)],
-        ["log", str(shown.log or "")],
+        ["state", _state(details)],
+        ["process", f"{details.pid}, port {details.port}" if details.pid else ""],
+        ["last message", screen.one_line(details.note or "", 400)],
+        ["log", str(details.log or "")],
     ]
     screen.facts(rows)
-    if not shown.trusted:
+    if not details.trusted:
         screen.note("Review it, then: guild trust")
 
 
@@ -98,10 +98,24 @@ def _arguments(tool: Mapping[str, Any]) -> str:
         return ""
     arguments: list[str] = []
     for name, field in cast("dict[str, Any]", fields).items():
-        kind: Any = cast("dict[str, Any]", field).get("type") if isinstance(field, dict) else None
-        text = f"{name}: {kind}" if isinstance(kind, str) else name
+        type: Any = cast("dict[str, Any]", field).get("type") if isinstance(field, dict) else None
+        text = f"{name}: {type}" if isinstance(type, str) else name
         arguments.append(text if isinstance(required, list) and name in required else f"[{text}]")
     return ", ".join(arguments)
+
+
+@command(_NAME, JSON)
+async def stop(ctx: Context) -> None:
+    client = await ctx.connect()
+    details = await client.members.stop(ctx.args.name, ctx.frame)
+    ctx.print(details, f"Stopped {details.member.name}. The next use starts it again.")
+
+
+@command(_NAME, JSON)
+async def restart(ctx: Context) -> None:
+    client = await ctx.connect()
+    details = await ctx.run_trusted(lambda: client.members.restart(ctx.args.name, ctx.frame))
+    ctx.print(details, f"Restarted {details.member.name} (pid {details.pid}, port {details.port}).")
 
 
 @command(

@@ -11,7 +11,7 @@ from typing import Any
 from guildhall.cli.arguments import positive_int, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.screen import Screen, one_line
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 from guildhall.memory.model import SCOPES, EntryHistory, Listing
 
 _MAX_NAME_CHARS = 80
@@ -91,7 +91,9 @@ async def revert(ctx: Context) -> None:
 
 def _print_listing(listing: Listing, screen: Screen) -> None:
     if listing.entries:
-        rows = [[entry.scope, entry.key, entry.written_at, counted(entry.size, "byte")] for entry in listing.entries]
+        rows = [
+            [entry.scope, entry.key, entry.written_at, format_count(entry.size, "byte")] for entry in listing.entries
+        ]
         screen.table([["scope", "key", "written", "size"], *rows])
     else:
         screen.note("No memory entries.")

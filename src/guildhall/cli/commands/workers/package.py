@@ -13,13 +13,13 @@ from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.prompt import ask_yes_no
 from guildhall.core.errors import Conflict, Refused
-from guildhall.core.text import counted
+from guildhall.core.text import format_count
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.workers.model import PackageDetails
 
-_MAX_POSTURE_CHARS = 2_000  # characters of a posture that are shown before it is added
+_MAX_POSTURE_CHARS = 2_000  # of a posture that are printed before it is added
 
 _NAME = argument("name", metavar="NAME", help="the package")
 
@@ -31,8 +31,10 @@ async def ls(ctx: Context) -> None:
     rows: list[list[str]] = []
     for one in packages:
         kind = "invalid" if one.error else ", ".join(one.types)
-        rows.append([one.name, kind, ctx.screen.one_line(one.error or one.description or "", 200)])
-    empty = "No packages. `guild package new NAME` creates one, `guild package add DIR` installs one."
+        rows.append(
+            [one.name, kind, ctx.screen.one_line((one.error or one.description or "").replace("\n", "; hint: "), 200)]
+        )
+    empty = "No packages. Create one: guild package new NAME. Install one: guild package add DIR"
     ctx.print_table(rows, packages, head=["name", "type", "description"], empty=empty)
 
 
@@ -42,9 +44,9 @@ async def show(ctx: Context) -> None:
     ctx.print(await client.packages.get(ctx.args.name, ctx.frame), _print)
 
 
-def _print(shown: PackageDetails, screen: Screen) -> None:
-    package = shown.package
-    rights = shown.rights or {}
+def _print(details: PackageDetails, screen: Screen) -> None:
+    package = details.package
+    rights = details.rights or {}
     rows = [
         ["package", package.name],
         ["type", ", ".join(package.types)],
@@ -52,22 +54,26 @@ def _print(shown: PackageDetails, screen: Screen) -> None:
         ["version", package.version or ""],
         ["folder", str(package.path)],
         *([name, screen.one_line(_format_value(value), 400)] for name, value in rights.items()),
-        ["runs code", ", ".join(one for one in (shown.activate, shown.export) if one)],
+        ["runs code", ", ".join(one for one in (details.activate, details.export) if one)],
     ]
     screen.facts(rows)
-    if shown.tools:
+    if details.tools:
         screen.heading("\nexported tools")
-        tools = [(tool.name, ", ".join(tool.capabilities), tool.description) for tool in shown.tools]
+        tools = [(tool.name, ", ".join(tool.capabilities), tool.description) for tool in details.tools]
         screen.table([[screen.one_line(cell, 100) for cell in row] for row in tools])
-    if shown.posture:
+    if details.posture:
         screen.heading("\nposture")
-        more = len(shown.posture) - _MAX_POSTURE_CHARS
-        screen.result(screen.quote_block(shown.posture[:_MAX_POSTURE_CHARS]))
-        screen.note(f"... and {counted(more, 'more character')}") if more > 0 else None
+        more = len(details.posture) - _MAX_POSTURE_CHARS
+        screen.result(screen.quote_block(details.posture[:_MAX_POSTURE_CHARS]))
+        if more > 0:
+            screen.note(f"... and {format_count(more, 'more character')}")
     screen.heading("\nfiles")
-    files = [[screen.exact(file.path), counted(file.size, "byte"), "runs" if file.runs else ""] for file in shown.files]
+    files = [
+        [screen.exact(file.path), format_count(file.size, "byte"), "runs" if file.runs else ""]
+        for file in details.files
+    ]
     screen.table(files)
-    for problem in shown.problems:
+    for problem in details.problems:
         screen.note(f"guild: {problem}", "yellow")
 
 
@@ -78,9 +84,14 @@ def _format_value(value: Any) -> str:
 
 
 @command(
-    argument("name", metavar="NAME", help="its name"),
+    argument("name", metavar="NAME", help="the name of the package"),
     exclusive(
-        argument("--type", dest="kind", choices=("worker", "toolbox", "both"), help="what it is"),
+        argument(
+            "--type",
+            dest="kind",
+            choices=("worker", "toolbox", "both"),
+            help="the kind of the package (default: worker)",
+        ),
         argument("--from", dest="template", metavar="PACKAGE", help="copy a package that comes with Guildhall"),
     ),
     JSON,
@@ -101,10 +112,10 @@ async def new(ctx: Context) -> None:
 async def add(ctx: Context) -> int | None:
     client, screen = await ctx.connect(), ctx.screen
     folder = ctx.frame.cwd / ctx.args.folder
-    looked = await client.packages.inspect(folder)
+    details = await client.packages.inspect(folder)
     if not ctx.as_json:
-        _print(looked, screen)
-    name = looked.package.name
+        _print(details, screen)
+    name = details.package.name
     if not ctx.args.force and any(one.name == name for one in await client.packages.list()):
         raise Conflict(f"package {name!r} is already installed", hint="Use --force to replace and archive it.")
     if not ctx.args.yes:
@@ -114,9 +125,9 @@ async def add(ctx: Context) -> int | None:
         if not await ask_yes_no(f"Install {name}? Its code runs confined and needs no trust. [y]es  [n]o:", screen):
             screen.note(f"Nothing was installed. To install {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
-    added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
+    added = await client.packages.add(folder, seen=details.digest, force=ctx.args.force)
     kept = str(added.backup) if added.backup else None
-    ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
+    ctx.print({**details.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
     if kept and not ctx.as_json:
         screen.note(f"The replaced version is in {kept}")
     return None

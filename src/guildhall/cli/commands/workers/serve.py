@@ -1,6 +1,6 @@
-"""`guild serve WORKER`: serves a worker at a port of this machine, like a guild member, until it is interrupted.
+"""`guild serve WORKER`: serves a worker at a port of this machine, with the protocol of members, until a signal.
 
-Callers need the secret that the command prints. Does not implement the protocol (see `rpc.mcp_app` and
+Callers need the secret that the command prints. Does not implement the protocol (see `rpc.member_endpoint` and
 `hall.server.job_rpc_methods`).
 """
 
@@ -17,13 +17,13 @@ from guildhall.members.model import SECRET_VARIABLE
 
 _MIN_SECRET_CHARS = 16
 _MAX_PORT = 65_535
-_CLOSE_TIMEOUT_S = 2.0  # for clients that are reading their answers
+_CLOSE_TIMEOUT_S = 2.0  # for clients that are reading a response
 
 
 def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and (number := int(text[:12])) <= _MAX_PORT:
         return number
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number from 1 to 65535, or 0 for any that is free")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number from 1 to 65535, or 0 for any free port")
 
 
 @command(
@@ -37,15 +37,13 @@ async def serve(ctx: Context) -> None:
         message = f"{SECRET_VARIABLE} has fewer than {_MIN_SECRET_CHARS} characters"
         raise UsageError(message, hint="Set a longer secret, or unset it to use a generated one.")
     client = await ctx.connect()
-    from guildhall import __version__
-    from guildhall.hall.server.job_rpc_methods import HallJobs, WorkerMethods
+    from guildhall.hall.server.job_rpc_methods import HallJobs, worker_offer
     from guildhall.rpc.listener import Listener
-    from guildhall.rpc.mcp_app import PATH, Endpoint, Offer
+    from guildhall.rpc.member_endpoint import PATH, Endpoint
 
     worker = await client.workers.get(ctx.args.worker, ctx.frame)
-    operations = WorkerMethods(HallJobs(client, ctx.args.worker, lambda: ctx.frame, name=worker.name))
     listener = Listener(port=ctx.args.port)
-    offer = Offer(name=worker.name, version=__version__, worker=operations)
+    offer = worker_offer(HallJobs(client, ctx.args.worker, lambda: ctx.frame, name=worker.name), worker.name)
     await listener.listen(Endpoint.for_offer(offer, secret))
     url = f"http://127.0.0.1:{listener.port}{PATH}"
     text = f"{worker.name} serves at {url}\nAuthorization: Bearer {secret}"

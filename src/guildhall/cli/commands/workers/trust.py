@@ -22,7 +22,7 @@ _MAX_PATH_CHARS = 4096
 
 def _path(text: str) -> Path:
     if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
-        raise UsageError("invalid path", hint="Pass a folder or a file, or omit it for the current folder.")
+        raise UsageError("invalid path", hint="Pass a folder or a file. The default is the current folder.")
     return Path(text)
 
 
@@ -36,9 +36,9 @@ def _path(text: str) -> Path:
     ),
     exclusive(
         argument("--yes", action="store_true", help="trust it without asking"),
-        argument("--forget", action="store_true", help="withdraw the trust in everything below it"),
+        argument("--forget", action="store_true", help="revoke the trust in all files below it"),
     ),
-    argument("--json", action="store_true", help="print JSON; nothing is asked"),
+    argument("--json", action="store_true", help="print JSON and ask nothing"),
 )
 async def trust(ctx: Context) -> int | None:
     args, at = ctx.args, ctx.args.at
@@ -47,36 +47,36 @@ async def trust(ctx: Context) -> int | None:
     if args.forget:
         await _forget(ctx, ctx.frame.root if at is None else ctx.frame.cwd / at)
         return None
-    looking = await client.trust.inspect(ctx.frame, at=at)
+    report = await client.trust.inspect(ctx.frame, at=at)
     if not ctx.as_json:
-        return await _decide(ctx, looking)
+        return await _decide(ctx, report)
     if args.yes:
-        await client.trust.grant(looking.untrusted_files)
-        looking = await client.trust.inspect(ctx.frame, at=at)
-    ctx.screen.json(looking.as_dict())
+        await client.trust.grant(report.untrusted_files)
+        report = await client.trust.inspect(ctx.frame, at=at)
+    ctx.screen.json(report.as_dict())
     return None
 
 
-async def _decide(ctx: Context, looking: TrustReport) -> int | None:
+async def _decide(ctx: Context, report: TrustReport) -> int | None:
     """Print the code, ask for trust in it, and return the exit code."""
     screen, at = ctx.screen, ctx.args.at
-    for error in looking.problems:
+    for error in report.problems:
         screen.note(f"guild: {escape(str(error.where))}: {escape(error.message)}", "red")
-    if not looking.code:
-        screen.result(f"Nothing in {escape(str(looking.folder))} would be executed.")
+    if not report.code:
+        screen.result(f"Nothing in {escape(str(report.folder))} would be executed.")
         return None
-    screen.result(describe_code(looking))
-    if not looking.untrusted_files:
+    screen.result(describe_code(report))
+    if not report.untrusted_files:
         screen.note("Everything is trusted.")
         return None
     if ctx.args.yes:
-        await ctx.client.trust.grant(looking.untrusted_files)
-    elif not screen.is_interactive or not await ask_trust(looking, ctx.client, screen):
+        await ctx.client.trust.grant(report.untrusted_files)
+    elif not screen.is_interactive or not await ask_trust(report, ctx.client, screen):
         again = "guild trust --yes" if at is None else f"guild trust {shlex.quote(str(at))} --yes"
-        screen.note(f"Nothing was trusted. To trust {name_files(looking)}: {escape(again)}", "yellow")
+        screen.note(f"Nothing was trusted. To trust {name_files(report)}: {escape(again)}", "yellow")
         return exit_codes.NEEDS_YOU
-    changes = "it changes" if len(looking.untrusted_files) == 1 else "they change"
-    screen.note(f"Trusted {name_files(looking)}. You will be asked again if {changes}.")
+    changes = "it changes" if len(report.untrusted_files) == 1 else "they change"
+    screen.note(f"Trusted {name_files(report)}. You will be asked again if {changes}.")
     return None
 
 

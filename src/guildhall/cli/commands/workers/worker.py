@@ -1,6 +1,6 @@
 """`guild worker ls`, `show`, `new`, `lock`, `unlock` and `set`: manage workers.
 
-Does not read worker files, because the hall does (see `workers.registry`).
+Does not read worker files (see `workers.registry`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NAME = argument("name", metavar="NAME", type=worker_name, help="the worker's na
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     listed = await client.workers.list(ctx.frame)
-    empty = "No workers here. `guild worker new NAME` creates one, `guild init` a project with an example."
+    empty = "No workers here. Create one: guild worker new NAME. Create a project with an example: guild init"
     head = ["name", "status", "from", "description"]
     ctx.print_table([_row(one) for one in listed], listed, head=head, empty=empty)
 
 
 def _row(one: WorkerListing) -> list[str]:
     status = "broken" if one.error else f"{one.status}, locked" if one.locked else str(one.status)
-    return [one.name, status, one.scope, one.error or one.description or ""]
+    return [one.name, status, one.scope, (one.error or one.description or "").replace("\n", "; hint: ")]
 
 
 @command(argument("name", metavar="NAME|FILE", type=worker_name, help="a worker's name, or its file"), JSON)
@@ -43,7 +43,7 @@ async def show(ctx: Context) -> None:
     plan, problem = None, None
     try:
         plan = await client.runs.plan(RunRequest(worker=ctx.args.name, input=""), ctx.frame)
-    except GuildError as error:  # such as invalid settings, which do not prevent showing the worker
+    except GuildError as error:  # a worker without a plan can be shown
         problem = error
     schema = plan.schema if plan else None
     data = {**worker.as_dict(), "output_schema": schema, "plan": plan.as_dict() if plan else None}

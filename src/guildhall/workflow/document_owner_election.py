@@ -1,10 +1,10 @@
-"""The election of the document owner: asks every agent for its vote before the work begins.
+"""The election of the document owner: asks every agent for its vote before the kickoff.
 
 The document owner is the only agent that writes the documents. Each agent votes in a separate run whose only tool is
-`proposal_vote`. An agent that cannot be asked, or does not answer within 300 seconds, has no vote.
+`proposal_vote`. An agent whose run fails or takes more than 300 seconds does not vote.
 Does not count votes (`room/ballots.py`).
 
-Invariant: the room records each vote under the call that cast it. A killed team neither repeats nor loses a vote.
+Invariant: the room logs each vote under the key of its call, so a killed team neither repeats nor loses a vote.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.text import announcement_text
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.runs.execution.segment import StopSegment
-from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED, Run, RunRequest, SegmentEnd
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record import records as run_records
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits
-from guildhall.workflow.recorded_order import RecordedOrder, run_label
+from guildhall.workflow.turn_order import TurnOrder, run_label
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -44,13 +44,15 @@ _MAX_TURNS = 5
 _MAX_NAME_CHARS = 64
 
 _INSTRUCTIONS = """\
-You are {agent}, one of several agents who are about to work together. First, elect the document owner: the only agent \
-that writes the shared documents. The others suggest changes. Vote once with proposal_vote, then end your turn."""
+You are {agent}. Vote for the agent that will write the shared documents of your team. The other agents \
+suggest changes to it. Call proposal_vote once."""
 
 
 def is_needed(workflow: Workflow, room: RoomRecord) -> bool:
-    """Return True if the agents have to elect a document owner. An owner that was elected earlier stays."""
+    """Return True if the agents have to elect a document owner. An elected owner stays in office."""
     context = workflow.definition.context
+    if not (workflow.definition.kickoff or "").strip():
+        return False  # no agent has work yet
     return context.enabled and context.document_owner is None and len(workflow.agents) > 1 and room.owner is None
 
 
@@ -65,7 +67,7 @@ class Election:
     clock: Clock
     runs: Runs
     request: RunRequest
-    order: RecordedOrder | None
+    order: TurnOrder | None
 
     async def run(self) -> None:
         """Run the election and return when the documents have an owner."""
@@ -88,10 +90,13 @@ class Election:
             await asyncio.get_running_loop().create_future()
         if is_open and in_time and "waiting" in statuses:
             raise StopSegment(SegmentEnd.waiting("ask"))
+        if in_time and statuses <= {"failed"} and not self.room.list_votes(proposal):
+            await self.room.perform("proposal_cancel", Actor.system(), proposal=proposal.id)  # the next start elects
+            return
         await self._close(proposal)
 
     def interrupted_voters(self) -> list[Agent]:
-        """Return the agents whose voting run was interrupted, such as by the end of the hall."""
+        """Return the agents whose voting run has not ended."""
         return [agent for agent, _ in self.store.read(self._unfinished_runs)]
 
     def _unfinished_runs(self, connection: Connection) -> list[tuple[Agent, Run]]:
@@ -103,8 +108,8 @@ class Election:
 
     async def _close(self, proposal: Proposal) -> None:
         """End the election with the existing votes, and cancel the unfinished runs of voters."""
-        await self.room.perform("expire", Actor.system())
-        await self.room.perform("settle", Actor.system(), proposal=proposal.id)
+        await self.room.perform("expire_proposals", Actor.system())
+        await self.room.perform("end_proposals", Actor.system(), proposal=proposal.id)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> None:
@@ -115,13 +120,13 @@ class Election:
 
     async def _vote(self, agent: Agent, proposal: Proposal) -> Run | None:
         """Run an agent until it has voted, and return the run. Resume its run if it was interrupted."""
-        made = self.store.read(
+        earlier = self.store.read(
             lambda connection: run_records.find_call_run(connection, self.instance, _call_key(agent))
         )
-        if made is not None and made.status in ENDED:
-            return made
-        if made is not None:
-            return await self.runs.resume_child(self.instance, made.id, self._hooks(agent))
+        if earlier is not None and earlier.status in ENDED:
+            return earlier
+        if earlier is not None:
+            return await self.runs.resume_child(self.instance, earlier.id, self._hooks(agent))
         worker = voter_worker(agent)
         text = ballot_text(self.workflow, proposal)
         request = replace(self.request, worker=worker.name, input=text, purpose=PLAIN, budget=None, max_turns=None)
@@ -130,7 +135,8 @@ class Election:
         )
 
     def _hooks(self, agent: Agent) -> RunHooks:
-        return RunHooks(tools=room_tools(TOOLS), executor=partial(self._executor, agent.name))
+        executor = partial(self._executor, agent.name)
+        return RunHooks(tools=room_tools(TOOLS), final_tools=frozenset(TOOLS), executor=executor)
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call
@@ -146,7 +152,7 @@ def _call_key(agent: Agent) -> str:
 
 
 def voter_worker(agent: Agent) -> Worker:
-    """Return the worker for an agent's vote: it can only vote. Its name keeps the run out of the agent's run count."""
+    """Return the worker of an agent's voting run. Its own name keeps the run out of the agent's run count."""
     own = agent.worker.definition
     definition = WorkerDefinition(
         name=f"{VOTER_PREFIX}{agent.name}"[:_MAX_NAME_CHARS],

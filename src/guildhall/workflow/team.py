@@ -1,4 +1,4 @@
-"""The scheduler: executes a workflow: setup, owner election, kickoff, then turns of agents until the team is idle.
+"""The team of a workflow: executes setup, owner election and kickoff, then turns of agents until the team is idle.
 
 `Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
 from the database and takes a turn. An idle workflow ends in mode `run`, and waits for a message in mode `start`.
@@ -22,20 +22,28 @@ from guildhall.core.events import TroubleData, WorkflowData
 from guildhall.room import ballots, mentions
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, RoomEventType
-from guildhall.room.tools import RoomTools, room_tools
+from guildhall.room.tools import RoomTools
 from guildhall.runs.execution.segment import StopSegment
-from guildhall.runs.hooks import RunHooks
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.runtimes.model import Assignment, Doors, Outcome
-from guildhall.workflow import owner_election, records
-from guildhall.workflow.agent_steps import AgentTurn, Step, grant_for, next_step, retry_failed, team_result
+from guildhall.workflow import document_owner_election, records
+from guildhall.workflow.agent_steps import (
+    AgentTurn,
+    Step,
+    grant_for,
+    next_step,
+    retry_failed,
+    room_tool_set,
+    team_result,
+)
+from guildhall.workflow.instance import FINAL_PHASES, Instance, Phase
 from guildhall.workflow.loop_guard import drop, loop_question, release
 from guildhall.workflow.quiescence import TeamState, agents_blocked_by, agents_with_work, team_state
-from guildhall.workflow.recorded_order import run_label
 from guildhall.workflow.setup_commands import run_steps
 from guildhall.workflow.start_values import after_setup, kickoff_message, no_agent_warning
-from guildhall.workflow.target import FINAL_PHASES, Instance, Phase
+from guildhall.workflow.turn_order import run_label
 from guildhall.workflow.wakeup_schedules import WakeupTimer
 
 if TYPE_CHECKING:
@@ -51,7 +59,7 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute, ToolCall
     from guildhall.workflow.model import Agent, Values, Workflow
-    from guildhall.workflow.recorded_order import RecordedOrder, TakeTurn
+    from guildhall.workflow.turn_order import TakeTurn, TurnOrder
 
 POLL_S = 30.0  # between repetitions of lost wake-ups
 _LOOP = "loop/"  # prefix of the keys of asks about loops
@@ -69,11 +77,11 @@ class Team:
     store: Store
     clock: Clock
     runs: Runs
-    request: RunRequest  # of the workflow; agents inherit models and modes
+    request: RunRequest  # request of the workflow; agents inherit its models and modes
     zone: tzinfo
-    first_pause_s: float  # before a transient failure is retried
+    first_pause_s: float  # pause before the first retry of a transient failure
     debounce_s: float
-    order: RecordedOrder | None = None  # only in a test
+    order: TurnOrder | None = None  # only in a test
     granted: Mapping[str, Any] | None = None  # the raised limits, if the user resumes a failed workflow
     _agent_tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _phase: Phase = "setup"
@@ -102,7 +110,7 @@ class Team:
             await self._enter_phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
-        elected = owner_election.Election(
+        election = document_owner_election.Election(
             instance=self.instance.id,
             workflow=self.workflow,
             room=self.room,
@@ -112,9 +120,9 @@ class Team:
             request=self.request,
             order=self.order,
         )
-        if owner_election.is_needed(self.workflow, self.room.read_record()) or elected.interrupted_voters():
+        if document_owner_election.is_needed(self.workflow, self.room.read_record()) or election.interrupted_voters():
             await self._enter_phase("election")
-            await elected.run()
+            await election.run()
         await self._enter_phase("kickoff")
         await self._post_kickoff()
         if self.granted is not None:
@@ -124,12 +132,12 @@ class Team:
         await self._enter_phase("live")
         for agent in self.workflow.agents:
             self._start_agent(agent)
-        watching = (self._watch_loops(), self._watch_proposals(), self._repeat_wakeups(), self.wakeups.run_forever())
-        beside = [asyncio.create_task(one) for one in watching]
+        watchers = (self._watch_loops(), self._watch_proposals(), self._repeat_wakeups(), self.wakeups.run_forever())
+        watcher_tasks = [asyncio.create_task(one) for one in watchers]
         try:
-            await self._wait_idle(beside)
+            await self._wait_idle(watcher_tasks)
         finally:
-            tasks = [*self._agent_tasks.values(), *beside]
+            tasks = [*self._agent_tasks.values(), *watcher_tasks]
             self._agent_tasks.clear()
             for task in tasks:
                 task.cancel()
@@ -186,16 +194,16 @@ class Team:
         return self.store.read(kicked) is not None
 
     async def _post_kickoff(self) -> None:
-        if self.instance.mode == "run" and (doubt := no_agent_warning(self.workflow)):
-            self.runs.ledger(self.instance.id).publish(TroubleData, {"message": doubt})
-        said = kickoff_message(self.workflow, self.values)
-        if not said.text.strip():
+        if self.instance.mode == "run" and (warning := no_agent_warning(self.workflow)):
+            self.runs.ledger(self.instance.id).publish(TroubleData, {"message": warning})
+        message = kickoff_message(self.workflow, self.values)
+        if not message.text.strip():
             return
         names = [agent.name for agent in self.workflow.agents]
-        everyone = self.shares_nothing and not mentions.find(said, names).reached
+        everyone = self.shares_nothing and not mentions.find(message, names).reached
         actor = Actor.system(run=self.instance.id, key="kickoff")
         try:
-            await self.room.send(said, actor, to=names if everyone else ())
+            await self.room.send(message, actor, to=names if everyone else ())
         except NotFound as error:  # a resumed run would post the same text
             path = self.workflow.place
             hint = f"Correct the kickoff, then start again: guild run {shlex.quote(path)}"
@@ -248,17 +256,20 @@ class Team:
             clock=self.clock,
             max_rounds=self.workflow.definition.limits.max_rounds_without_progress,
             first_pause_s=self.first_pause_s,
+            has_room=not self.shares_nothing,
+            keeps_trying=self.instance.mode == "start",
             turns=turns,
         )
-        hooks = self._hooks(agent, turn, step.number)
+        hooks = self._hooks(agent, turn, step)
         try:
             if step.run is not None:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
-                return await self.runs.resume_child(self.instance.id, step.run, hooks, grant)
+                return self._report_retry(turn, await self.runs.resume_child(self.instance.id, step.run, hooks, grant))
             worker = self.workflow.worker_of(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
             key = f"{agent.name}/{step.number}"
-            return await self.runs.run_child(self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.cwd)
+            run = await self.runs.run_child(self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.cwd)
+            return self._report_retry(turn, run)
         except GuildError as error:
             failure = error.as_dict()
             await self.store.write(lambda connection: turn.record_start_failure(connection, failure))
@@ -268,20 +279,30 @@ class Team:
                 await self.room.announce(one)
             await self.room.export_files()  # the end of a run changes the state of its mail
 
-    def _hooks(self, agent: Agent, turn: AgentTurn, number: int) -> RunHooks:
+    def _report_retry(self, turn: AgentTurn, run: Run) -> Run:
+        """Publish the next attempt after a failed run, and return the run."""
+        if (text := self.store.read(lambda connection: turn.retry_text(connection, run))) is not None:
+            self.runs.ledger(self.instance.id).publish(TroubleData, {"message": text})
+        return run
+
+    def _hooks(self, agent: Agent, turn: AgentTurn, step: Step) -> RunHooks:
+        tool_set = room_tool_set(self.workflow, agent.name, step.kinds)
         return RunHooks(
-            tools=() if self.shares_nothing else room_tools(),
-            executor=partial(self._executor, agent.name, number),
+            tools=tool_set.tools,
+            final_tools=tool_set.final,
+            deferred_tools=tool_set.deferred,
+            tool_loader=tool_set.loader,
+            executor=partial(self._executor, agent.name, step.number, tool_set.final),
             record_start=turn.record_start,
             record_stop=turn.record_end,
             block_reason=None if self.shares_nothing else self._closed_reason,
             other_capabilities=self.workflow.other_capabilities(agent),
         )
 
-    def _executor(self, agent: str, number: int, run: str) -> Execute:
+    def _executor(self, agent: str, number: int, final: frozenset[str], run: str) -> Execute:
         """Return the function that executes the room tools of a run."""
         call = RoomTools(self.room, agent, run).call
-        return call if self.order is None else self.order.delay_calls(run_label(agent, number), call)
+        return call if self.order is None else self.order.delay_calls(run_label(agent, number), call, final)
 
     def _closed_reason(self, call: ToolCall) -> str | None:
         """Return why a proposal keeps a tool closed, or None."""
@@ -343,15 +364,15 @@ class Team:
                     await self._proposals_changed.wait()
                 continue
             if due is not None and due <= stamp(self.clock.now()):
-                await self.room.perform("expire", Actor.system())
+                await self.room.perform("expire_proposals", Actor.system())
                 self._check_idle.set()
 
     def _seconds_until(self, due: str | None) -> float | None:
-        """Return the time to wait for a moment, at most `POLL_S`, or None if there is no such moment."""
+        """Return the seconds until a time, at most `POLL_S`, or None without a time."""
         return None if due is None else max(0.0, min(POLL_S, (parse_stamp(due) - self.clock.now()).total_seconds()))
 
     async def _repeat_wakeups(self) -> None:
-        """Repeat lost wake-ups. One query for all agents: many agents cost no more."""
+        """Repeat lost wake-ups, with one query for all agents."""
         while True:
             await self.clock.sleep(POLL_S)
             at, attended = stamp(self.clock.now()), self._is_attended
@@ -361,17 +382,17 @@ class Team:
 
     # The end
 
-    async def _wait_idle(self, beside: Sequence[asyncio.Task[None]]) -> None:
+    async def _wait_idle(self, watchers: Sequence[asyncio.Task[None]]) -> None:
         """Return when no agent can move. Raise StopSegment if the team is not completed.
 
         In mode `start`, a team never completes. It is idle until a message arrives.
         """
         while True:
-            resting = asyncio.ensure_future(self._check_idle.wait())
-            others = {*beside, *self._agent_tasks.values()}
-            done, _ = await asyncio.wait({resting, *others}, return_when=asyncio.FIRST_COMPLETED)
-            resting.cancel()
-            for task in done - {resting}:
+            idle_check = asyncio.ensure_future(self._check_idle.wait())
+            others = {*watchers, *self._agent_tasks.values()}
+            done, _ = await asyncio.wait({idle_check, *others}, return_when=asyncio.FIRST_COMPLETED)
+            idle_check.cancel()
+            for task in done - {idle_check}:
                 if task.cancelled():
                     continue  # the agent was removed
                 task.result()  # raises the error of an agent's loop

@@ -1,8 +1,8 @@
-"""The SQL that commissions and meetings share: rows, timelines, redacted texts, and records of reassigned names.
+"""Queries that commissions and meetings share: rows, timelines, redacted texts, and records of reassigned names.
 
 Does not map columns to fields (`commissions/records.py`, `meetings/records.py`).
 
-Invariant: an event is one transaction, which changes both the row and the timeline, or neither.
+Invariant: an event changes the row and the timeline in one transaction.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from guildhall.activities.contract import Decision
 from guildhall.core.errors import NotFound
 from guildhall.core.redaction import MIN_GUESSED_CHARS
+from guildhall.core.text import suggest_or
 from guildhall.projects.model import Activity, TimelineEntry
 from guildhall.runs.assembly.tool_set import record_decision
 from guildhall.runs.record.journal import successful_calls
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 ActivityT = TypeVar("ActivityT", bound=Activity)
 EventT = TypeVar("EventT", bound=str)
 KindT = TypeVar("KindT", bound=str)
-_FINAL = ("completed", "abandoned", "closed", "declined")
+_FINAL_STATUSES = ("completed", "abandoned", "closed", "declined")
 
 
 def list_unfinished(connection: Connection, project: str) -> tuple[str, ...]:
-    """Return the commissions and meetings of a project that have not ended or can be dispatched again."""
+    """Return the ids of the commissions and meetings of a project that are not in a final status, oldest first."""
     parts = [
-        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_FINAL))
+        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_FINAL_STATUSES))
         for table in (commissions, meetings)
     ]
     both = union_all(*parts).subquery()
@@ -52,21 +53,22 @@ def list_known_ids(connection: Connection) -> set[str]:
     return set(connection.execute(ids).scalars())
 
 
-def archive_key(name: str, id: str) -> str:
-    """Return the archive key of a repository whose name was reassigned. It is not a valid project name."""
-    return f"{name}~{id}"
+def archive_key(name: str, repository_id: str) -> str:
+    """Return the key of archived records. It is not a valid project name."""
+    return f"{name}~{repository_id}"
 
 
-def archive(connection: Connection, name: str, id: str) -> None:
-    """Archive the records of a project name under the id of its repository."""
+def archive_project(connection: Connection, name: str, repository_id: str) -> None:
+    """Move the commissions and meetings of a project name to the archive key of its repository."""
     for table in (commissions, meetings):
-        connection.execute(update(table).where(table.c.project == name).values(project=archive_key(name, id)))
+        archived = update(table).where(table.c.project == name).values(project=archive_key(name, repository_id))
+        connection.execute(archived)
 
 
-def restore(connection: Connection, name: str, id: str) -> None:
-    """Restore the archived records of a repository under its new name."""
+def restore_project(connection: Connection, name: str, repository_id: str) -> None:
+    """Move the archived commissions and meetings of a repository to its new project name."""
     for table in (commissions, meetings):
-        is_archived = table.c.project.endswith(archive_key("", id), autoescape=True)
+        is_archived = table.c.project.endswith(archive_key("", repository_id), autoescape=True)
         connection.execute(update(table).where(is_archived).values(project=name))
 
 
@@ -74,12 +76,11 @@ def restore(connection: Connection, name: str, id: str) -> None:
 class ActivityRecords(Generic[ActivityT, EventT, KindT]):
     """The rows of all commissions, or of all meetings, and their timelines."""
 
-    noun: str
+    noun: str  # in errors
     table: Table
     to_row: Callable[[ActivityT], Mapping[str, Any]]
     from_row: Callable[[RowMapping], ActivityT]
-    transit: Callable[..., ActivityT]  # returns an activity after an event, or raises Conflict
-    suggest: Callable[[str, Sequence[str]], str]  # returns the hint for an unknown id
+    apply_event: Callable[..., ActivityT]  # returns the activity after an event, or raises Conflict
 
     def add(self, connection: Connection, activity: ActivityT, kind: KindT, reason: str) -> None:
         """Insert a new activity and the first entry of its timeline."""
@@ -87,7 +88,7 @@ class ActivityRecords(Generic[ActivityT, EventT, KindT]):
         entry = TimelineEntry(kind=kind, at=activity.created_at, reason=reason, after=activity.status)
         add_entry(connection, activity.id, entry)
 
-    def apply(
+    def record_event(
         self,
         connection: Connection,
         id: str,
@@ -98,16 +99,16 @@ class ActivityRecords(Generic[ActivityT, EventT, KindT]):
         data: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> ActivityT:
-        """Apply an event: update the row and append to the timeline. Raise Conflict if the event is not allowed."""
+        """Update the row and append to the timeline. Raise Conflict if the event is not allowed now."""
         before = self.get(connection, id)
-        after = self.transit(before, event, reason=reason, now=now, **changes)
+        after = self.apply_event(before, event, reason=reason, now=now, **changes)
         self._save(connection, after)
         statuses = {"before": before.status, "after": after.status}
         add_entry(connection, id, TimelineEntry(kind=event, at=now, reason=reason, **statuses, data=data or {}))
         return after
 
-    def change(self, connection: Connection, id: str, now: str, **changes: Any) -> ActivityT:
-        """Change fields of an activity without changing its status."""
+    def update_fields(self, connection: Connection, id: str, now: str, **changes: Any) -> ActivityT:
+        """Change fields of an activity other than its status, without a timeline entry."""
         after = replace(self.get(connection, id), changed_at=now, **changes)
         self._save(connection, after)
         return after
@@ -117,7 +118,7 @@ class ActivityRecords(Generic[ActivityT, EventT, KindT]):
         add_entry(connection, id, TimelineEntry(kind=kind, at=now, reason=text, data=data))
 
     def remove(self, connection: Connection, id: str, now: str) -> None:
-        """Delete an activity. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
+        """Delete an activity but not its runs. A timeline entry remains, so that the artifact does not rebuild it."""
         connection.execute(delete(self.table).where(self.table.c.id == id))
         connection.execute(delete(timeline).where(timeline.c.activity == id))
         add_entry(connection, id, TimelineEntry(at=now, reason="deleted"))
@@ -131,7 +132,8 @@ class ActivityRecords(Generic[ActivityT, EventT, KindT]):
         if (found := self.find(connection, id)) is not None:
             return found
         known = connection.execute(select(self.table.c.id)).scalars().all()
-        raise NotFound(f"unknown {self.noun} {id[:60]!r}", hint=self.suggest(id[:60], known))
+        hint = suggest_or(id[:60], known, f"List the {self.noun}s: guild ls {self.noun}s")
+        raise NotFound(f"unknown {self.noun} {id[:60]!r}", hint=hint)
 
     def _save(self, connection: Connection, activity: ActivityT) -> None:
         row = self.to_row(activity)
@@ -142,7 +144,7 @@ class ActivityRecords(Generic[ActivityT, EventT, KindT]):
 
 
 def add_entry(connection: Connection, activity: str, entry: TimelineEntry) -> None:
-    """Append a timeline entry, in the transaction of the change that it reports."""
+    """Append a timeline entry."""
     connection.execute(insert(timeline).values(activity=activity, **{**vars(entry), "data": dict(entry.data)}))
 
 
@@ -159,16 +161,16 @@ def count_transitions(connection: Connection, activity: str) -> int:
 
 
 def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decision]:
-    """Return the decisions that a run has recorded, in order."""
+    """Return the decisions in the journal of a run, in order."""
     names = ("question", "decision", "reasoning")
     calls = successful_calls(entries, record_decision.name)
     return [Decision(**{name: str(call.get(name, "")) for name in names}) for call in calls]
 
 
 class PersistentRedactor:
-    """Removes from a text all secrets that are known now or were known when the text was first redacted.
+    """Removes secrets that are known now, or that were known when an equal text was redacted before.
 
-    The redacted text is stored, so that a later hall without the secret writes the same text.
+    A redacted text is stored, so that a later hall that does not know the secret writes the same text.
     """
 
     def __init__(self, store: Store, secrets: Callable[[str], str], *, readonly: bool = False) -> None:

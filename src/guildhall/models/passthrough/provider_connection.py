@@ -1,8 +1,7 @@
-"""HTTP/1.1 connections of a run to its provider: post requests, and yield each answer as it arrives.
+"""HTTP/1.1 connections of a run to its provider: post requests and yield each response as it arrives.
 
 A connection serves several requests, in sequence. More connections are opened when they are needed.
-Each piece of an answer is yielded immediately, which common HTTP clients delay. If a proxy is set, such a client sends
-the request.
+Each chunk of a response is yielded immediately. Common HTTP clients delay chunks, so they are only used with a proxy.
 Does not choose headers or keys: `request` does.
 """
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
-_IDLE_TIMEOUT_S = 600.0
-_CONNECT_TIMEOUT_S = 10.0
+    from guildhall.core.config import ModelTimeouts
+
 _MAX_BUFFERED_BYTES = 1_000_000
 _MAX_HEAD_BYTES = 100_000
 
@@ -36,28 +35,28 @@ class ConnectionLost(Exception):
 class ConnectionPool:
     """Posts requests over HTTP/1.1 and reuses idle connections."""
 
-    def __init__(self, *, idle_timeout_s: float = _IDLE_TIMEOUT_S) -> None:
-        self._idle_timeout_s = idle_timeout_s
+    def __init__(self) -> None:
         self._idle: list[tuple[tuple[str, int], _Connection]] = []
         self._client: httpx2.AsyncClient | None = None  # only for proxies
 
     @asynccontextmanager
     async def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None
+        self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None, timeouts: ModelTimeouts
     ) -> AsyncGenerator[HttpResponse]:
         """Post a request and yield the response when its head has arrived. Raise ConnectionLost."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConnectionLost(f"invalid URL: {url}")
         if getproxies().get(parts.scheme) and not proxy_bypass(parts.hostname):
-            async with self._post_by_proxy(url, headers, body, ssl) as response:
+            async with self._post_by_proxy(url, headers, body, ssl, timeouts) as response:
                 yield response
             return
         is_secure = parts.scheme == "https"
         address = (parts.hostname, parts.port or (443 if is_secure else 80))
         target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
         data = _encode_request(target, parts.netloc.rpartition("@")[2], headers, body)
-        connection = await self._send_request(address, data, (ssl or _ssl_context()) if is_secure else None)
+        context = (ssl or _ssl_context()) if is_secure else None
+        connection = await self._send_request(address, data, context, timeouts)
         try:
             yield connection
         finally:
@@ -75,24 +74,28 @@ class ConnectionPool:
             await self._client.aclose()
             self._client = None
 
-    async def _send_request(self, address: tuple[str, int], data: bytes, ssl: SSLContext | None) -> _Connection:
+    async def _send_request(
+        self, address: tuple[str, int], data: bytes, ssl: SSLContext | None, timeouts: ModelTimeouts
+    ) -> _Connection:
         """Return a connection with the head of the response. Skip idle connections that were closed."""
         for entry in [entry for entry in self._idle if entry[0] == address]:
             self._idle.remove(entry)
             if entry[1].is_reusable and await entry[1].send(data, is_reused=True):
                 return entry[1]
-        connection = await _connect(address, ssl, self._idle_timeout_s)
+            entry[1].abort()
+        connection = await _connect(address, ssl, timeouts)
         await connection.send(data)
         return connection
 
     @asynccontextmanager
     async def _post_by_proxy(
-        self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None
+        self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None, timeouts: ModelTimeouts
     ) -> AsyncGenerator[HttpResponse]:
         import httpx2
 
         if self._client is None:
-            timeout = httpx2.Timeout(self._idle_timeout_s, connect=_CONNECT_TIMEOUT_S)
+            silence = max(timeouts.first_byte, timeouts.between_bytes)
+            timeout = httpx2.Timeout(silence, connect=timeouts.connect)
             self._client = httpx2.AsyncClient(verify=ssl or _ssl_context(), timeout=timeout)
         try:
             async with self._client.stream("POST", url, content=body, headers=dict(headers)) as response:
@@ -113,8 +116,8 @@ class _ProxiedResponse:
 class _Connection(asyncio.Protocol):
     """A connection. Callbacks of the parser fill its fields and wake the reader."""
 
-    def __init__(self, idle_timeout_s: float) -> None:
-        self._idle_timeout_s = idle_timeout_s
+    def __init__(self, timeouts: ModelTimeouts) -> None:
+        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport
@@ -181,16 +184,22 @@ class _Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @property
+    def _silence_s(self) -> float:
+        """Return the time without data after which the request fails."""
+        return self._timeouts.between_bytes if self._has_head else self._timeouts.first_byte
+
     def _start_timer(self) -> None:
         self._last_data_at = self._loop.time()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._idle_timeout_s, self._check_idle)
+            self._timer = self._loop.call_later(self._silence_s, self._check_idle)
 
     def _check_idle(self) -> None:
         self._timer = None
-        left = self._last_data_at + self._idle_timeout_s - self._loop.time()
+        left = self._last_data_at + self._silence_s - self._loop.time()
         if left <= 0:
-            self._fail(f"no data for {self._idle_timeout_s:g} s")
+            limit = f"{self._silence_s:g} s"
+            self._fail(f"no data for {limit}" if self._has_head else f"no response within {limit}")
         else:
             self._timer = self._loop.call_later(left, self._check_idle)
 
@@ -238,6 +247,8 @@ class _Connection(asyncio.Protocol):
         self._buffered_bytes = 0
         self.status = self._parser.get_status_code()
         self._has_head = self.status >= 200  # a 1xx status precedes the response
+        self._stop_timer()
+        self._start_timer()
 
     def on_body(self, body: bytes) -> None:
         self._chunks.append(body)
@@ -257,18 +268,18 @@ class _Connection(asyncio.Protocol):
 HttpResponse = _Connection | _ProxiedResponse  # a response whose head has arrived
 
 
-async def _connect(address: tuple[str, int], ssl: SSLContext | None, idle_timeout_s: float) -> _Connection:
+async def _connect(address: tuple[str, int], ssl: SSLContext | None, timeouts: ModelTimeouts) -> _Connection:
     loop = asyncio.get_running_loop()
     # Only names are raced: asyncio leaks the socket of a race that is cancelled at the moment it is won.
     is_address = ":" in address[0] or address[0].replace(".", "").isdecimal()
     delay = None if is_address else 0.25
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(timeouts.connect):
             _, connection = await loop.create_connection(
-                lambda: _Connection(idle_timeout_s), *address, ssl=ssl, happy_eyeballs_delay=delay
+                lambda: _Connection(timeouts), *address, ssl=ssl, happy_eyeballs_delay=delay
             )
     except TimeoutError:
-        raise ConnectionLost(f"no connection after {_CONNECT_TIMEOUT_S:g} s") from None
+        raise ConnectionLost(f"no connection within {timeouts.connect:g} s") from None
     except OSError as error:
         raise ConnectionLost(str(error) or type(error).__name__) from None
     return connection

@@ -1,6 +1,6 @@
-"""Access to a run: registers a program that executes the run, and gives it the tool door and the model door.
+"""Program access: registers a program that executes a run, and opens the tool door and the model door for it.
 
-Each tool call of the program keeps the id that the model gave it, so that a repeated call is recognised.
+A tool call of the program keeps the id from the model response, so that a repeated call is recognised.
 
 Does not serve HTTP (`hall.doors`) and does not judge calls (`tools.gate`).
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 
-from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.provider_connection import ConnectionPool
 from guildhall.models.passthrough.session import PassthroughSession, RunContent
 from guildhall.runs.execution.tokens import RESULT, RunDoor, RunHandle, TokenRegistry, server_tool_name
 from guildhall.runtimes.model import Assignment, DoorAccess, ProgramHooks
@@ -104,22 +104,22 @@ class ProgramAccess:
 
 
 class CallResults:
-    """The results of a program's calls, as our own runtime would report them to the model.
+    """The results of a program's calls, in the form in which our own runtime reports results to the model.
 
     The program itself refuses a call of a tool that the run does not have. The gate gets the call too, and records it.
     """
 
     def __init__(self, handle: RunHandle, tools: frozenset[str]) -> None:
-        self.known: dict[str, ToolReturnPart] = {}  # by the ids that the model gave the calls
+        self.known: dict[str, ToolReturnPart] = {}  # by the ids of the calls in the model responses
         self._handle = handle
         self._tools = tools
         self._calls: dict[str, ToolCallPart] = {}  # by key
         self._ids: set[str] = set()
-        self._ambiguous: set[str] = set()  # ids that the model used again in another answer
+        self._ambiguous: set[str] = set()  # ids that occur in several model responses
         self._refused: set[asyncio.Task[None]] = set()
 
     def add_requested(self, key: str, calls: Iterable[ToolCallPart]) -> None:
-        """Add the calls of a model answer, and let the gate refuse calls of unknown tools."""
+        """Add the calls of a model response, and have the gate refuse calls of unknown tools."""
         for part in calls:
             call = to_tool_call(key, part)
             self._calls[call.key] = part
@@ -149,7 +149,7 @@ class CallResults:
 
 
 def _result_tool(schema: Mapping[str, Any]) -> Tool:
-    """Return the tool with which a program delivers its output. It is not called at the gate: it has no effect."""
+    """Return the tool with which a program delivers its output. Its calls do not reach the gate."""
 
     def never(**_: Any) -> None:
         raise AssertionError

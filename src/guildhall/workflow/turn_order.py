@@ -1,8 +1,8 @@
-"""The recorded order of a team: delays agents in a test until their turn in the recording comes.
+"""The turn order of a recorded team: makes the agents of a test take their turns in the recorded order.
 
-A place in the order is a line of text, which is equal in the recording and in the test: `coder/2 begins 7` (its second
-run, whose inbox ends with message 7), `coder/2 m1.1 channel_send` (the first call of its first answer), `coder/2 ends`.
-Does not delay agents in production, and does not read the order from a recording (`replay.py`).
+A place in the order is a line such as `coder/2 begins 7` (its second run, whose inbox ends with message 7), `coder/2
+m1.1 channel_send` (the first call of its first model response) or `coder/2 ends`.
+The order is read from a recording in `replay.py`. It has no effect outside of tests.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ if TYPE_CHECKING:
 
     TakeTurn = Callable[[Agent, Step], Awaitable[Run | None]]
 
-_TIMEOUT_S = 6.0  # without any move, after which the next place of the recording is skipped
-_SHORT_TIMEOUT_S = 0.1  # after the first skipped place: the test differs already
+_TIMEOUT_S = 6.0  # without a move, before the next place is skipped
+_SHORT_TIMEOUT_S = 0.1  # after the first skipped place, because the test already differs
 
 
-class RecordedOrder:
-    """Delays the agents of a team until it is their turn in the recording. A place that is not in it is not delayed."""
+class TurnOrder:
+    """Delays agents until their turn in the recording. A place that is not in the recording is not delayed."""
 
     def __init__(self, order: Sequence[str | UserMessage]) -> None:
         self.post: Callable[[UserMessage], Awaitable[object]] | None = None
-        self.active_calls: set[str] = set()  # calls that are being executed
-        self.loop_answers = 0  # recorded answers about loops that are not given yet
+        self.active_calls: set[str] = set()  # calls in progress
+        self.loop_answers = 0  # recorded answers about loops that are still to be given
         self.leaves_loop = False  # True if the recorded team ended while a question about a loop was open
         self._order = [place if isinstance(place, str) else None for place in order]
-        self._spoken = {number: place for number, place in enumerate(order) if not isinstance(place, str)}
-        self._until: dict[str, int] = {}
+        self._user_messages = {number: place for number, place in enumerate(order) if not isinstance(place, str)}
+        self._last_messages: dict[str, int] = {}  # by run
         self._numbers: dict[str, int] = {}
         for number, place in enumerate(self._order):
             if place is None:
                 continue
-            who, _, until = place.partition(" begins ")
-            if until.isdigit():
-                self._until[who] = int(until)
-                place = begin_label(who)
+            run, _, last = place.partition(" begins ")
+            if last.isdigit():
+                self._last_messages[run] = int(last)
+                place = begin_label(run)
             self._numbers[place] = number
-        self._over: set[int] = set()
+        self._finished: set[int] = set()
         self._next = 0
         self._waiting: list[int] = []
         self._moved = asyncio.Event()
         self._timeout_s = _TIMEOUT_S
-        self._speaking: set[asyncio.Task[None]] = set()
+        self._posts: set[asyncio.Task[None]] = set()
 
     def delay_turns(self, take: TakeTurn, look: Callable[[str, int | None], Step]) -> TakeTurn:
-        """Return `take`, delayed until a run may begin. `look` returns the next step, its inbox up to a message."""
+        """Return `take`, delayed until the turn of the run. `look` returns the next step, with mail up to a message."""
 
         async def take_in_order(agent: Agent, step: Step) -> Run | None:
             if step.run is None:
                 name = run_label(agent.name, step.number)
                 await self.wait_for(begin_label(name))
-                if name in self._until:
-                    step = look(agent.name, self._until[name])
+                if name in self._last_messages:
+                    step = look(agent.name, self._last_messages[name])
             mine = run_label(agent.name, step.number)
             resumes = False
             try:
@@ -74,16 +74,19 @@ class RecordedOrder:
 
         return take_in_order
 
-    def delay_calls(self, who: str, execute: Execute) -> Execute:
-        """Return `execute`, delayed until it is the turn of a call."""
+    def delay_calls(self, run: str, execute: Execute, final_tools: frozenset[str] = frozenset()) -> Execute:
+        """Return `execute`, delayed until it is the turn of a call. A final tool returns when the run may end."""
 
         async def execute_in_order(tool: Tool, call: ToolCall) -> ToolResult:
-            place = f"{who} {call_label(call.key)} {tool.name}"
+            place = f"{run} {call_label(call.key)} {tool.name}"
             await self.wait_for(place)
             try:
-                return await execute(tool, call)
+                result = await execute(tool, call)
             finally:
                 self.finish(place)
+            if tool.name in final_tools and not result.is_error:
+                await self.wait_for(end_label(run))
+            return result
 
         return execute_in_order
 
@@ -93,7 +96,7 @@ class RecordedOrder:
         return self.leaves_loop and self.loop_answers <= 0
 
     async def wait_for(self, place: str) -> None:
-        """Return when it is the turn of a place. `finish` ends it."""
+        """Return when a place is next in the order. `finish` ends its turn."""
         number = self._numbers.get(place)
         if number is None:
             return
@@ -108,40 +111,39 @@ class RecordedOrder:
     def finish(self, place: str) -> None:
         """End the turn of a place."""
         number = self._numbers.get(place)
-        if number is not None and number not in self._over:
-            self._over.add(number)
+        if number is not None and number not in self._finished:
+            self._finished.add(number)
             self._advance()
 
     async def _wait_for_move(self) -> None:
-        """Return when an agent has moved, or when a place was skipped because none did."""
+        """Return when an agent has moved, or skip to the next awaited place after a timeout."""
         moved = self._moved
         try:
             async with asyncio.timeout(self._timeout_s):
                 await moved.wait()
         except TimeoutError:
-            if moved is self._moved and not self.active_calls and not self._speaking:
+            if moved is self._moved and not self.active_calls and not self._posts:
                 self._timeout_s = _SHORT_TIMEOUT_S
                 self._next = min(self._waiting)
                 self._notify()
 
     def _advance(self) -> None:
         before = self._next
-        while self._next < len(self._order) and self._next in self._over:
+        while self._next < len(self._order) and self._next in self._finished:
             self._next += 1
-        if (spoken := self._spoken.get(self._next)) is not None:
-            del self._spoken[self._next]
-            task = asyncio.ensure_future(self._post(self._next, spoken))
-            self._speaking.add(task)
-            task.add_done_callback(self._speaking.discard)
+        if (message := self._user_messages.pop(self._next, None)) is not None:
+            task = asyncio.ensure_future(self._post(self._next, message))
+            self._posts.add(task)
+            task.add_done_callback(self._posts.discard)
         if self._next != before:
             self._notify()
 
-    async def _post(self, number: int, spoken: UserMessage) -> None:
+    async def _post(self, number: int, message: UserMessage) -> None:
         try:
             if self.post is not None:
-                await self.post(spoken)
+                await self.post(message)
         finally:
-            self._over.add(number)
+            self._finished.add(number)
             self._advance()
 
     def _notify(self) -> None:
@@ -149,12 +151,12 @@ class RecordedOrder:
         self._moved = asyncio.Event()
 
 
-def begin_label(who: str) -> str:
-    return f"{who} begins"
+def begin_label(run: str) -> str:
+    return f"{run} begins"
 
 
-def end_label(who: str) -> str:
-    return f"{who} ends"
+def end_label(run: str) -> str:
+    return f"{run} ends"
 
 
 def run_label(agent: str, number: int) -> str:
@@ -164,8 +166,8 @@ def run_label(agent: str, number: int) -> str:
 
 def call_label(key: str, index: int | None = None) -> str:
     """Return the label of a call by its key, such as `m2.1`. The ids of a script's calls end with their index."""
-    answer, _, call = key.partition("/")
+    response, _, call = key.partition("/")
     if index is None:
         last = call.rpartition("_")[2]
         index = int(last) if last.isdigit() and len(last) < 6 else 0
-    return f"{answer}.{index + 1}"
+    return f"{response}.{index + 1}"

@@ -1,4 +1,4 @@
-"""Files that need trust: collect the code and the test files of a folder or a worker, with their digests.
+"""Code inspection: lists the code that a folder, worker, workflow or test would execute, with its trust.
 
 Does not store pins (`trust`). Imported when it is needed, because it loads workers and workflows.
 """
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from guildhall.models.scripted.test_case import Case
 
 
-async def plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
-    """Return the plans of a test's worker or agents, as far as they can be made, and True if it could run programs.
+async def _plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
+    """Return the plans of a test's worker or agents, and True if the test may run programs.
 
-    A test that contains a worker file counts as one that could.
+    A test that contains a worker file may run programs. A test that cannot be planned has no plans.
     """
     from guildhall.core.redaction import Redactor
     from guildhall.runs.replay.normalize import Normalizer
@@ -59,19 +59,19 @@ async def plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[l
 async def inspect_worker(hall: Hall, worker: Worker, frame: Frame) -> TrustReport:
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
-    _, wrong = hall.workers.preflight.find_code(worker, frame)
+    _, problems = hall.workers.preflight.find_code(worker, frame)
     return TrustReport(
-        folder=worker.resource_folder(frame), code=_unique(_untrusted_code([plan])), plans=[plan], problems=wrong
+        folder=worker.resource_folder, code=_unique(_foreign_code([plan])), plans=[plan], problems=problems
     )
 
 
 async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustReport:
-    """Return the code of a folder: its toolboxes, the code that its workers name, setups, tests that run programs.
+    """Return the code of a folder: its toolboxes and members, the code of its workers, setups and tests.
 
     `at` may be the file of a worker, of a workflow, or of a test.
     """
     if at is None:
-        return await _of_project(hall, frame)
+        return await _inspect_project(hall, frame)
     at = frame.cwd / at
     if not at.exists():
         raise NotFound(f"{at} does not exist")
@@ -83,18 +83,18 @@ async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustRepo
         return await inspect_worker(hall, hall.workers.find(str(at), frame), frame)
     if not at.is_dir():
         raise UsageError(f"{at} is not a folder, worker file or workflow file")
-    return await _of_project(hall, replace(frame, cwd=at.resolve(), root=project_root(at.resolve())))
+    return await _inspect_project(hall, replace(frame, cwd=at.resolve(), root=project_root(at.resolve())))
 
 
-async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
+async def _inspect_project(hall: Hall, frame: Frame) -> TrustReport:
     folder = frame.root
     plans: list[Plan] = []
-    wrong: list[GuildError] = []
+    problems: list[GuildError] = []
     for worker in _workers(hall, frame):
         plan = await hall.workers.planner.plan(worker, frame)
-        if _untrusted_code([plan]):
+        if _foreign_code([plan]):
             plans.append(plan)
-        wrong += hall.workers.preflight.find_code(worker, frame)[1]
+        problems += hall.workers.preflight.find_code(worker, frame)[1]
     members, invalid_members = _members(hall, frame)
     # The user has put the toolboxes of the home there, so they need no trust.
     is_home = folder.resolve() == hall.home.path.resolve()
@@ -113,10 +113,10 @@ async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
             report = await inspect_workflow(hall, file, frame)
             setups += [code for code in report.code if code.kind == "workflow"]
         except GuildError as error:
-            wrong.append(error)
-    code = [*_with_trust(hall, (*toolboxes, *members)), *_untrusted_code(plans), *setups, *tests]
-    problems = {(error.where, error.message): error for error in (*invalid_toolboxes, *invalid_members, *wrong)}
-    return TrustReport(folder=folder, code=_unique(code), plans=plans, problems=[*problems.values()])
+            problems.append(error)
+    code = [*_with_trust(hall, (*toolboxes, *members)), *_foreign_code(plans), *setups, *tests]
+    unique = {(error.where, error.message): error for error in (*invalid_toolboxes, *invalid_members, *problems)}
+    return TrustReport(folder=folder, code=_unique(code), plans=plans, problems=[*unique.values()])
 
 
 async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
@@ -128,22 +128,23 @@ async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     values, _ = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, values, request, frame)).values()]
-    wrong = [error for agent in workflow.agents for error in hall.workers.preflight.find_code(agent.worker, there)[1]]
-    code = [*([setup] if setup and not setup.own else []), *_untrusted_code(plans)]
-    return TrustReport(folder=there.root, code=_unique(code), plans=plans, problems=wrong)
+    find_code = hall.workers.preflight.find_code
+    problems = [error for agent in workflow.agents for error in find_code(agent.worker, there)[1]]
+    code = [*([setup] if setup and not setup.own else []), *_foreign_code(plans)]
+    return TrustReport(folder=there.root, code=_unique(code), plans=plans, problems=problems)
 
 
 async def inspect_test(hall: Hall, file: Path, frame: Frame) -> TrustReport:
-    """Return the file of a test if its worker can run programs, with the code of the worker."""
+    """Return the file of a test and the code of its workers. Return no code if no worker can run programs."""
     from guildhall.models.scripted.source import Script
 
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
     if case is not None and not found.is_own:
-        plans, runs = await plan_test(case, found.root, hall, frame)
-        if runs:
-            code = [*_untrusted_code(plans), *_with_trust(hall, [found])]
+        plans, may_run_programs = await _plan_test(case, found.root, hall, frame)
+        if may_run_programs:
+            code = [*_foreign_code(plans), *_with_trust(hall, [found])]
             return TrustReport(folder=found.root, code=code, plans=plans, problems=[])
     return TrustReport(folder=found.root, code=[], plans=[], problems=[])
 
@@ -151,18 +152,18 @@ async def inspect_test(hall: Hall, file: Path, frame: Frame) -> TrustReport:
 def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
     """Return the code of the project's members, and the members that cannot be read."""
     found: list[Code] = []
-    wrong: list[GuildError] = []
+    problems: list[GuildError] = []
     for member in hall.members.registry(frame).members():
         if member.scope != "project":
             continue
         if member.error is not None:
-            wrong.append(InvalidFile(f"invalid member {member.name}: {member.error}"))
+            problems.append(InvalidFile(f"invalid member {member.name}: {member.error}"))
             continue
         try:
             found.append(member_code(member))
         except GuildError as error:
-            wrong.append(error)
-    return found, wrong
+            problems.append(error)
+    return found, problems
 
 
 def _with_trust(hall: Hall, found: Iterable[Code]) -> list[ExecutedCode]:
@@ -183,7 +184,8 @@ def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
                 continue
 
 
-def _untrusted_code(plans: Iterable[Plan]) -> list[ExecutedCode]:
+def _foreign_code(plans: Iterable[Plan]) -> list[ExecutedCode]:
+    """Return the code of plans that needs trust, trusted or not."""
     everyone = [one for plan in plans for one in (plan, *(called.plan for called in plan.calls if called.plan))]
     return [code for plan in everyone for code in plan.code if not code.own]
 

@@ -1,7 +1,7 @@
-"""Package modules: import a package inside a tool host from source texts that the hall has read and verified.
+"""Package importer: imports a package inside a tool host from source texts that the hall has read and verified.
 
-It also runs the activation function of a package and returns the JSON Schema of a model. Does not load toolbox files
-(see `tools.host.main`).
+The module also calls the activation function of a package and creates the JSON Schema of a model. Does not load toolbox
+files (see `tools.host.main`).
 
 Invariant: no file of the package can be imported from disk.
 """
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-_MAX_ACTIVATION_CHARS = 2_000_000  # characters
+_MAX_ACTIVATION_CHARS = 2_000_000
 _MAX_SCHEMA_CHARS = 1_000_000
-_KINDS = "Name a pydantic model, a dataclass or a TypedDict."
-_HINT = "It can import the standard library, packages that are installed beside Guildhall, and its own package."
+_MODEL_HINT = "Name a pydantic model, a dataclass or a TypedDict."
+_IMPORT_HINT = "A package can import the standard library, packages that are installed with Guildhall, and itself."
 
 
 def load(reference: str, sources: Mapping[str, str]) -> Any:
-    """Return the object `package.module:name`, or the module if there is no name. `sources` has texts by path.
+    """Return the object `package.module:name`, or the module if there is no name.
 
-    Raises what the module raises.
+    `sources` maps the path of each file to its text. An exception of the module is not caught.
     """
     module, _, name = reference.partition(":")
-    Modules(sources).install()
+    PackageImporter(sources).install()
     found = import_module(module)
     return vars(found).get(name) if name else found
 
 
 def load_error(
-    reference: str, error: BaseException, sources: Mapping[str, str], what: str = "cannot be loaded"
+    reference: str, error: BaseException, sources: Mapping[str, str], problem: str = "cannot load"
 ) -> ToolUnavailable:
-    """Return the error with the last line of the package in its traceback."""
+    """Return an error that names the last line of the package in the traceback."""
     if isinstance(error, ToolUnavailable):
         return error
     where = None
@@ -55,16 +55,16 @@ def load_error(
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename in sources:
             where = f"{frame.filename}:{frame.lineno}"
-    said = str(error.msg if isinstance(error, SyntaxError) else error)
+    reason = error.msg if isinstance(error, SyntaxError) else error
     return ToolUnavailable(
-        f"{reference} {what}: {type(error).__name__}: {said}",
+        f"{problem} {reference}: {type(error).__name__}: {reason}",
         where=where,
-        hint=_HINT if isinstance(error, ImportError | OSError) else None,
+        hint=_IMPORT_HINT if isinstance(error, ImportError | OSError) else None,
     )
 
 
-class Modules(MetaPathFinder, Loader):
-    """Imports the modules of a package from texts."""
+class PackageImporter(MetaPathFinder, Loader):
+    """Imports the modules of a package from their source texts."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._files: dict[str, tuple[str, str]] = {}
@@ -76,9 +76,9 @@ class Modules(MetaPathFinder, Loader):
             self._packages.update(".".join(folders[:depth]) for depth in range(1, len(folders) + 1))
 
     def install(self) -> None:
-        """Insert this finder first. Raise ToolUnavailable if a module of that name is loaded already."""
+        """Insert this finder first. Raise ToolUnavailable if the package has the name of a loaded module."""
         if taken := sorted({*self._files, *self._packages} & sys.modules.keys()):
-            raise ToolUnavailable(f"the module {taken[0]!r} has the name of a loaded module; rename it")
+            raise ToolUnavailable(f"the module name {taken[0]!r} is in use", hint="Rename the module.")
         sys.meta_path.insert(0, self)
 
     def find_spec(
@@ -95,38 +95,44 @@ class Modules(MetaPathFinder, Loader):
         exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
 
 
+def describe_type(found: object) -> str:
+    """Return a text for errors about a loaded object. None means that the module does not define the name."""
+    return "unknown name" if found is None else f"its type is {type(found).__name__}"
+
+
 def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any] | None) -> Any:
     """Call the activation function and return its result, which the hall validates.
 
-    Without a context the function is only looked up.
+    If `context` is None, the function is only imported.
     """
-    what = "cannot be loaded"
+    problem = "cannot load"
     try:
         function = load(reference, sources)
-        what = "failed"
+        problem = "cannot call"
         if not callable(function):
-            found = "the module has no such name" if function is None else f"it is a {type(function).__name__}"
-            raise ToolUnavailable(f"{reference} is not a function: {found}")
+            raise ToolUnavailable(f"{reference} is not a function: {describe_type(function)}")
         if context is None:
             return None
         text = json.dumps(function(dict(context)), allow_nan=False)
     except BaseException as error:  # noqa: BLE001 - the function can raise anything
-        raise load_error(reference, error, sources, what) from None
+        raise load_error(reference, error, sources, problem) from None
     if len(text) > _MAX_ACTIVATION_CHARS:
-        raise ToolUnavailable(f"{reference} returned too much: {len(text):,} characters")
+        limit = f"at most {_MAX_ACTIVATION_CHARS:,} are allowed"
+        raise ToolUnavailable(f"{reference}: the result has {len(text):,} characters; {limit}")
     return json.loads(text)
 
 
 def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON Schema of a model. `sources` has the text of each file of its package, by path."""
-    import_module("pydantic")  # before the modules of the package, none of which may take its name
+    """Return the JSON Schema of a model. `sources` maps the path of each file of its package to its text."""
+    import_module("pydantic")  # first, so that no module of the package can take its name
     try:
         schema = _schema(load(reference, sources), reference)
         text = json.dumps(schema)
     except BaseException as error:  # noqa: BLE001 - the module can raise anything
         raise load_error(reference, error, sources) from None
     if len(text) > _MAX_SCHEMA_CHARS:
-        raise ToolUnavailable(f"{reference}: the JSON Schema is too large: {len(text):,} characters")
+        limit = f"at most {_MAX_SCHEMA_CHARS:,} are allowed"
+        raise ToolUnavailable(f"{reference}: the JSON Schema has {len(text):,} characters; {limit}")
     return json.loads(text)
 
 
@@ -135,11 +141,10 @@ def _schema(found: Any, reference: str) -> Any:
     from typing_extensions import is_typeddict as is_other_typeddict
 
     if not isinstance(found, type):
-        what = "the module has no such name" if found is None else f"it is a {type(found).__name__}"
-        raise ToolUnavailable(f"{reference} is not a model: {what}", hint=_KINDS)
+        raise ToolUnavailable(f"{reference} is not a model: {describe_type(found)}", hint=_MODEL_HINT)
     model = cast("type[Any]", found)
     if issubclass(model, BaseModel):
         return model.model_json_schema()
     if is_dataclass(model) or is_typeddict(model) or is_other_typeddict(model):
         return TypeAdapter[Any](model).json_schema()
-    raise ToolUnavailable(f"{reference} is not a model: it is another kind of class", hint=_KINDS)
+    raise ToolUnavailable(f"{reference} is not a model: another kind of class", hint=_MODEL_HINT)
