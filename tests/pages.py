@@ -207,5 +207,9 @@ class Reader:
 
 
 def _plain(text: str) -> str:
-    """Return the lines without trailing spaces, with single spaces between the columns of tables."""
-    return "".join(re.sub(r"[ \t]+", " ", line).rstrip() + "\n" for line in text.splitlines())
+    """Return the lines without trailing spaces, with single spaces between the columns of tables.
+
+    The note of a command that starts a hall is left out: whether one is running depends on the time between commands.
+    """
+    lines = (re.sub(r"[ \t]+", " ", line).rstrip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line != "Starting the hall ...")

@@ -48,7 +48,7 @@ def test_a_demo_with_a_missing_program_is_refused(guild: Guild, demo_environment
     env = {**demo_environment, "GUILDHALL_CLAUDE": "/nowhere/claude"}
     result = guild("demo", "--runtime", "claude", env=env)
     assert result.code == 1
-    assert "GUILDHALL_CLAUDE names /nowhere/claude, which does not exist" in result.err
+    assert "GUILDHALL_CLAUDE is /nowhere/claude, which does not exist" in result.err
     assert "pip install 'guildhall[claude]'" in result.err
     assert result.out == ""
     assert guild("demo", "--runtime", "claude", "--office").code == 2

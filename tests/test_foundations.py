@@ -125,13 +125,51 @@ def test_a_worker_goes_from_draft_to_retired(guild: Guild, project: Path) -> Non
     assert (retired.code, "retired" in retired.err) == (4, True)
 
 
-@pytest.mark.req("WKR-4", "WKR-17")
-def test_the_identity_of_a_worker_is_stable_and_declared_tools_need_no_approval(guild: Guild, project: Path) -> None:
+@pytest.mark.req("WKR-4")
+def test_the_identity_of_a_worker_is_stable_and_its_memory_accumulates(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    note = {"scope": "worker", "key": "door", "content": "The key is under the mat."}
+    put_script(project, {"call": "memory_write", "with": note}, DONE)
+    first = read_assembly(guild, run_worker(guild, "scribe", "go"))
+    put_script(project, DONE)
+    second = read_assembly(guild, run_worker(guild, "scribe", "go"))
+    assert first["worker"] == second["worker"]
+    assert "under the mat" not in first["system_prompt"]
+    assert "The key is under the mat." in second["system_prompt"]
+    put_worker(project, instructions="Write other lines.")
+    third = read_assembly(guild, run_worker(guild, "scribe", "go"))
+    assert "The key is under the mat." in third["system_prompt"]
+    put_worker(project, "other")
+    other = read_assembly(guild, run_worker(guild, "other", "go"))
+    assert "under the mat" not in other["system_prompt"]
+
+
+@pytest.mark.req("DO-3")
+def test_the_model_is_that_of_the_worker_then_the_caller_then_the_command_then_the_settings(
+    guild: Guild, project: Path
+) -> None:
+    for name in ("worker", "command", "variable", "settings", "override"):
+        (project / f"{name}.yaml").write_text(f'repeat: true\nworkers: {{"*": [[{{say: {name}}}]]}}\n')
+    (project / "guildhall.yaml").write_text("model: script:settings.yaml\n")
+    put_worker(project, "bare")
+    put_worker(project, "named", model="script:worker.yaml")
+    variable = {"GUILDHALL_MODEL": "script:variable.yaml"}
+    option, override = ("--model", "script:command.yaml"), ("--override-model", "script:override.yaml")
+    assert guild("run", "bare", "go").out == "settings\n"
+    assert guild("run", "bare", "go", env=variable).out == "variable\n"
+    assert guild("run", "bare", "go", *option, env=variable).out == "command\n"
+    assert guild("run", "named", "go", *option, env=variable).out == "worker\n"
+    assert guild("run", "named", "go", *option, *override, env=variable).out == "override\n"
+    call = '{call: worker_call, with: {worker: bare}}, {expect: "caller", say: done}'
+    (project / "boss.yaml").write_text(f"workers: {{boss: [[{call}]], bare: [[{{say: caller}}]]}}\n")
+    put_worker(project, "boss", model="script:boss.yaml", allow_workers=["bare"])
+    assert guild("run", "boss", "go", *option, env=variable).out == "done\n"
+
+
+@pytest.mark.req("WKR-17")
+def test_declared_tools_need_no_approval(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, DONE)
-    runs = [run_worker(guild, "scribe", "go") for _ in range(2)]
-    first, second = (read_assembly(guild, run) for run in runs)
-    assert first["hash"] == second["hash"]
-    assert first["worker"] == second["worker"]
+    run_worker(guild, "scribe", "go")
     assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}
     assert (project / "notes" / "a.md").read_text() == "one"

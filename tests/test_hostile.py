@@ -111,11 +111,13 @@ class OpenLedger:
     async def ask_about_effect(self, call: ToolCall, tool: Tool) -> tuple[EffectChoice, str | None]:
         return "again", None
 
-    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> ToolResult:
+        return result
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
 
-    async def record_end(self, call: ToolCall, result: ToolResult) -> None: ...
+    async def record_end(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return result
 
 
 @dataclass

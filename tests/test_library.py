@@ -281,14 +281,14 @@ def test_a_missing_toolbox_object_is_reported(project: Path) -> None:
 
 def test_two_tools_with_the_same_name_are_refused(project: Path) -> None:
     @tool
-    def record_decision() -> str:
+    def memory_write() -> str:
         """Another one."""
         return ""
 
     put_worker(project, toolboxes=["mail"])
     put_script(project, DONE)
-    with pytest.raises(ToolUnavailable, match="two tools are named 'record_decision'"):
-        Worker.load("scribe", toolboxes=[Toolbox("mail", record_decision)]).run("go")
+    with pytest.raises(ToolUnavailable, match="two tools are named 'memory_write'"):
+        Worker.load("scribe", toolboxes=[Toolbox("mail", memory_write)]).run("go")
 
 
 def test_a_tool_cannot_be_named_final_result(project: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_first_example_of_the_readme_works(reader: Reader) -> None:
     reader.follow(TUTORIAL, "2. Your first worker", languages=["yaml"])
     with ScriptedServer(reader.folder / "scripts" / "clerk.yaml") as server:
         reader.env |= {"ANTHROPIC_BASE_URL": server.anthropic_url, "ANTHROPIC_API_KEY": "script-clerk"}
-        reader.follow(README, "A 20-second look")
+        reader.follow(README, "An example")
 
 
 def test_the_first_steps_of_the_readme_work(reader: Reader) -> None:
@@ -96,7 +96,7 @@ def test_the_repository_of_the_readme_works(reader: Reader) -> None:
 
 def test_every_example_of_the_readme_is_in_a_section_that_is_tested() -> None:
     headings = {block.heading for block in read_blocks(README) if block.language in LANGUAGES}
-    assert headings == {"A 20-second look", "Try it from a fresh clone", "A team", "A repository"}
+    assert headings == {"An example", "Try it from a fresh clone", "A team", "A repository"}
 
 
 @pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda page: page.name)

@@ -64,7 +64,7 @@ _IMPORTED_MODULES = (
     "guildhall.runtimes.forked.child",
     "guildhall.tools.executor",
     "guildhall.tools.host.main",
-    "guildhall.workflow.scheduler",
+    "guildhall.workflow.team",
     "guildhall.workflow.service",
     "jsonschema",
     "pydantic_ai.direct",

@@ -32,8 +32,8 @@ kickoff: "@ann begin"
 repeat: true
 workers:
   clerk: [[{call: sandbox_write_text, with: {sandbox: desk, path: a.txt, content: a}}, {say: done}]]
-  ann: [[{call: channel_send, with: {message: "@bob now you"}}, {say: done}]]
-  bob: [[{call: document_write, with: {content: text}}, {say: done}]]
+  ann: [[{call: channel_send, with: {message: "@bob now you"}}, {call: no_action}]]
+  bob: [[{call: document_write, with: {content: text}}, {call: no_action}]]
 """,
     "workers/caller.yaml": "{instructions: Be brief., model: 'anthropic:claude-sonnet-4-5', base: false}",
     "wire.yaml": "{repeat: true, workers: {caller: [[{say: done}]]}}",

@@ -34,7 +34,7 @@ async def stubborn():
             print("again", flush=True)
 
 screen = Screen.of_process([])
-screen.last_words = "r-1 ends where it is"
+screen.abort_note = "r-1 ends where it is"
 run_interruptible(stubborn(), screen)
 """
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.cli.screen import ReaderGone, Screen, exact, money, one_line, plain, quote_block, read_form
+from guildhall.cli.screen import OutputFailed, Screen, exact, money, one_line, plain, quote_block, read_form
 from guildhall.core.errors import InvalidFile, NotFound
 
 SECRET = "sk-0123456789abcdef"
@@ -143,9 +143,9 @@ def test_a_closed_stderr_does_not_stop_the_output() -> None:
 
 def test_a_closed_stdout_raises_reader_gone() -> None:
     screen = Screen(out=ClosedStream(), err=io.StringIO(), environ={})
-    with pytest.raises(ReaderGone) as gone:
+    with pytest.raises(OutputFailed) as failure:
         screen.json({})
-    assert gone.value.is_satisfied
+    assert failure.value.is_broken_pipe
 
 
 def test_an_error_is_printed_with_its_place_and_hint() -> None:

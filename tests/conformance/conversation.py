@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.clock import stamp
 from guildhall.core.request_frame import Frame
-from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import RunRequest
+from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.record.records import complete_run
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.clis import claude_program, codex_program, opencode_program
 from tests.conformance.bench import Bench
 from tests.conformance.runtime_checks import OWN_CHECKS, RUNTIME_CHECKS, checks_of
 from tests.conftest import ROOT, Guild
-from tests.kill.scene import DEEP
+from tests.kill.harness import DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ def test_text_is_returned_as_it_is(value: str):
 @pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000"])
 def test_a_blank_text_is_refused_unless_it_is_allowed(value: str):
     with pytest.raises(UsageError, match="note: must not be empty") as caught:
-        check_text("note", value, empty="Write one.")
+        check_text("note", value, empty_hint="Write one.")
     assert caught.value.hint == "Write one."
     assert check_text("note", value, allow_empty=True) == value
 
@@ -39,7 +39,7 @@ def test_a_blank_text_is_refused_unless_it_is_allowed(value: str):
 def test_a_text_is_limited_by_characters_and_by_bytes():
     assert check_text("note", "\u20ac\u20ac", 2, max_bytes=6)
     with pytest.raises(UsageError, match="longer than 1 characters") as caught:
-        check_text("note", "\u20ac\u20ac", 1, long="Shorten it.")
+        check_text("note", "\u20ac\u20ac", 1, long_hint="Shorten it.")
     assert caught.value.hint == "Shorten it."
     with pytest.raises(UsageError, match="longer than 5 bytes"):
         check_text("note", "\u20ac\u20ac", 2, max_bytes=5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.projects.commissions.model import Draft
-from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
+from tests.projects.commissions.harness import LATE, CommissionProject, say, submit, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,13 +19,13 @@ MANAGER = "r-2222222222"  # the run that creates the commission
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    made = Workshop.at(tmp_path, home)
+def harness(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> CommissionProject:
+    made = CommissionProject.at(tmp_path, home)
     monkeypatch.chdir(made.repo.path)
     return made
 
 
-async def create_and_dispatch(shop: Workshop) -> str:
+async def create_and_dispatch(shop: CommissionProject) -> str:
     """Create and dispatch a commission like the tools of the manager, and return its id."""
     draft = Draft(title="A key", worker="smith", prompt="Forge a key.")
     project = shop.hall.projects.get("shop")
@@ -35,48 +35,50 @@ async def create_and_dispatch(shop: Workshop) -> str:
 
 
 @pytest.mark.req("WKR-27", "COM-30")
-def test_a_commission_of_the_manager_is_listed_cancelled_and_retried(guild: Guild, workshop: Workshop) -> None:
-    workshop.script([write("src/key.py", "half\n"), LATE])
+def test_a_commission_of_the_manager_is_listed_cancelled_and_retried(guild: Guild, harness: CommissionProject) -> None:
+    harness.script([write("src/key.py", "half\n"), LATE])
 
-    async def begin(shop: Workshop) -> str:
+    async def begin(shop: CommissionProject) -> str:
         id = await create_and_dispatch(shop)
         path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{id}-1")
-        await shop.so((path / "src/key.py").exists)
+        await shop.wait_until((path / "src/key.py").exists)
         return id
 
-    id = workshop.inside(begin)
+    id = harness.run_in_hall(begin)
     (row,) = guild("ls", "commissions", "--json").json["commissions"]
     assert (row["commission"], row["status"], row["by"], row["made_by"]) == (id, "in_progress", "manager", MANAGER)
-    assert "by manager" in guild("ls", "commissions").out
+    listed = guild("ls", "commissions").out
+    assert "created by" in listed.splitlines()[0]
+    assert " manager " in listed
     assert id in guild("ls").out
     done = guild("stop", id, "--reason", "not this one", "--json").json
     assert (done["status"], done["reason"]) == ("cancelled", "not this one")
-    assert workshop.repo.at(done["branch"], "src/key.py") == "half"
-    assert workshop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+    assert harness.repo.at(done["branch"], "src/key.py") == "half"
+    assert harness.repo.git("ls-tree", "claude/main", "src/key.py") == ""
     lines = guild("show", id, "--json").json["timeline"]
     assert lines[0]["reason"] == f"created by manager, in {MANAGER}"
     assert lines[-1]["after"] == "cancelled"
-    workshop.script([write("src/lock.py", "whole\n"), submit("Forged."), say()])
+    harness.script([write("src/lock.py", "whole\n"), submit("Forged."), say()])
     again = guild("retry", id, "--wait", "--json").json
     assert (again["status"], again["attempt"]) == ("completed", 2)
     assert again["branch"] != done["branch"]
-    assert workshop.repo.at(done["branch"], "src/key.py") == "half"
-    assert workshop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+    assert harness.repo.at(done["branch"], "src/key.py") == "half"
+    assert harness.repo.git("ls-tree", "claude/main", "src/key.py") == ""
     assert again["timeline"][: len(lines)] == lines
 
 
 @pytest.mark.req("WKR-27")
-def test_a_running_commission_of_the_manager_can_be_edited(workshop: Workshop) -> None:
-    workshop.script([LATE])
+def test_a_running_commission_of_the_manager_can_be_edited(harness: CommissionProject) -> None:
+    harness.script([LATE])
 
-    async def work(shop: Workshop) -> None:
+    async def work(shop: CommissionProject) -> None:
         id = await create_and_dispatch(shop)
         shop.script([write("src/key.py", "gold\n"), submit("Of gold."), say()])
         changed = await shop.client.commissions.edit(id, {"prompt": "Of gold.", "max_turns": 9}, shop.frame)
         assert (changed.attempt, changed.by) == (2, "manager")
-        done = await shop.quiet(id)
+        done = await shop.wait_ended(id)
         assert (done.status, done.result) == ("completed", "Of gold.")
-        reasons = await shop.reasons(id)
+        reasons = await shop.timeline_reasons(id)
         assert "edited by person: prompt, max_turns" in reasons
 
-    workshop.inside(work)
+    harness.run_in_hall(work)

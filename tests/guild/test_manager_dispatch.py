@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.projects.commissions.workshop import submit, write
+from tests.projects.commissions.harness import submit, write
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def test_the_manager_dispatches_and_the_user_reviews(guild: Guild, shop: Reposit
     (one,) = list_commissions(guild)
     assert (one["status"], one["by"]) == ("completed", "manager")
     assert one["made_by"].startswith(ran.json["run"])
-    assert "by manager" in guild("ls", "commissions").out
+    listed = guild("ls", "commissions").out
+    assert "created by" in listed.splitlines()[0]
+    assert " manager " in listed
     assert f"manager, in {ran.json['run']}\n" in guild("show", one["commission"]).out
     assert (shop.git("rev-parse", "main"), shop.git("status", "--porcelain")) == before
     (branch,) = shop.git("branch", "--list", "--format=%(refname:short)", "claude/review/*").split()

@@ -44,7 +44,7 @@ def assemble_run(contexts: WorkerContexts, context: str) -> dict[str, Any]:
         await contexts.hall.wait_background_work()
         return contexts.hall.history.entries(run)[0].data.to_record()
 
-    return contexts.inside(work)
+    return contexts.run_in_hall(work)
 
 
 @pytest.mark.req("WKR-22", "WKR-15")
@@ -86,7 +86,7 @@ def test_compaction_caused_by_a_commission_is_a_separate_run(contexts: WorkerCon
     async def list_compactor_runs(contexts: WorkerContexts) -> list[Any]:
         return [run for run in contexts.hall.history.recent() if run.worker == "memory-compactor"]
 
-    (compactor,) = contexts.inside(list_compactor_runs)
+    (compactor,) = contexts.run_in_hall(list_compactor_runs)
     assert (compactor.status, compactor.parent, compactor.kind) == ("completed", None, "plain")
     script_model(contexts)
     assert "All of it, in short." in assemble_run(contexts, "meeting")["memory"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import CommandResult, Guild
 
-BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
+BASE = ["memory_write"]
 WEIGHS = "workers: {writer: [[{call: weigh, with: {words: 500}}, {expect: said in a child, say: It costs 85 cents.}]]}"
 ACTIVE = WRITER.replace("toolboxes = [", 'activate = "begin:activate"\ntoolboxes = [')
 ACTIVATE = """
@@ -25,9 +25,9 @@ def activate(context):
     assert context["worker"]["name"] == "writer" and context["posture"] == "You write letters."
     assert context["limits"]["max_turns"] == 20
     tools = [tool["name"] for tool in context["tools"]]
-    assert tools[-1] == "weigh" and "words" in context["tools"][-1]["input_schema"]["properties"]
+    assert tools[0] == "weigh" and "words" in context["tools"][0]["input_schema"]["properties"]
     prompt = f"You write for {context['context']} {context['project']}: {context['input']}"
-    return {"system_prompt": prompt, "tools": ["weigh", "memory_read"], "limits": {"max_turns": 7, "timeout": 60}}
+    return {"system_prompt": prompt, "tools": ["weigh", "memory_write"], "limits": {"max_turns": 7, "timeout": 60}}
 """
 
 
@@ -53,7 +53,7 @@ def test_a_worker_package_uses_a_toolbox_package(guild: Guild, project: Path, ho
     ran = run(guild, WEIGHS)
     assembled = read_assembly(guild, ran)
     assert ran.json["output"] == "It costs 85 cents."
-    assert tool_names(assembled) == [*BASE, "weigh"]  # the model gets exactly these
+    assert tool_names(assembled) == ["weigh", *BASE]  # the model gets exactly these
     assert assembled["system_prompt"] == "You write letters."
     assert assembled["bounds"]["max_turns"] == 20
     assert "activation" not in assembled
@@ -70,16 +70,16 @@ def test_an_activation_function_sets_up_a_run_and_is_called_once(guild: Guild, p
     assert assembled["system_prompt"].startswith("You write for run None: Write to Ada\n")
     assert assembled["system_prompt"].endswith(assembled["memory"])  # the memory of the hall is the last block
     assert "Short sentences." in assembled["memory"]
-    assert tool_names(assembled) == ["memory_read", "weigh"]
+    assert tool_names(assembled) == ["weigh", "memory_write"]
     assert (assembled["bounds"]["max_turns"], assembled["bounds"]["timeout"]) == (7, 60)
-    assert assembled["activation"]["tools"] == ["weigh", "memory_read"]
+    assert assembled["activation"]["tools"] == ["weigh", "memory_write"]
     assert read_assembly(guild, run(guild, WEIGHS, "--max-turns", "3"))["bounds"]["max_turns"] == 3
     (folder / "begin.py").write_text("def activate(context):\n    raise ValueError('again?')\n")
     again = guild("replay", ran.json["run"])
     assert again.code == 0, again.err
     wrong = run(guild, WEIGHS)
     assert (wrong.code, wrong.json["run"]) == (1, None)
-    assert "activate: begin:activate failed: ValueError: again?" in wrong.err
+    assert "activate: cannot call begin:activate: ValueError: again?" in wrong.err
     assert f"{folder}/begin.py:2" in wrong.err
 
 
@@ -104,7 +104,7 @@ def test_a_missing_toolbox_stops_the_run_from_starting(guild: Guild, project: Pa
     write_package(home, "mails", MAIL.replace('"mail"', '"mails"'), {"post/tools.py": TOOLS})
     assert "Did you mean 'mails'?" in run(guild, WEIGHS).err
     write_package(home, "mail", MAIL)
-    assert "mail/pyproject.toml: tool.guildhall.export: unknown module post.tools" in run(guild, WEIGHS).err
+    assert "tool.guildhall.export: unknown module post.tools" in run(guild, WEIGHS).err
     write_mail_package(home)
     (home.toolboxes).mkdir()
     (home.toolboxes / "mail.py").write_text(TOOLS)
@@ -131,12 +131,12 @@ def test_a_provider_gets_only_the_activated_tools(guild: Guild, project: Path, h
         ran = guild("run", "writer", "Go", "--model", "anthropic:claude-sonnet-4-5", env=provider)
         shown = [[tool["name"] for tool in exchange.body["tools"]] for exchange in server.requests]
     assert ran.out == "It costs 85 cents.\n", ran.err
-    assert shown == [["weigh", "Read"]] * 2
+    assert shown == [["Read", "weigh"]] * 2
 
 
 READS = """
 def activate(context):
-    assert [tool["name"] for tool in context["tools"]][-2:] == ["weigh", "Read"]
+    assert [tool["name"] for tool in context["tools"]][:2] == ["Read", "weigh"]
     return {"tools": ["Read", "weigh"]}
 """
 
@@ -174,7 +174,7 @@ def test_two_packages_can_have_modules_of_the_same_name(guild: Guild, project: P
     ]
     ends = "{expect: '^a, c$', say: done}"
     ran = run(guild, f"workers: {{writer: [[{', '.join([*notes, ends])}]]}}")
-    assert tool_names(read_assembly(guild, ran)) == [*BASE, "red_note", "blue_note"]
+    assert tool_names(read_assembly(guild, ran)) == ["red_note", "blue_note", *BASE]
     assert ran.json["output"] == "done"
 
 
@@ -189,7 +189,7 @@ def test_an_activated_job_keeps_the_job_tools(guild: Guild, project: Path, home:
     assembled = json.loads(guild("log", job.json["jobId"], "--json").out.splitlines()[0])["data"]
     assert "Write the text as an artifact" in assembled["system_prompt"]
     assert "submit_result" in tool_names(assembled)
-    assert "memory_read" not in tool_names(assembled)
+    assert "memory_write" not in tool_names(assembled)
 
 
 def test_a_package_can_be_called_and_tested(guild: Guild, project: Path, home: Home) -> None:
@@ -197,7 +197,7 @@ def test_a_package_can_be_called_and_tested(guild: Guild, project: Path, home: H
     write_mail_package(home)
     (project / "workers").mkdir()
     (project / "workers" / "boss.yaml").write_text("instructions: x\nallow_workers: [package/writer]\n")
-    calls = "[[{call: worker_call, with: {worker_name: package/writer, input_data: Go}}, {say: It is done.}]]"
+    calls = "[[{call: worker_call, with: {worker: package/writer, input_data: Go}}, {say: It is done.}]]"
     ran = run(guild, WEIGHS.replace("{writer", f"{{boss: {calls}, writer"), worker="boss")
     assert ran.json["output"] == "It is done.", ran.err
     (project / "tests").mkdir()
@@ -227,4 +227,4 @@ def test_an_activation_function_gets_the_meeting_and_the_project(guild: Guild, p
     assembled = json.loads(guild("log", meeting, "--json").out.splitlines()[0])["data"]
     assert "You are talking with the user." in assembled["system_prompt"]
     assert "You work for the project letters." in assembled["system_prompt"]
-    assert tool_names(assembled)[: len(BASE)] == BASE
+    assert tool_names(assembled)[-2:] == [*BASE, "record_decision"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,7 +118,7 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         ('[tool.guildhall]\ntype = "worker"\nposture = " "', "tool.guildhall.posture: the posture is empty"),
         (
             '[tool.guildhall]\ntype = "worker"\nposture = "\\u0000"',
-            "posture: the posture contains a NUL",
+            "posture: invalid posture: it contains a NUL",
         ),
         ('[tool.guildhall]\ntype = "worker"\nposture = 5', "tool.guildhall.posture: expected text (got 5)"),
         (
@@ -131,15 +132,15 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         (WORKER + 'postur_file = "x.md"', "Did you mean 'posture_file'?"),
         (WORKER + 'export = "x"', "tool.guildhall.export: only a toolbox has this field"),
         (WORKER + 'activate = "begin"', "tool.guildhall.activate: 'begin' does not name a function"),
-        (WORKER + 'activate = "begin:go now"', "'begin:go now' is not a valid reference: write module or module:name"),
-        (WORKER + 'activate = "../begin:go"', "tool.guildhall.activate: '../begin:go' is not a valid reference"),
+        (WORKER + 'activate = "begin:go now"', "invalid reference 'begin:go now': write module or module:name"),
+        (WORKER + 'activate = "../begin:go"', "tool.guildhall.activate: invalid reference '../begin:go'"),
         (WORKER + 'activate = "os:system"', "os is a module of Python or Guildhall"),
         (WORKER + 'activate = "guildhall.hall:go"', "guildhall is a module of Python or Guildhall"),
         (WORKER + 'activate = "begin:go"', "tool.guildhall.activate: unknown module begin"),
         (WORKER + 'tools = ["Reed"]', "tool.guildhall.tools[0]: unknown built-in tool 'Reed'"),
         (WORKER + 'tools = ["Reed"]', "Did you mean 'Read'?"),
         (WORKER + 'tools = "Read"', "tool.guildhall.tools: expected a list (got 'Read')"),
-        (WORKER + 'toolboxes = ["../mail"]', "tool.guildhall.toolboxes[0]: '../mail' is not a valid name"),
+        (WORKER + 'toolboxes = ["../mail"]', "tool.guildhall.toolboxes[0]: invalid name '../mail'"),
         (WORKER + 'checkout = "sparce"', "Did you mean 'sparse'?"),
         (WORKER + "limits = {max_turns = 0}", "tool.guildhall.limits.max_turns: "),
         (WORKER + "limits = {max_turn = 5}", "Did you mean 'max_turns'?"),
@@ -150,7 +151,7 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
             "tool.guildhall.tool_rules.fly: unknown capability",
         ),
         (WORKER + 'name = "other"', "tool.guildhall.name: the package name 'other' differs from the folder name"),
-        (WORKER + 'name = "a/b"', "tool.guildhall.name: 'a/b' is not a valid name"),
+        (WORKER + 'name = "a/b"', "tool.guildhall.name: invalid name 'a/b'"),
         ('[project]\nname = "other"\n' + WORKER, "the package name 'other' differs from the folder name"),
         ("[project]\nname = 5\n" + WORKER, "tool.guildhall.name: expected text (got 5)"),
         ('[tool.guildhall]\ntype = "toolbox"', "tool.guildhall.export: a toolbox needs this field"),
@@ -200,7 +201,7 @@ def test_links_and_paths_out_of_the_package_are_invalid(home: Home, tmp_path: Pa
     write_package(home, "quill", text, {"posture.md": "x"})
     (folder / "begin.py").unlink()
     (folder / "begin.py").symlink_to(secret)
-    with pytest.raises(GuildError, match="a link out of the project"):
+    with pytest.raises(GuildError, match=r"is a link to .* outside of the project"):
         Packages(home).find("quill")
     (folder / "pyproject.toml").rename(tmp_path / "pyproject.toml")
     (folder / "pyproject.toml").symlink_to(tmp_path / "pyproject.toml")
@@ -214,12 +215,12 @@ def test_links_and_paths_out_of_the_package_are_invalid(home: Home, tmp_path: Pa
 def test_large_and_irregular_files_are_invalid(home: Home) -> None:
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\n'
     assert "larger than 1,000,000 bytes" in find_problem(home, "quill", text, **{"posture.md": "x" * 1_000_001})
-    assert "more than 400,000 characters" in find_problem(home, "quill", text, **{"posture.md": "x" * 400_001})
+    assert "longer than 400,000 characters" in find_problem(home, "quill", text, **{"posture.md": "x" * 400_001})
     (home.packages / "quill" / "posture.md").unlink()
     os.mkfifo(home.packages / "quill" / "posture.md")
     assert "is not a regular file" in find_problem(home, "quill", text)
     write_package(home, "mail", MAIL, LETTERS | {"post/large.py": "#" * 2_000_001})
-    with pytest.raises(GuildError, match="too large to be code"):
+    with pytest.raises(GuildError, match="the file is too large"):
         Packages(home).find("mail")
     write_package(home, "mail", MAIL, {"post/large.py": "", **{f"post/m{number}.py": "" for number in range(501)}})
     with pytest.raises(GuildError, match="more than 500 modules"):
@@ -238,7 +239,7 @@ def test_an_invalid_package_is_reported_and_does_not_block_others(
     (home.packages / ".aside").mkdir()
     rows = {row["name"]: row for row in guild("package", "ls", "--json").json}
     assert list(rows) == ["bad", "empty", "writer"]
-    assert f"{home.packages}/bad/pyproject.toml: tool.guildhall.exprt: unknown field" in rows["bad"]["error"]
+    assert re.search(r"/bad/pyproject\.toml:\d+: tool\.guildhall\.exprt: unknown field", rows["bad"]["error"])
     assert "Did you mean 'export'?" in rows["bad"]["error"]
     assert "pyproject.toml is missing" in rows["empty"]["error"]
     assert (rows["writer"]["error"], rows["writer"]["version"]) == (None, "1.2.0")

@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.clis import claude_program
-from tests.projects.meetings.parlour import Parlour
+from tests.projects.meetings.harness import MeetingProject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -47,11 +47,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer
 
 
 @pytest.fixture
-def parlour(home: Home, project: Path) -> Parlour:
+def harness(home: Home, project: Path) -> MeetingProject:
     """Return a project in the current folder whose worker calls a provider over HTTP."""
-    parlour = Parlour.at(home, project)
-    parlour.worker(model="anthropic:claude-sonnet-4-5")
-    return parlour
+    harness = MeetingProject.at(home, project)
+    harness.worker(model="anthropic:claude-sonnet-4-5")
+    return harness
 
 
 def provider_environment(server: ScriptedServer, worker: str = "architect") -> dict[str, str]:
@@ -70,7 +70,7 @@ def read_messages(body: dict[str, Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.req("WKR-20", "MTG-10")
 def test_a_meeting_continues_after_the_hall_is_stopped_and_killed(
-    guild_hall: GuildWithHall, parlour: Parlour, server: ScriptedServer
+    guild_hall: GuildWithHall, harness: MeetingProject, server: ScriptedServer
 ) -> None:
     """Stop the first hall and kill the second, so that each command uses a new one."""
     env = provider_environment(server)
@@ -103,20 +103,20 @@ def test_a_meeting_continues_after_the_hall_is_stopped_and_killed(
     assert closed.json["status"] == "closed"
     assert closed.json["linked"] == [".lore/plan.md"]
     assert "Then Parquet with snappy." in json.dumps((server.requests[-1].body or {})["messages"])
-    parlour.repo.fsck()
+    harness.repo.fsck()
 
 
 @pytest.mark.req("WKR-20", "WKR-14")
 def test_a_meeting_with_claude_code_continues_after_the_hall_is_killed(
-    guild_hall: GuildWithHall, parlour: Parlour
+    guild_hall: GuildWithHall, harness: MeetingProject
 ) -> None:
     """Run each session in a new process of Claude Code and in a new hall, with the conversation so far."""
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
-    parlour.worker(runtime="claude")
+    harness.worker(runtime="claude")
     expected = [{"expect": "How do we store exports?"}, {"expect": "They must be small"}]
     words = ["We could use Parquet.", "Then Parquet with snappy."]
     answers = [{**one, "say": text} for one, text in zip(expected, words, strict=True)]
-    parlour.script(answers)
+    harness.script(answers)
     opened = guild_hall("meet", "architect", "How do we store exports?", "--output", "json", env=env)
     assert opened.code == 0, opened
     id = opened.json["meeting"]
@@ -131,10 +131,10 @@ def test_a_meeting_with_claude_code_continues_after_the_hall_is_killed(
 
 @pytest.mark.req("WKR-20")
 def test_a_retried_commission_has_no_conversation_of_the_first_attempt(
-    guild: Guild, parlour: Parlour, server: ScriptedServer
+    guild: Guild, harness: MeetingProject, server: ScriptedServer
 ) -> None:
     env = provider_environment(server, "drafter")
-    parlour.worker("drafter", model="anthropic:claude-sonnet-4-5")
+    harness.worker("drafter", model="anthropic:claude-sonnet-4-5")
     before = len(server.requests)
     made = guild("dispatch", "drafter", "--project", "shop", "Draft the export", "--wait", "--json", env=env)
     assert made.json["status"] == "failed", made
@@ -149,10 +149,10 @@ def test_a_retried_commission_has_no_conversation_of_the_first_attempt(
 
 @pytest.mark.req("WKR-20")
 def test_an_answer_interrupted_by_a_crash_is_completed_by_the_next_hall(
-    guild_hall: GuildWithHall, parlour: Parlour
+    guild_hall: GuildWithHall, harness: MeetingProject
 ) -> None:
-    parlour.worker()
-    parlour.script([{"say": "one"}, {"sleep": 1.5, "say": "two"}])
+    harness.worker()
+    harness.script([{"say": "one"}, {"sleep": 1.5, "say": "two"}])
     id = guild_hall("meet", "architect", "first", "--output", "json").json["meeting"]
     process = guild_hall.start("meet", id, "second")
     wait_until(lambda: guild_hall("show", id, "--json").json["answering"])
@@ -162,7 +162,7 @@ def test_an_answer_interrupted_by_a_crash_is_completed_by_the_next_hall(
     back = guild_hall("meet", id, "--output", "json", input="")
     assert back.code == 0, back
     shown = guild_hall("show", id, "--json").json
-    assert [(one["words"], one["answer"]) for one in shown["exchanges"]] == [("first", "one"), ("second", "two")]
+    assert [(one["user_message"], one["answer"]) for one in shown["exchanges"]] == [("first", "one"), ("second", "two")]
 
 
 def wait_until(is_true: Callable[[], Any]) -> None:

@@ -15,9 +15,10 @@ from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import RunRequest
-from guildhall.workflow.target import Start
+from guildhall.workers.model import ROOM_TOOLS
+from guildhall.workflow.instance import Start
 from tests.guild.packages import write_mail_package
-from tests.projects.commissions.workshop import Workshop
+from tests.projects.commissions.harness import CommissionProject
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
 
+# The tools of a room that an agent without others in its team receives only on request.
+DEFERRED = frozenset(ROOM_TOOLS) - {"channel_send", "no_action", "resource_read", "more_tools"}
 PLAIN = ("run", "called", "room", "job")
 IN_PROJECTS = ("commission", "meeting")
 DICE = '''
@@ -50,10 +53,10 @@ TEAM = {
     "context": {"documentOwner": "none"},
     "kickoff": "@smith begin",
 }
-_CALLS = [{"call": "worker_call", "with": {"worker_name": "smith", "input_data": "Go."}}, {"say": "called"}]
+_CALLS = [{"call": "worker_call", "with": {"worker": "smith", "input_data": "Go."}}, {"say": "called"}]
 
 
-class WorkerContexts(Workshop):
+class WorkerContexts(CommissionProject):
     """A registered project and a folder that is not a project, with the same worker in both."""
 
     elsewhere: Path
@@ -86,22 +89,32 @@ class WorkerContexts(Workshop):
 
     def tools_in(self, context: str, *, registered: bool = True, worker: str = "smith") -> list[str]:
         """Run the worker in a context, and return the tools that its model gets, in order."""
-        return self.inside(lambda contexts: contexts.run_in(context, registered=registered, worker=worker))
+        return self.run_in_hall(lambda contexts: contexts.run_in(context, registered=registered, worker=worker))
 
     async def run_in(self, context: str, *, registered: bool, worker: str) -> list[str]:
         place = self.repo.path if registered else self.elsewhere
         frame = Frame(cwd=place, root=place, model="script:script.yaml")
-        return self.recorded_tools(await getattr(self, f"_start_{context}")(worker, frame))
+        return self.recorded_tools(await self.start(context, worker, frame))
+
+    async def start(self, context: str, worker: str, frame: Frame) -> str:
+        """Run the worker in a context, and return the run."""
+        return await getattr(self, f"_start_{context}")(worker, frame)
 
     def recorded_tools(self, run: str) -> list[str]:
-        """Return the tools of a run, and check that the model received exactly these."""
+        """Return the tools of a run, and check that the model received exactly these.
+
+        An agent of a team has tools that its model receives only after a call of `more_tools`.
+        """
         entries = self.hall.history.entries(run)
         tools = entries[0].data.tools
         requested = [entry.data.tools for entry in entries if entry.kind == "model_asked"]
-        sent = fingerprint([[one["name"], one["description"], one["input_schema"]] for one in tools])
+        names = [one["name"] for one in tools]
+        deferred = {*names} & DEFERRED if "more_tools" in names else set[str]()
+        shown = [one for one in tools if one["name"] not in deferred]
+        sent = fingerprint([[one["name"], one["description"], one["input_schema"]] for one in shown])
         assert requested, "its model was not called"
         assert set(requested) == {sent}, "the model received other tools than the run has"
-        return [one["name"] for one in tools]
+        return names
 
     async def _start_run(self, worker: str, frame: Frame) -> str:
         return await self._follow(self.client.runs.run(RunRequest(worker=worker, input="Go."), frame))
@@ -130,9 +143,9 @@ class WorkerContexts(Workshop):
         return job.run
 
     async def _start_commission(self, worker: str, frame: Frame) -> str:
-        made = await self.new(worker=worker, frame=frame)
+        made = await self.create_commission(worker=worker, frame=frame)
         await self.commissions.dispatch(made.id, frame)
-        done = await self.quiet(made.id)
+        done = await self.wait_ended(made.id)
         assert done.run is not None, done
         return done.run
 

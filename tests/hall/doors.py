@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.runs.hooks import RunHooks
+    from guildhall.runs.owner_hooks import RunHooks
 
 MODERN = "2026-07-28"
 PNG = b"\x89PNG\r\n\x1a\n not really"

@@ -74,7 +74,7 @@ def test_a_background_workflow_survives_the_hall(guild_hall: GuildWithHall, revi
 def test_a_failed_agent_is_reported_with_the_next_command(guild_hall: GuildWithHall, review: Path) -> None:
     script = review.with_name("script.yaml")
     good = script.read_text()
-    script.write_text(json.dumps({"workers": {"ann": [[{"sai": "x"}]]}}))
+    script.write_text(json.dumps({"workers": {"ann": [[{"fail": 400}]]}, "repeat": True}))
     run = guild_hall("start", "review.yaml", "--background", "--json").json["run"]
     for target in ("@review", "ann@review"):
         waited = guild_hall("wait", target, "--timeout", "20s")
@@ -84,7 +84,7 @@ def test_a_failed_agent_is_reported_with_the_next_command(guild_hall: GuildWithH
     needs = guild_hall("ls").out.partition("Working")[0]
     assert needs.startswith("Needs you")
     assert needs.rstrip().endswith("guild start ann@review")
-    assert "gave up: workers.ann[0][0].sai" in guild_hall("log", run).out
+    assert "gave up: scripted failure: HTTP 400" in guild_hall("log", run).out
     script.write_text(good)
     assert guild_hall("start", "ann@review").code == 0
     waited = guild_hall("wait", "@review", "--timeout", "20s")

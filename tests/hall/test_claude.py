@@ -121,7 +121,7 @@ def run_async(work: Any) -> None:
 # Runs
 
 
-@pytest.mark.req("WKR-14")
+@pytest.mark.req("WKR-14", "WD-33")
 def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, claude_project: Path) -> None:
     write_worker(
         claude_project,
@@ -177,7 +177,6 @@ def test_a_long_tool_description_is_not_cut(home: Home, claude_project: Path) ->
     assert shown["claude"] == shown["pydantic"]
 
 
-@pytest.mark.req("WD-33")
 def test_parallel_calls_wait_for_their_approvals_together(home: Home, claude_project: Path) -> None:
     write_worker(claude_project, {"calls": [WRITE, OTHER]}, DONE, tool_rules=ASK_BEFORE_WRITING)
 

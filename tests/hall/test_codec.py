@@ -90,7 +90,7 @@ def test_requests_and_answers_are_equal_after_a_round_trip() -> None:
             input="half a pair \udc80",
             attachments=("a", "b"),
             budget=1.5,
-            purpose=CallPurpose(worker_name="x", input_data={"x": [1, None]}),
+            purpose=CallPurpose(worker="x", input_data={"x": [1, None]}),
         ),
         Frame(cwd=Path("/a"), root=Path("/"), env={"A": "b"}, keys={"ANTHROPIC_API_KEY": "k"}, interactive=True),
         Answer(choice="yes", note=None),

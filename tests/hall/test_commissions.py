@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
+from tests.projects.commissions.harness import LATE, CommissionProject, say, submit, write
 from tests.projects.conftest import repository
 from tests.runs.places import wait_until
 
@@ -82,31 +82,31 @@ class HallApiClient:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    made = Workshop.at(tmp_path, home)
+def harness(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> CommissionProject:
+    made = CommissionProject.at(tmp_path, home)
     monkeypatch.chdir(made.repo.path)
     return made
 
 
-def add_yard(workshop: Workshop, folder: Path) -> Any:
+def add_yard(harness: CommissionProject, folder: Path) -> Any:
     """Add another project with the same worker, and limit both projects to four running commissions."""
     yard = repository(folder)
     yard.commit({"README.md": "The yard\n"}, "Start")
-    shutil.copytree(workshop.repo.path / "workers", folder / "workers")
-    shutil.copy(workshop.repo.path / "script.yaml", folder)
+    shutil.copytree(harness.repo.path / "workers", folder / "workers")
+    shutil.copy(harness.repo.path / "script.yaml", folder)
     more = f'  yard:\n    path: "{folder}"\n    branch: main\ncommissions:\n  max: 4\n'
-    workshop.home.settings.write_text(workshop.home.settings.read_text() + more)
+    harness.home.settings.write_text(harness.home.settings.read_text() + more)
     return yard
 
 
 @pytest.mark.req("COM-6", "COM-21", "COM-27")
 def test_commissions_follow_their_states_and_slots_across_a_crash(
-    guild_hall: GuildWithHall, workshop: Workshop, tmp_path: Path
+    guild_hall: GuildWithHall, harness: CommissionProject, tmp_path: Path
 ) -> None:
-    workshop.script(HALF)
-    yard = add_yard(workshop, tmp_path / "yard")
+    harness.script(HALF)
+    yard = add_yard(harness, tmp_path / "yard")
     first = guild_hall("dispatch", "smith", "--hold", "Forge.").out.strip()  # starts the hall
-    api = HallApiClient(guild_hall, workshop.repo.path)
+    api = HallApiClient(guild_hall, harness.repo.path)
     called_off, second, third, last = (api.create(begin=True) for _ in range(4))
     api.call("dispatch", id=first)
     there, behind = (api.create(project="yard", begin=True) for _ in range(2))
@@ -124,11 +124,11 @@ def test_commissions_follow_their_states_and_slots_across_a_crash(
     assert (api.read_statuses()[last], api.read_statuses()[behind]) == ("dispatched", "dispatched")
 
     # The hall is killed while they run, and one project has no worker when the next hall starts.
-    made = [workshop.home.worktrees / place / "src/key.py" for place in (f"shop/{second}-1", f"yard/{there}-1")]
+    made = [harness.home.worktrees / place / "src/key.py" for place in (f"shop/{second}-1", f"yard/{there}-1")]
     wait_until(lambda: all(path.exists() for path in made))
     guild_hall.kill_hall()
     (yard.path / "workers" / "smith.yaml").unlink()
-    workshop.script(WHOLE)
+    harness.script(WHOLE)
     assert guild_hall("stop", "--abandon", pending, "--reason", "no more").code == 0
     assert {api.wait_ended(id) for id in (first, second, third, last)} == {"completed"}
     assert api.wait_ended(behind) == "failed", "it cannot start"
@@ -145,3 +145,23 @@ def test_commissions_follow_their_states_and_slots_across_a_crash(
     assert moves == ["pending", "dispatched", "in_progress", "completed"], "it was resumed"
     assert all(line["reason"] and line["at"] for line in lines)
     assert api.get(pending)["timeline"][-1]["reason"] == "no more"
+
+
+def test_a_queued_commission_that_the_next_hall_starts_survives_another_crash(
+    guild_hall: GuildWithHall, harness: CommissionProject
+) -> None:
+    harness.script(HALF)
+    harness.home.settings.write_text(f"{harness.home.settings.read_text()}commissions:\n  max: 1\n")
+    first = guild_hall("dispatch", "smith", "--hold", "Forge.").out.strip()
+    api = HallApiClient(guild_hall, harness.repo.path)
+    api.call("dispatch", id=first)
+    second = api.create(begin=True)
+    assert api.read_statuses() == {first: "in_progress", second: "dispatched"}
+    guild_hall.kill_hall()
+    assert guild_hall("stop", first).code == 0  # starts a hall, which starts the second commission
+    made = harness.home.worktrees / f"shop/{second}-1" / "src/key.py"
+    wait_until(made.exists)
+    guild_hall.kill_hall()
+    harness.script(WHOLE)
+    assert guild_hall("stop", "--abandon", first).code == 0
+    assert api.wait_ended(second) == "completed"

@@ -56,14 +56,14 @@ def test_a_typed_result_is_requested_until_it_matches(runtime_project: RuntimePr
     assert json.loads(ran.out) == {"n": 7}
     never = runtime_project.run(task="> say Seven.")
     assert never.code == 1
-    assert "3 unusable model answers in a row: Give the result by calling final_result once" in never.err
+    assert "3 unusable model responses in a row: Give the result by calling final_result once" in never.err
 
 
 def test_a_crash_fails_the_run_and_calls_are_not_repeated(runtime_project: RuntimeProject) -> None:
     ran = runtime_project.run("--output", "json", task=f"{WRITE}\n> crash")
     assert ran.code == 1
     assert "exited with code 7. Output: the stand-in falls over" in ran.err
-    assert "It is not restarted" in ran.err
+    assert "The run cannot continue" in ran.err
     run = ran.json["run"]
     assert len(runtime_project.read_entries(run, "tool_started")) == 1
     again = runtime_project.resume(run)

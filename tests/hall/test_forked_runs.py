@@ -224,7 +224,7 @@ def test_unusable_model_answers_fail_the_run(run_in_hall: Callable[[Any], Any], 
         run = (await tested.get_details((await tested.run())[0].run)).run
         assert run.error is not None
         assert (run.status, run.error["code"]) == ("failed", "runtime_failed")
-        assert "3 unusable model answers in a row" in run.error["message"]
+        assert "3 unusable model responses in a row" in run.error["message"]
 
     run_in_hall(work)
 

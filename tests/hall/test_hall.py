@@ -17,8 +17,8 @@ from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.database import lock_home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
-from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import Answer, RunRequest
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.store.schema import prepare
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 

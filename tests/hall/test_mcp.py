@@ -22,7 +22,7 @@ from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.asgi_requests import MAX_BODY_BYTES
-from guildhall.runs.hooks import RunHooks
+from guildhall.runs.owner_hooks import RunHooks
 from guildhall.runs.record.entries import ToolStarted
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, SampleTools, ToolDoorHall, open_raw_client, serve_tool_door, write_worker
@@ -55,11 +55,11 @@ async def open_official_client(url: str, token: str, mode: str) -> AsyncGenerato
 @pytest.mark.req("WKR-16")
 def test_the_official_client_lists_and_calls_exactly_the_tools_of_the_run(home: Home, project: Path, mode: str) -> None:
     write_worker(project, "clerk", sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
             async with open_official_client(f"{hall.url}/tools/", token, mode) as client:
                 tools = (await client.list_tools()).tools
                 shown = [tool.name for tool in tools]
@@ -89,11 +89,11 @@ def test_the_official_client_lists_and_calls_exactly_the_tools_of_the_run(home: 
 def test_only_the_token_identifies_the_run(home: Home, project: Path) -> None:
     write_worker(project, "one")
     write_worker(project, "other", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            first, mine = await hall.start_run("one", desk.toolbox())
+            first, mine = await hall.start_run("one", sample.toolbox())
             second, theirs = await hall.start_run("other")
             assert mine != theirs
             async with (
@@ -113,16 +113,16 @@ def test_only_the_token_identifies_the_run(home: Home, project: Path) -> None:
                 assert (await room.ask("tools/list")).status_code == 404
 
     asyncio.run(work())
-    assert desk.done == [2]
+    assert sample.done == [2]
 
 
 def test_parallel_calls_of_many_processes_are_executed_exactly_once(home: Home, project: Path) -> None:
     write_worker(project, "clerk")
-    desk, count = SampleTools(), 32
+    sample, count = SampleTools(), 32
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
             modes = [MODES[0], MODERN]
             started = [
                 await _start_client(_RAW_CLIENT, f"{hall.url}/tools/", token, modes[i % 2], i) for i in range(count)
@@ -134,7 +134,7 @@ def test_parallel_calls_of_many_processes_are_executed_exactly_once(home: Home, 
             assert len(hall.read_entries(run, "tool_ended")) == count * 3
 
     asyncio.run(work())
-    assert sorted(desk.done) == sorted(place * 10 + number for place in range(count) for number in range(3))
+    assert sorted(sample.done) == sorted(place * 10 + number for place in range(count) for number in range(3))
 
 
 # A light client by hand with one connection, so that 32 of them can run at once.
@@ -221,6 +221,8 @@ def test_the_newest_protocol_has_no_handshake_and_types_its_results(home: Home, 
                 found = (await http.ask("server/discover", modern=True)).json()["result"]
                 assert found["supportedVersions"] == [MODERN]
                 assert (found["resultType"], found["ttlMs"], found["cacheScope"]) == ("complete", 0, "private")
+                ping = await http.ask("ping", modern=True)  # removed in this version
+                assert (ping.status_code, ping.json()["error"]["code"]) == (404, -32601)
                 listed = (await http.ask("tools/list", modern=True)).json()["result"]
                 assert (listed["resultType"], listed["ttlMs"], listed["cacheScope"]) == ("complete", 0, "private")
                 called = await http.call("add", {"a": 1, "b": 1}, modern=True)
@@ -234,11 +236,11 @@ def test_the_newest_protocol_has_no_handshake_and_types_its_results(home: Home, 
 
 def test_hostile_messages_get_an_error_and_have_no_effect(home: Home, project: Path) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 for case in CASES:
                     reply = await http.post(case.body, case.headers)
@@ -251,7 +253,7 @@ def test_hostile_messages_get_an_error_and_have_no_effect(home: Home, project: P
             assert len(hall.read_entries(run, "tool_started")) == 1
 
     asyncio.run(work())
-    assert desk.done == [1]
+    assert sample.done == [1]
 
 
 def test_invalid_http_requests_are_refused(home: Home, project: Path) -> None:
@@ -334,17 +336,17 @@ def test_an_endless_chunked_body_is_cut_at_the_limit(home: Home, project: Path) 
 
 def test_a_repeated_call_id_is_the_same_call_even_while_it_runs(home: Home, project: Path) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 twice = [asyncio.create_task(http.call("hold", {"number": 7}, id="toolu_1")) for _ in range(2)]
-                await asyncio.wait_for(desk.has_started.wait(), 5)
+                await asyncio.wait_for(sample.has_started.wait(), 5)
                 other = await http.call("hold", {"number": 8}, id="toolu_1")
                 assert other["error"]["message"] == "invalid call id: another call has it"
-                desk.may_finish.set()
+                sample.may_finish.set()
                 first, second = await asyncio.gather(*twice)
                 assert first["result"] == second["result"]
                 assert (await http.call("hold", {"number": 7}, id="toolu_1"))["result"] == first["result"]
@@ -361,52 +363,52 @@ def test_a_repeated_call_id_is_the_same_call_even_while_it_runs(home: Home, proj
             assert keys[:2] == ["mcp/toolu_1", "mcp/call-1"]
 
     asyncio.run(work())
-    assert desk.done == [7, 5, 6, 6, 6, 4, 4]
+    assert sample.done == [7, 5, 6, 6, 6, 4, 4]
 
 
 def test_a_disconnected_client_does_not_stop_its_call(home: Home, project: Path) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            _, token = await hall.start_run("clerk", desk.toolbox())
+            _, token = await hall.start_run("clerk", sample.toolbox())
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 gone = asyncio.create_task(http.call("hold", {"number": 1}, id="a"))
-                await asyncio.wait_for(desk.has_started.wait(), 5)
+                await asyncio.wait_for(sample.has_started.wait(), 5)
                 gone.cancel()
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 again = asyncio.create_task(http.call("hold", {"number": 1}, id="a"))
                 await asyncio.sleep(0.02)
-                desk.may_finish.set()
+                sample.may_finish.set()
                 assert (await again)["result"]["content"][0]["text"] == "held 1"
 
     asyncio.run(work())
-    assert desk.done == [1]
+    assert sample.done == [1]
 
 
 def test_excess_calls_are_refused_and_running_calls_continue(home: Home, project: Path) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            _, token = await hall.start_run("clerk", desk.toolbox())
+            _, token = await hall.start_run("clerk", sample.toolbox())
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 door = hall.hall.runtimes.tokens.find(token)
                 assert door is not None
                 held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
-                await asyncio.wait_for(desk.has_started.wait(), 5)
+                await asyncio.wait_for(sample.has_started.wait(), 5)
                 filler = next(iter(door.calls.values()))
                 door.calls.update({f"more-{n}": filler for n in range(endpoint.MAX_CALLS)})
-                assert "are active" in (await http.call("note", {"number": 9}))["error"]["message"]
+                assert "too many concurrent calls" in (await http.call("note", {"number": 9}))["error"]["message"]
                 for n in range(endpoint.MAX_CALLS):
                     del door.calls[f"more-{n}"]
-                desk.may_finish.set()
+                sample.may_finish.set()
                 assert all("result" in answer for answer in await asyncio.gather(*held))
 
     asyncio.run(work())
-    assert sorted(desk.done) == [0, 1, 2, 3, 4]
+    assert sorted(sample.done) == [0, 1, 2, 3, 4]
 
 
 # The token is valid as long as the run is running
@@ -415,18 +417,18 @@ def test_excess_calls_are_refused_and_running_calls_continue(home: Home, project
 @pytest.mark.parametrize("ends", ["paused", "cancelled"])
 def test_a_stopped_run_invalidates_its_token_and_ends_its_calls(home: Home, project: Path, ends: str) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
-            _, another = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
+            _, another = await hall.start_run("clerk", sample.toolbox())
             async with (
                 open_raw_client(f"{hall.url}/tools/", token) as http,
                 open_raw_client(f"{hall.url}/tools/", another) as other,
             ):
                 waiting = asyncio.create_task(http.call("hold", {"number": 1}))
-                await asyncio.wait_for(desk.has_started.wait(), 5)
+                await asyncio.wait_for(sample.has_started.wait(), 5)
                 stop = hall.hall.runs.pause(run) if ends == "paused" else hall.hall.runs.cancel(run)
                 stopping = asyncio.create_task(stop)
                 await asyncio.sleep(0.01)
@@ -438,18 +440,18 @@ def test_a_stopped_run_invalidates_its_token_and_ends_its_calls(home: Home, proj
             assert hall.hall.runtimes.tokens.find(token) is None
 
     asyncio.run(work())
-    assert desk.done == []
+    assert sample.done == []
 
 
 @pytest.mark.parametrize("ends", ["paused", "cancelled"])
 def test_a_request_completed_after_the_run_has_no_effect(home: Home, project: Path, ends: str) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
     body = message("tools/call", params={"name": "note", "arguments": {"number": 1}})
 
     async def work() -> bytes:
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
             reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(hall.url).port)
             head = [
                 "POST /mcp/tools/ HTTP/1.1",
@@ -467,22 +469,22 @@ def test_a_request_completed_after_the_run_has_no_effect(home: Home, project: Pa
             return answer
 
     assert asyncio.run(work()).startswith(b"HTTP/1.1 401 ")
-    assert desk.done == []
+    assert sample.done == []
 
 
 def test_a_resumed_run_has_a_new_token(home: Home, project: Path) -> None:
     write_worker(project, "clerk")
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         from guildhall.core.request_frame import Frame
 
         async with serve_tool_door(home, project) as hall:
-            run, token = await hall.start_run("clerk", desk.toolbox())
+            run, token = await hall.start_run("clerk", sample.toolbox())
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
                 assert "result" in await http.call("note", {"number": 1}, id="a")
             await hall.hall.runs.pause(run)
-            again = await hall.hall.runs.prepare_resume(run, Frame.here(project, {}), [desk.toolbox()])
+            again = await hall.hall.runs.prepare_resume(run, Frame.here(project, {}), [sample.toolbox()])
             hall.hall.runs.launch(again)
             fresh = hall.hall.runs.token(run)
             assert fresh != token
@@ -495,7 +497,7 @@ def test_a_resumed_run_has_a_new_token(home: Home, project: Path) -> None:
                 assert text == "noted 1"  # from the journal
 
     asyncio.run(work())
-    assert desk.done == [1]
+    assert sample.done == [1]
 
 
 def test_tokens_are_long_and_never_stored(home: Home, project: Path) -> None:
@@ -520,18 +522,17 @@ def test_tokens_are_long_and_never_stored(home: Home, project: Path) -> None:
 
 def test_rules_apply_to_calls_over_http(home: Home, project: Path) -> None:
     write_worker(project, "clerk", tool_rules={"note": {"allowed": False}})
-    desk = SampleTools()
+    sample = SampleTools()
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            _, token = await hall.start_run("clerk", desk.toolbox())
+            _, token = await hall.start_run("clerk", sample.toolbox())
             async with open_raw_client(f"{hall.url}/tools/", token) as http:
-                refusal = (await http.call("note", {"number": 1}))["result"]
-                assert refusal["isError"]
-                assert "forbids it" in refusal["content"][0]["text"]
+                reply = await http.call("note", {"number": 1})
+                assert "note" in reply["error"]["message"], "a forbidden tool is not on the server"
 
     asyncio.run(work())
-    assert desk.done == []
+    assert sample.done == []
 
 
 # Other clients, and tools of servers
@@ -544,7 +545,7 @@ def test_the_client_of_pydantic_ai_lists_and_calls_the_tools(home: Home, project
     from pydantic_ai.models.function import FunctionModel
 
     write_worker(project, "clerk")
-    desk, shown = SampleTools(), list[str]()
+    sample, shown = SampleTools(), list[str]()
 
     def model(messages: list[Any], info: Any) -> ModelResponse:
         shown[:] = [tool.name for tool in info.function_tools]
@@ -554,7 +555,7 @@ def test_the_client_of_pydantic_ai_lists_and_calls_the_tools(home: Home, project
 
     async def work() -> None:
         async with serve_tool_door(home, project) as hall:
-            _, token = await hall.start_run("clerk", desk.toolbox())
+            _, token = await hall.start_run("clerk", sample.toolbox())
             tools = MCPToolset(f"{hall.url}/tools/", headers={"authorization": f"Bearer {token}"})
             async with tools:
                 result = await Agent(FunctionModel(model), toolsets=[tools]).run("go")
@@ -562,7 +563,7 @@ def test_the_client_of_pydantic_ai_lists_and_calls_the_tools(home: Home, project
 
     asyncio.run(work())
     assert sorted(shown) == sorted(DESK)
-    assert desk.done == [3]
+    assert sample.done == [3]
 
 
 def test_tools_of_mcp_servers_are_listed_and_called(home: Home, project: Path) -> None:

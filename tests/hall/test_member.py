@@ -17,7 +17,7 @@ import pytest
 from guildhall import GuildError, Member
 from guildhall.members.model import SECRET_VARIABLE
 from tests.conftest import BLOCKED, Guild
-from tests.members.small import SECRET, make_member, serving, speaking
+from tests.members.member_servers import SECRET, connect_member, make_member, serve_member
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,11 +41,11 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
     assert double(4) == 8
     with pytest.raises(GuildError, match="two tools named 'greet'"):
         member.tool(name="greet")(double)
-    with pytest.raises(GuildError, match="is not a valid name of a tool"):
+    with pytest.raises(GuildError, match="is not a valid tool name"):
         member.tool(lambda: 1)
 
     async def work() -> None:
-        async with member.open_server(0, SECRET, {}) as url, speaking(url) as http:
+        async with member.open_server(0, SECRET, {}) as url, connect_member(url) as http:
             tools = (await http.ask("tools/list")).json()["result"]["tools"]
             assert [(tool["name"], tool["description"]) for tool in tools] == [
                 ("double", "Doubles a number."),
@@ -83,7 +83,7 @@ def start_member(folder: Path, port: int, *, secret: str | None = SECRET) -> sub
 
 async def wait_until_up(url: str, secret: str = SECRET) -> None:
     """Wait until the member responds."""
-    async with asyncio.timeout(20), speaking(url, secret) as http:
+    async with asyncio.timeout(20), connect_member(url, secret) as http:
         while True:
             with suppress(httpx2.TransportError):
                 assert (await http.ask("ping")).status_code == 200
@@ -100,7 +100,7 @@ def test_a_member_serves_until_it_is_terminated(tmp_path: Path) -> None:
         asyncio.run(wait_until_up(url))
 
         async def work() -> Any:
-            async with speaking(url) as http:
+            async with connect_member(url) as http:
                 return await http.call("add", {"a": 2, "b": 3})
 
         assert asyncio.run(work())["result"]["content"][0]["text"] == "5"
@@ -153,7 +153,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
 
 def test_a_member_without_a_worker_refuses_jobs(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(make_member(tmp_path / "desk", worker=False)) as member:
+        async with serve_member(make_member(tmp_path / "desk", worker=False)) as member:
             assert (await member.refused("dispatch", {"description": "x", "task": "x"}))["code"] == -32601
 
     asyncio.run(work())

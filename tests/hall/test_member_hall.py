@@ -15,7 +15,7 @@ from guildhall.core.paths import Home
 from guildhall.hall.composition.database import lock_home
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.test_member import free_port, start_member, wait_until_up
-from tests.members.small import make_member, serving, speaking, write_script
+from tests.members.member_servers import connect_member, make_member, serve_member, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_the_model_gets_job_and_read_tools_and_can_reach_nothing_else(tmp_path: 
     script.write_text(json.dumps({"workers": {"clerk": [tries]}}))
 
     async def work(environ: dict[str, str]) -> str:
-        async with serving(folder, environ) as member:
+        async with serve_member(folder, environ) as member:
             job = await member.dispatch("Do your worst.")
             shown = await member.ended(job)
             assert shown["status"] == "completed", shown["error"]
@@ -112,7 +112,7 @@ def test_memory_of_a_job_is_in_the_prompt_of_the_next_job(tmp_path: Path) -> Non
     third = write_script(tmp_path / "third.yaml", [{"expect_system": "The almanac is out of date", "say": "three"}])
 
     async def job(model: str) -> str:
-        async with serving(folder) as member:  # a new member process each time; the memory is on disk
+        async with serve_member(folder) as member:  # a new member process each time; the memory is on disk
             job = await member.dispatch(model=model)
             shown = await member.ended(job)
             assert shown["status"] == "completed", shown
@@ -139,7 +139,7 @@ def test_the_newest_memory_entries_are_shown_up_to_the_limit(tmp_path: Path) -> 
     never = write_script(tmp_path / "never.yaml", [{"expect_system": "note 0 begins", "say": "seen"}])
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             assert (await member.ended(await member.dispatch(model=model)))["status"] == "completed"
             assert (await member.ended(await member.dispatch(model=never)))["status"] == "failed"
 
@@ -159,7 +159,7 @@ def test_memory_of_a_member_is_compacted_in_the_background(tmp_path: Path) -> No
     (folder / "script.yaml").write_text(json.dumps(script))
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             shown = await member.ended(await member.dispatch())
             assert shown["status"] == "completed", shown["error"]
             async with asyncio.timeout(10):
@@ -184,7 +184,7 @@ def test_invalid_memory_keys_are_rejected_and_a_repeated_key_replaces(tmp_path: 
     model = write_script(tmp_path / "script.yaml", answers)
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             shown = await member.ended(await member.dispatch(model=model))
             assert shown["status"] == "completed", shown["error"]
 
@@ -212,7 +212,7 @@ def test_a_job_is_resumed_when_the_member_restarts(tmp_path: Path) -> None:
 
     async def start_job() -> str:
         await wait_until_up(url)
-        async with speaking(url) as member:
+        async with connect_member(url) as member:
             job = await member.dispatch()
             async with asyncio.timeout(10):
                 while (await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110
@@ -221,7 +221,7 @@ def test_a_job_is_resumed_when_the_member_restarts(tmp_path: Path) -> None:
 
     async def finish_job(job: str) -> dict[str, Any]:
         await wait_until_up(url)
-        async with speaking(url) as member:
+        async with connect_member(url) as member:
             shown = await member.ended(job)
             assert (await member.worker("result", jobId=job))["output"] == "through"
             await member.worker("delete", jobId=job)
@@ -256,7 +256,7 @@ def test_a_member_uses_the_settings_of_the_user_unless_it_has_its_own(tmp_path: 
     own = write_script(tmp_path / "own.yaml", [{"say": "by its own"}])
 
     async def read_output(environ: dict[str, str]) -> Any:
-        async with serving(folder, environ) as member:
+        async with serve_member(folder, environ) as member:
             reply = (await member.ask("worker/dispatch", {"description": "x", "task": "x"})).json()
             if "error" in reply:
                 return reply["error"]["code"]
@@ -282,7 +282,7 @@ def test_toolboxes_of_a_member_need_no_trust(tmp_path: Path) -> None:
     )
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             shown = await member.ended(await member.dispatch())
             assert shown["status"] == "completed", shown
 
@@ -304,7 +304,7 @@ def test_the_worker_with_the_name_of_the_member_gets_the_jobs(tmp_path: Path) ->
     (folder / "workers" / "other.yaml").write_text(json.dumps({"instructions": "Other."}))
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             assert (await member.ended(await member.dispatch()))["status"] == "completed"
 
     asyncio.run(work())
@@ -332,7 +332,7 @@ def test_commands_can_read_and_answer_the_jobs_of_a_running_member(tmp_path: Pat
         return ran.json
 
     async def work() -> str:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             job = await member.dispatch()
             async with asyncio.timeout(10):
                 while (shown := await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110

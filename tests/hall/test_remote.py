@@ -21,7 +21,6 @@ from guildhall.core.errors import (
     HallGone,
     HallUnavailable,
     Interrupted,
-    MemberRefused,
     NotFound,
     NotTrusted,
     Refused,
@@ -41,11 +40,12 @@ from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.workflow.target import Start, parse
+from guildhall.workflow.instance import Start
+from guildhall.workflow.target import parse
 from tests.hall.hall_server import ServedHall, serve_hall
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 from tests.projects.conftest import repository
-from tests.projects.meetings.parlour import Parlour
+from tests.projects.meetings.harness import MeetingProject
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -161,16 +161,16 @@ def test_every_verb_returns_the_same_remotely_and_embedded(home: Home, frame: Fr
 
 
 async def _check_meetings(both: ClientComparison, hall: ServedHall, home: Home, project: Path) -> None:
-    parlour = Parlour.at(home, project.parent / "shop")
-    parlour.script([{"say": "one"}, {"say": "two"}])
-    meeting = await both.call_remote("meetings.open", "architect", "Which form?", parlour.frame)
-    assert (await both.stream("meetings.join", meeting.id, parlour.frame))[-1].type == "listening"
-    assert (await both.stream("meetings.say", meeting.id, "ü", parlour.frame))[-1].data["number"] == 2
+    harness = MeetingProject.at(home, project.parent / "shop")
+    harness.script([{"say": "one"}, {"say": "two"}])
+    meeting = await both.call_remote("meetings.open", "architect", "Which form?", harness.frame)
+    assert (await both.stream("meetings.join", meeting.id, harness.frame))[-1].type == "listening"
+    assert (await both.stream("meetings.say", meeting.id, "ü", harness.frame))[-1].data["number"] == 2
     shown = await both("meetings.get", meeting.id)
-    assert [one.words for one in shown.exchanges] == ["Which form?", "ü"]
+    assert [one.user_message for one in shown.exchanges] == ["Which form?", "ü"]
     assert await both("meetings.list", project="shop", status="open") == [shown.meeting]
     await both.call_remote("meetings.interrupt", meeting.id)
-    closed = await both.call_remote("meetings.close", meeting.id, parlour.frame, summarise=False)
+    closed = await both.call_remote("meetings.close", meeting.id, harness.frame, summarise=False)
     assert closed.status == "closed"
     await both.call_remote("meetings.delete", meeting.id)
     place, run = hall.hall.projects.get("shop"), meeting.run or shown.meeting.run or ""
@@ -207,14 +207,18 @@ async def _check_members(both: ClientComparison, frame: Frame, home: Home) -> No
     assert (await both.call_remote("jobs.get", "ant/j-1", frame)).job.status == "completed"
     assert (await both.call_remote("jobs.result", "ant/j-1", frame)).output == "done: quick"
     assert (await both.call_remote("jobs.cancel", "ant/j-1", frame)).status == "completed"
-    with pytest.raises(Refused, match="does not accept answers"):
+    with pytest.raises(Refused, match="does not support worker/answer"):
         await both.call_remote("jobs.answer", "ant/j-1", "yes", frame)
     with pytest.raises(UsageError, match="frame: required to find the member 'ant'"):
         await both.call_remote("jobs.get", "ant/j-1")
+    with pytest.raises(GuildError):
+        await both.call_remote("jobs.resume", "ant/j-1", frame=frame)
     assert isinstance(await both.call_remote("members.active_jobs"), list)
     await both.call_remote("jobs.delete", "ant/j-1", frame=frame)
-    with pytest.raises(MemberRefused, match="there is no job"):
+    with pytest.raises(UnknownJob):
         await both.call_remote("jobs.get", "ant/j-1", frame)
+    await both.call_remote("members.restart", "ant", frame)
+    await both.call_remote("members.stop", "ant", frame)
     path = await both.call_remote("members.create", "bee", frame)
     assert (path / "server.py").is_file()
     shutil.rmtree(path)
@@ -438,8 +442,8 @@ def test_a_slow_reader_uses_bounded_memory(home: Home, frame: Frame, project: Pa
         sock.connect(("127.0.0.1", hall.address.port))
         reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
         answer = _Connection(reader, writer, hall.address)
-        assert await answer.begin("/api/runs/run", request) == 200
-        began = json.loads(await answer.line())["item"]
+        assert await answer.start_stream("/api/runs/run", request) == 200
+        began = json.loads(await answer.read_line())["item"]
         (listeners,) = hall.hall.bus._listeners.values()
         for number in range(10_000):
             hall.hall.bus.publish(
@@ -451,7 +455,7 @@ def test_a_slow_reader_uses_bounded_memory(home: Home, frame: Frame, project: Pa
         assert 1_000 <= listeners[0].__self__._queue.qsize() <= 1_100
         lines: list[Any] = [{}]
         while lines[-1] != {"end": True}:
-            lines.append(json.loads(await answer.line()))
+            lines.append(json.loads(await answer.read_line()))
         assert lines[-2]["item"]["type"] == "run_ended"
         assert 1_000 < len(lines) < 9_900
         writer.close()

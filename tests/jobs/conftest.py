@@ -1,4 +1,4 @@
-"""A shop in a project and a home of its own."""
+"""A hall with its own project and home, for tests of jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.jobs.shop import Shop
+from tests.jobs.job_hall import JobHall
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def shop(home: Home, project: Path) -> Shop:
-    """Return a shop whose worker has a script that the test writes."""
-    shop = Shop(home=home, project=project)
-    shop.worker()
-    return shop
+def job_hall(home: Home, project: Path) -> JobHall:
+    """Return a hall whose worker has a script that the test writes."""
+    job_hall = JobHall(home=home, project=project)
+    job_hall.worker()
+    return job_hall

@@ -24,13 +24,13 @@ from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import Answer
 from guildhall.store import engine
 from guildhall.store.schema import prepare
-from tests.jobs.shop import Shop, call, say, submit
+from tests.jobs.job_hall import JobHall, call, say, submit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Hear = Callable[[str], None]
-    Life = Callable[[Shop, Hear], Awaitable[None]]
+    Life = Callable[[JobHall, Hear], Awaitable[None]]
     Answered = dict[str, Any]
 
 STEPS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir"}
@@ -42,49 +42,49 @@ FOUR = [
 ]
 
 
-async def whole_life(shop: Shop, hear: Hear) -> None:
-    job = await shop.dispatch()
+async def whole_life(job_hall: JobHall, hear: Hear) -> None:
+    job = await job_hall.dispatch()
     hear(job.id)
-    await shop.ended(job.id)
+    await job_hall.ended(job.id)
     hear("ended")
-    await shop.jobs.delete(job.id)
+    await job_hall.jobs.delete(job.id)
     hear("deleted")
 
 
-async def on_a_full_disk(shop: Shop, hear: Hear) -> None:
+async def on_a_full_disk(job_hall: JobHall, hear: Hear) -> None:
     """Let one step fail and the rest continue."""
     try:
-        job = await shop.dispatch()
+        job = await job_hall.dispatch()
     except GuildError:
         hear("refused")
         return
     hear(job.id)
-    await shop.until(lambda: shop.jobs.status(job.id).job.status != "running")
+    await job_hall.until(lambda: job_hall.jobs.status(job.id).job.status != "running")
     hear("ended")
 
 
-async def answered(shop: Shop, hear: Hear) -> None:
+async def answered(job_hall: JobHall, hear: Hear) -> None:
     """Ask a question that waits, and answer it."""
-    job = await shop.dispatch()
+    job = await job_hall.dispatch()
     hear(job.id)
-    await shop.until(shop.hall.asks.open)
-    await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
-    await answer_all(shop)
+    await job_hall.until(job_hall.hall.asks.list_open)
+    await job_hall.until(lambda: not job_hall.hall.runs.is_alive(job.run))
+    await answer_all(job_hall)
     hear("answered")
-    await shop.ended(job.id)
+    await job_hall.ended(job.id)
     hear("ended")
 
 
-async def answer_all(shop: Shop) -> None:
-    for ask in shop.hall.asks.open():
-        await shop.client.asks.answer(ask.id, Answer(choice="the front one"))
+async def answer_all(job_hall: JobHall) -> None:
+    for ask in job_hall.hall.asks.list_open():
+        await job_hall.client.asks.answer(ask.id, Answer(choice="the front one"))
 
 
-async def cancelled(shop: Shop, hear: Hear) -> None:
-    job = await shop.dispatch()
+async def cancelled(job_hall: JobHall, hear: Hear) -> None:
+    job = await job_hall.dispatch()
     hear(job.id)
-    await shop.until(lambda: shop.jobs.get(job.id).summary)
-    hear((await shop.jobs.cancel(job.id)).status)
+    await job_hall.until(lambda: job_hall.jobs.get(job.id).summary)
+    hear((await job_hall.jobs.cancel(job.id)).status)
 
 
 SCENES: dict[str, tuple[list[Answered], Life]] = {
@@ -96,21 +96,21 @@ SCENES: dict[str, tuple[list[Answered], Life]] = {
 
 
 def main(folder: Path, stride: int, scene: str) -> None:
-    clean = Shop.anywhere(folder)
+    clean = JobHall.anywhere(folder)
     clean.worker()
     clean.script(SCENES[scene][0])
     prepare(clean.home.database)
     number = 0
     while True:
-        shop = Shop(home=Home(folder / f"home-{number}"), project=clean.project)
-        shutil.copytree(clean.home.path, shop.home.path)
+        job_hall = JobHall(home=Home(folder / f"home-{number}"), project=clean.project)
+        shutil.copytree(clean.home.path, job_hall.home.path)
         heard = folder / f"heard-{number}"
-        code = forked(lambda: done(shop, heard, number, scene))  # noqa: B023
+        code = forked(lambda: done(job_hall, heard, number, scene))  # noqa: B023
         now = folder / f"now-{number}"
-        forked(lambda: put_right(shop, now))  # noqa: B023
+        forked(lambda: put_right(job_hall, now))  # noqa: B023
         told = heard.read_text().split() if heard.exists() else []
         print(json.dumps({"number": number, "code": code, "heard": told, **json.loads(now.read_text())}))
-        shutil.rmtree(shop.home.path)
+        shutil.rmtree(job_hall.home.path)
         if code == 0:
             return
         number += stride
@@ -137,7 +137,7 @@ def forked(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def done(shop: Shop, heard: Path, number: int, scene: str) -> None:
+def done(job_hall: JobHall, heard: Path, number: int, scene: str) -> None:
     """Return the outcome of a job that is killed at this step, or whose step finds the disk full."""
     steps = 0
 
@@ -149,7 +149,7 @@ def done(shop: Shop, heard: Path, number: int, scene: str) -> None:
         if steps == number + 1:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    below = str(shop.home.jobs)
+    below = str(job_hall.home.jobs)
 
     def looks(event: str, args: tuple[Any, ...]) -> None:
         reads = event == "os.scandir" or (event == "open" and not args[2] & os.O_CREAT)
@@ -171,52 +171,52 @@ def done(shop: Shop, heard: Path, number: int, scene: str) -> None:
         with heard.open("a") as file:
             file.write(f"{word} ")
 
-    shop.inside(lambda shop: SCENES[scene][1](shop, hear))
+    job_hall.run(lambda job_hall: SCENES[scene][1](job_hall, hear))
     if steps > number:
         raise SystemExit
 
 
-def put_right(shop: Shop, now: Path) -> None:
+def put_right(job_hall: JobHall, now: Path) -> None:
     """Start a hall and return the resulting state."""
 
-    async def work(shop: Shop) -> dict[str, Any]:
-        await Recovery(shop.hall).resume_runs()
+    async def work(job_hall: JobHall) -> dict[str, Any]:
+        await Recovery(job_hall.hall).resume_runs()
 
         def over() -> bool:
-            return not any(job.status == "running" for job in shop.jobs.page().jobs)
+            return not any(job.status == "running" for job in job_hall.jobs.page().jobs)
 
         def held() -> bool:
-            return any(shop.jobs.status(job.id).waiting_asks for job in shop.jobs.page().jobs)
+            return any(job_hall.jobs.status(job.id).waiting_asks for job in job_hall.jobs.page().jobs)
 
-        await shop.until(lambda: over() or held())
+        await job_hall.until(lambda: over() or held())
         if not over():
-            await answer_all(shop)
-        await shop.until(over)
-        runs = [run.status for run in shop.hall.history.recent()]
+            await answer_all(job_hall)
+        await job_hall.until(over)
+        runs = [run.status for run in job_hall.hall.history.recent()]
         jobs = [
             {
-                **shop.jobs.status(job.id).as_dict(),
-                "told": _told(shop, job.run),
-                "files": shop.files(job.id),
-                "output": _output(shop, job.id),
+                **job_hall.jobs.status(job.id).as_dict(),
+                "told": _told(job_hall, job.run),
+                "files": job_hall.files(job.id),
+                "output": _output(job_hall, job.id),
             }
-            for job in shop.jobs.page().jobs
+            for job in job_hall.jobs.page().jobs
         ]
-        names = os.listdir(shop.home.jobs) if shop.home.jobs.exists() else []  # noqa: PTH208
-        asks = [ask.question.body for ask in shop.hall.asks.open()]
+        names = os.listdir(job_hall.home.jobs) if job_hall.home.jobs.exists() else []  # noqa: PTH208
+        asks = [ask.question.body for ask in job_hall.hall.asks.list_open()]
         return {"jobs": jobs, "runs": runs, "stray": [name for name in names if not is_id(name, JOB)], "asks": asks}
 
-    now.write_text(json.dumps(shop.inside(work)))
+    now.write_text(json.dumps(job_hall.run(work)))
 
 
-def _told(shop: Shop, run: str | None) -> list[str]:
+def _told(job_hall: JobHall, run: str | None) -> list[str]:
     """Return the tool results that the model received."""
-    ends = [entry.data.result for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
+    ends = [entry.data.result for entry in job_hall.hall.history.entries(run) if entry.kind == "tool_ended"]
     return [end["content"][0]["text"] for end in ends]
 
 
-def _output(shop: Shop, job: str) -> str | None:
-    return shop.jobs.result(job).output if shop.jobs.get(job).status == "completed" else None
+def _output(job_hall: JobHall, job: str) -> str | None:
+    return job_hall.jobs.result(job).output if job_hall.jobs.get(job).status == "completed" else None
 
 
 def entry() -> None:

@@ -38,7 +38,7 @@ def lives(warm: WarmProcess, folder: Path, scene: str) -> list[dict[str, Any]]:
 
 @pytest.mark.req("WD-47")
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_job_is_whole_or_was_never_one(warm: WarmProcess, tmp_path: Path) -> None:
+def test_a_job_killed_at_any_step_is_complete_or_absent(warm: WarmProcess, tmp_path: Path) -> None:
     every = lives(warm, tmp_path, "life")
     assert len(every) > 7
     assert every[-1]["jobs"] == []
@@ -56,9 +56,7 @@ def test_killed_at_any_step_a_job_is_whole_or_was_never_one(warm: WarmProcess, t
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(
-    warm: WarmProcess, tmp_path: Path
-) -> None:
+def test_a_question_killed_at_any_step_is_asked_and_answered_once(warm: WarmProcess, tmp_path: Path) -> None:
     for life in lives(warm, tmp_path, "question"):
         assert life["asks"] == [], life
         for job in life["jobs"]:
@@ -70,9 +68,7 @@ def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(
-    warm: WarmProcess, tmp_path: Path
-) -> None:
+def test_a_cancel_killed_at_any_step_affects_only_its_job(warm: WarmProcess, tmp_path: Path) -> None:
     every = lives(warm, tmp_path, "cancel")
     assert every[-1]["heard"][1:] == ["cancelled"]
     for life in every:
@@ -85,7 +81,7 @@ def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(
 
 
 @pytest.mark.timeout(180)
-def test_where_a_step_finds_no_room_a_job_is_refused_or_says_what_is_lacking(warm: WarmProcess, tmp_path: Path) -> None:
+def test_a_job_on_a_full_disk_is_refused_or_reports_the_problem(warm: WarmProcess, tmp_path: Path) -> None:
     every = lives(warm, tmp_path, "full")
     assert any(life["heard"] == ["refused"] for life in every)
     for life in every:

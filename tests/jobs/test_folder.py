@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> JobFolder:
 
 
 @given(st.lists(st.tuples(WORDS, st.none() | WORDS)))
-def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str | None]]) -> None:
+def test_questions_and_answers_survive_a_round_trip(said: list[tuple[str, str | None]]) -> None:
     every = [AskedQuestion(ask=f"a-{n}", at="now", question=q, answer=a) for n, (q, a) in enumerate(said)]
     assert parse_questions(render_questions(every)) == every
 
@@ -43,7 +43,7 @@ def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str 
     "text", ["a\n\nb", "---", "## a-1, now\n\n> no", "> quoted\n>", "```\nx", "Answer:\n\n> y", "\r\n", " "]
 )
 @pytest.mark.req("WD-25")
-def test_a_question_is_whatever_it_says(folder: JobFolder, text: str) -> None:
+def test_a_question_can_contain_any_text(folder: JobFolder, text: str) -> None:
     folder.add_question(AskedQuestion(ask="a-1", at="now", question=text))
     folder.add_question(AskedQuestion(ask="a-2", at="now", question="and?"))
     folder.add_question(AskedQuestion(ask="a-1", at="now", question=text))
@@ -54,14 +54,14 @@ def test_a_question_is_whatever_it_says(folder: JobFolder, text: str) -> None:
     assert [one.answer for one in folder.questions()] == [text, None]
 
 
-def test_what_people_write_into_the_questions_is_read_too(folder: JobFolder) -> None:
+def test_manual_edits_of_questions_are_read(folder: JobFolder) -> None:
     (folder.path / "questions.md").write_text(
         "# Notes\n> stray\n\n## a-1, now\n>Which?\n\nI think:\nAnswer:\n>this\n> one"
     )
     assert folder.questions() == [AskedQuestion(ask="a-1", at="now", question="Which?", answer="this\none")]
 
 
-def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
+def test_a_directory_without_meta_is_not_a_job(folder: JobFolder) -> None:
     assert folder.load() is None
     assert change_stamp(str(folder.path)) is None
     folder.save(JOB)
@@ -75,7 +75,7 @@ def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
 
 
 @pytest.mark.req("WD-23")
-def test_a_summary_replaces_the_one_before_and_an_empty_one_is_none(folder: JobFolder) -> None:
+def test_a_summary_replaces_the_earlier_summary(folder: JobFolder) -> None:
     assert folder.summary() is None
     folder.write_summary("one")
     folder.write_summary("two")
@@ -96,14 +96,14 @@ def test_a_decision_is_added_once_for_each_call(folder: JobFolder) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[]", "nothing", "{", '{"id": 1}', "[" * 100_000, '{"id": null, "status": []}', "\udcff"]
 )
-def test_a_meta_that_is_none_is_an_error_that_says_so(folder: JobFolder, content: str) -> None:
+def test_an_invalid_meta_is_reported(folder: JobFolder, content: str) -> None:
     (folder.path / "meta.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidFile):
         folder.load()
 
 
 @pytest.mark.parametrize("change", [{"status": "gone"}, {"id": "j-2345678924"}, {"run": 3}, {"startedAt": None}])
-def test_a_meta_of_something_else_is_refused(folder: JobFolder, change: dict[str, object]) -> None:
+def test_the_meta_of_another_job_is_refused(folder: JobFolder, change: dict[str, object]) -> None:
     folder.save(JOB)
     meta = folder.path / "meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), **change}))
@@ -114,7 +114,7 @@ def test_a_meta_of_something_else_is_refused(folder: JobFolder, change: dict[str
 @pytest.mark.parametrize(
     "content", ["{}", "[1]", "{", '[{"question": "a"}]', '[{"question": 1, "decision": "", "reasoning": ""}]']
 )
-def test_decisions_that_are_none_are_an_error_and_are_not_overwritten(folder: JobFolder, content: str) -> None:
+def test_invalid_decisions_are_reported_and_not_overwritten(folder: JobFolder, content: str) -> None:
     (folder.path / "decisions.json").write_text(content)
     with pytest.raises(InvalidFile):
         folder.add_decision("m1", Decision(question="q", decision="d", reasoning="r"))
@@ -151,7 +151,7 @@ def test_no_path_leads_out_of_the_artifacts(path: object) -> None:
         artifact_path(path)
 
 
-def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Path) -> None:
+def test_artifacts_are_written_below_the_artifacts_folder(folder: JobFolder, tmp_path: Path) -> None:
     assert folder.artifacts() == []
     for path in ("report.md", "tables/a/b.csv"):
         folder.write_artifact(path, "1")
@@ -171,7 +171,7 @@ def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Pa
     assert raised.value.message.endswith("the artifact other.md is missing; the artifact out is missing")
 
 
-def test_a_directory_that_is_gone_is_told(folder: JobFolder) -> None:
+def test_a_missing_directory_is_reported(folder: JobFolder) -> None:
     folder.save(JOB)
     folder.remove()
     assert not folder.path.exists()

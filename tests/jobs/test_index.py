@@ -93,7 +93,7 @@ def test_a_filter_is_a_glob_over_the_whole_description(folder: Path, filter: str
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "~", "2026~", "2026~../..", "~j-2345678923" * 9, "\ud800~j-2345678923"])
-def test_a_cursor_that_no_list_has_given_is_refused(folder: Path, cursor: str) -> None:
+def test_an_unknown_cursor_is_refused(folder: Path, cursor: str) -> None:
     with pytest.raises(UsageError):
         Index(folder, clean_up=True).page(cursor=cursor)
 
@@ -117,7 +117,7 @@ def test_a_cursor_outlives_its_job(folder: Path) -> None:
     assert numbers(index.page(limit=2, cursor=page.next)) == [19, 18]
 
 
-def test_what_people_do_to_the_directories_is_noticed(folder: Path) -> None:
+def test_manual_changes_of_directories_are_noticed(folder: Path) -> None:
     index = Index(folder, clean_up=True)
     newest, second, third, fourth = (job.id for job in index.page(limit=4).jobs)
     shutil.rmtree(folder / newest)
@@ -136,7 +136,7 @@ def test_what_people_do_to_the_directories_is_noticed(folder: Path) -> None:
     assert len(index.page().jobs) == 24
 
 
-def test_a_start_sweeps_what_never_became_a_job_and_nothing_else(folder: Path) -> None:
+def test_the_start_removes_only_incomplete_directories(folder: Path) -> None:
     unborn, broken = folder / new_id(JOB), folder / new_id(JOB)
     JobFolder(unborn).create("a task", {})
     JobFolder(broken).create("a task", {})
@@ -158,14 +158,14 @@ def test_a_start_sweeps_what_never_became_a_job_and_nothing_else(folder: Path) -
     assert file.exists()
 
 
-def test_no_folder_is_no_jobs(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_jobs(tmp_path: Path) -> None:
     assert Index(tmp_path / "nowhere", clean_up=True).page().jobs == []
     (tmp_path / "file").write_text("")
     assert Index(tmp_path / "file", clean_up=True).page().jobs == []
 
 
 @pytest.mark.req("WD-10")
-def test_rows_say_what_is_asked_for(folder: Path) -> None:
+def test_rows_have_the_requested_detail(folder: Path) -> None:
     index = Index(folder, clean_up=True)
     (job,) = index.page(limit=1).jobs
     assert index.page(limit=1).as_wire()["jobs"] == [{"jobId": job.id, "status": "completed"}]

@@ -1,4 +1,4 @@
-"""A driver and a model server for each process that runs tests; a scene for each test."""
+"""A driver and a model server for each process that runs tests; a harness for each test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.kill.scene import SCRIPT, Driver, Scene, Undisturbed, lay_out
+from tests.kill.harness import SCRIPT, Driver, KillHarness, Undisturbed, write_project
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,9 +33,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer
 
 
 @pytest.fixture
-def scene(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> Generator[Scene]:
-    lay_out(project, home.path)
-    yield Scene(project=project, home=home.path, driver=driver, server=server)
+def harness(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> Generator[KillHarness]:
+    write_project(project, home.path)
+    yield KillHarness(project=project, home=home.path, driver=driver, server=server)
     driver.settle()
 
 
@@ -44,6 +44,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, driver: Driver, server
     """Return the outcome of a run that is not killed."""
     place = tmp_path_factory.mktemp("undisturbed")
     (place / "project").mkdir()
-    lay_out(place / "project", place / "home")
-    scene = Scene(project=place / "project", home=place / "home", driver=driver, server=server)
-    return Undisturbed.of(scene)
+    write_project(place / "project", place / "home")
+    harness = KillHarness(project=place / "project", home=place / "home", driver=driver, server=server)
+    return Undisturbed.of(harness)

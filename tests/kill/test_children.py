@@ -20,7 +20,7 @@ from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Toolbox
-from tests.kill.scene import DEEP
+from tests.kill.harness import DEEP
 from tests.run_processes import KillingRuntime
 from tests.runs.places import put_worker
 from tests.runs.trees import calls, put_answers
@@ -43,7 +43,7 @@ BOSS = [
     calls(enter("one"), {"call": "look"}, enter("two"), {"call": "nonsense"}),
     {"say": ""},
     calls({"call": "send", "with": {"line": "letter"}}, enter("three")),
-    calls({"call": "worker_call", "with": {"worker_name": "hand", "input_data": "go"}}, enter("four")),
+    calls({"call": "worker_call", "with": {"worker": "hand", "input_data": "go"}}, enter("four")),
     {"call": "picture"},
     {"say": "all entered"},
 ]
@@ -51,7 +51,7 @@ HAND = [calls(enter("five"), enter("six")), {"call": "look"}, {"say": "handed in
 EFFECTS = ["five", "four", "letter", "one", "six", "three", "two"]
 
 
-class Desk:
+class ForkedRunHarness:
     """A project with two workers, tools that write into a book, and a hall whose runs have processes of their own."""
 
     def __init__(self, fork_loop: ForkServerLoop, home: Home, project: Path) -> None:
@@ -106,10 +106,10 @@ class Desk:
                     assert ask.kind == "approval", "no call is interrupted, because the hall was not killed"
                     await face.asks.answer(ask.id, Answer(choice="yes"))
                     await _follow(face.runs.resume(run, self._frame, [self.toolbox()]))
-                told = await face.runs.get(run)
+                details = await face.runs.get(run)
                 assert (await face.runs.replay(run, self._frame)).matches
-                record = [await face.runs.journal(one.id) for one in (told.run, *told.below)]
-                return {"told": told, "record": record}
+                record = [await face.runs.journal(one.id) for one in (details.run, *details.below)]
+                return {"details": details, "record": record}
             finally:
                 await hall.close()
 
@@ -122,28 +122,28 @@ async def _follow(stream: Any) -> list[Any]:
 
 
 @pytest.fixture
-def desk(fork_loop: ForkServerLoop, home: Home, project: Path) -> Desk:
-    return Desk(fork_loop, home, project)
+def harness(fork_loop: ForkServerLoop, home: Home, project: Path) -> ForkedRunHarness:
+    return ForkedRunHarness(fork_loop, home, project)
 
 
 @pytest.fixture(scope="session")
 def undisturbed(fork_loop: ForkServerLoop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("undisturbed-children")
     (folder / "project").mkdir()
-    desk = Desk(fork_loop, Home(folder / "home"), folder / "project")
+    harness = ForkedRunHarness(fork_loop, Home(folder / "home"), folder / "project")
     runtime = KillingRuntime(fork_loop.fork_server)
-    found = _facts(desk.run_to_end(runtime))
-    assert sorted(desk.book) == EFFECTS
+    found = _facts(harness.run_to_end(runtime))
+    assert sorted(harness.book) == EFFECTS
     return {**found, "count": runtime.count}
 
 
 def _facts(lived: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that must be equal after any deaths of processes."""
-    told = lived["told"]
+    details = lived["details"]
     return {
-        "runs": [(one.worker, one.status, one.output, one.error, one.usage) for one in (told.run, *told.below)],
-        "messages": told.messages,
-        "asks": [(ask.kind, ask.status) for ask in told.asks],
+        "runs": [(one.worker, one.status, one.output, one.error, one.usage) for one in (details.run, *details.below)],
+        "messages": details.messages,
+        "asks": [(ask.kind, ask.status) for ask in details.asks],
         "record": [
             sorted(_plain(entry) for entry in entries if entry.kind != "crashed") for entries in lived["record"]
         ],
@@ -171,25 +171,27 @@ def test_the_sweep_goes_over_every_message(undisturbed: dict[str, Any]) -> None:
     assert undisturbed["asks"] == [("approval", "applied")]
 
 
-def test_a_run_in_a_process_is_the_run_that_it_is_without(undisturbed: dict[str, Any], desk: Desk) -> None:
-    facts = _facts(desk.run_to_end(PydanticRuntime()))
-    assert facts == {name: told for name, told in undisturbed.items() if name != "count"}
+def test_a_run_in_a_process_is_the_run_that_it_is_without(
+    undisturbed: dict[str, Any], harness: ForkedRunHarness
+) -> None:
+    facts = _facts(harness.run_to_end(PydanticRuntime()))
+    assert facts == {name: fact for name, fact in undisturbed.items() if name != "count"}
 
 
 @pytest.mark.req("AW-21", "X-2")
 @pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 5))
-def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: int) -> None:
-    lived = desk.run_to_end(KillingRuntime(desk._fork_loop.fork_server, number))
+def test_killed_at_a_message(undisturbed: dict[str, Any], harness: ForkedRunHarness, number: int) -> None:
+    lived = harness.run_to_end(KillingRuntime(harness._fork_loop.fork_server, number))
     crashes = [entry for entries in lived["record"] for entry in entries if entry.kind == "crashed"]
     # A process that dies while all its calls wait for the user would have been stopped anyway.
     assert [entry.data.code for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
     assert all("SIGKILL" in entry.data.message for entry in crashes)
     facts = _facts(lived)
-    assert sorted(desk.book) == EFFECTS
-    assert facts == {name: told for name, told in undisturbed.items() if name != "count"}
+    assert sorted(harness.book) == EFFECTS
+    assert facts == {name: fact for name, fact in undisturbed.items() if name != "count"}
 
 
-def test_killed_again_and_again(undisturbed: dict[str, Any], desk: Desk) -> None:
-    lived = desk.run_to_end(KillingRuntime(desk._fork_loop.fork_server, 3, 20))
+def test_killed_again_and_again(undisturbed: dict[str, Any], harness: ForkedRunHarness) -> None:
+    lived = harness.run_to_end(KillingRuntime(harness._fork_loop.fork_server, 3, 20))
     assert sum(entry.kind == "crashed" for entries in lived["record"] for entry in entries) == 2
-    assert _facts(lived) == {name: told for name, told in undisturbed.items() if name != "count"}
+    assert _facts(lived) == {name: fact for name, fact in undisturbed.items() if name != "count"}

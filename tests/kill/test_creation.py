@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kill.desk import Desk
-from tests.kill.scene import ends
+from tests.kill.command_project import CommandProject
+from tests.kill.harness import ends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver, When
+    from tests.kill.harness import Driver, When
 
 COMMITS = 18  # of the run below; the first test finds that there are no more
 WORKER = {"name": "boss", "instructions": "Make one, call it.", "tool_rules": {"worker.create": {}}}
@@ -21,7 +21,7 @@ ANSWERS = {
     "boss": [
         [
             {"call": "worker_create", "with": {"name": "helper", "instructions": "Help."}},
-            {"call": "worker_call", "with": {"worker_name": "helper", "input_data": "go"}},
+            {"call": "worker_call", "with": {"worker": "helper", "input_data": "go"}},
             {"say": "done"},
         ]
     ],
@@ -30,28 +30,30 @@ ANSWERS = {
 
 
 @pytest.fixture
-def desk(project: Path, home: Home, driver: Driver) -> Desk:
-    return Desk(project, home, driver, worker=WORKER, answers=ANSWERS)
+def commands(project: Path, home: Home, driver: Driver) -> CommandProject:
+    return CommandProject(project, home, driver, worker=WORKER, answers=ANSWERS)
 
 
-def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
-    assert not desk.kill_at(COMMITS + 1, "before")
-    assert desk.rows("SELECT count(*) FROM runs WHERE status = 'completed'") == [(2,)]
+def test_the_sweep_goes_over_every_commit(commands: CommandProject) -> None:
+    assert not commands.kill_at(COMMITS + 1, "before")
+    assert commands.rows("SELECT count(*) FROM runs WHERE status = 'completed'") == [(2,)]
 
 
 @pytest.mark.req("X-2", "DO-8")
 @pytest.mark.parametrize(("number", "when"), ends(COMMITS))
-def test_killed_at_a_commit_it_is_made_and_called_once(desk: Desk, project: Path, number: int, when: When) -> None:
-    assert desk.kill_at(number, when)
-    found = desk.rows("SELECT id, status FROM runs WHERE parent IS NULL")
+def test_killed_at_a_commit_it_is_made_and_called_once(
+    commands: CommandProject, project: Path, number: int, when: When
+) -> None:
+    assert commands.kill_at(number, when)
+    found = commands.rows("SELECT id, status FROM runs WHERE parent IS NULL")
     if not found:
-        assert desk.guild(*desk.run) == 0
+        assert commands.guild(*commands.run) == 0
     elif found[0][1] != "completed":
-        assert desk.guild("resume", str(found[0][0])) == 0
+        assert commands.guild("resume", str(found[0][0])) == 0
     assert [path.name for path in (project / "workers" / "generated").iterdir()] == ["helper.yaml"]
-    made = desk.rows("SELECT count(*) FROM journal WHERE kind = 'worker_created'")
+    made = commands.rows("SELECT count(*) FROM journal WHERE kind = 'worker_created'")
     assert made == [(1,)]
-    assert desk.rows("SELECT worker, status FROM runs ORDER BY worker") == [
+    assert commands.rows("SELECT worker, status FROM runs ORDER BY worker") == [
         ("boss", "completed"),
         ("helper", "completed"),
     ]

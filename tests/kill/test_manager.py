@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kill.test_commission import Bench
-from tests.projects.commissions.workshop import call, say, submit, write
-from tests.projects.manager.office import ID, scripted
+from tests.kill.test_commission import CommissionHarness
+from tests.projects.commissions.harness import call, say, submit, write
+from tests.projects.manager.manager_runs import ID, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver
-    from tests.projects.commissions.workshop import Workshop
+    from tests.kill.harness import Driver
+    from tests.projects.commissions.harness import CommissionProject
 
 COMMITS = 36  # of the command below; the last case finds that there are no more
 STRIDE = 6 if os.environ.get("HYPOTHESIS_PROFILE") != "deep" else 1
@@ -26,10 +26,10 @@ MADE = {"title": "A lock", "worker": "smith", "prompt": "Forge it.", "artifacts"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, home: Home, driver: Driver) -> Bench:
-    made = Bench(tmp_path, home, driver)
-    scripted(
-        made.workshop,
+def harness(tmp_path: Path, home: Home, driver: Driver) -> CommissionHarness:
+    made = CommissionHarness(tmp_path, home, driver)
+    write_script(
+        made.project,
         call("create_commission", **MADE),
         {"expect": f"(?P<id>{ID}) is pending", **call("dispatch_commission", id="${id}")},
         call("wait_for_commissions", ids=["${id}"]),
@@ -39,33 +39,33 @@ def bench(tmp_path: Path, home: Home, driver: Driver) -> Bench:
     return made
 
 
-def made_once(bench: Bench) -> None:
-    async def work(shop: Workshop) -> None:
+def made_once(harness: CommissionHarness) -> None:
+    async def work(shop: CommissionProject) -> None:
         async with asyncio.timeout(15):
             while any(run.status not in ("completed", "failed") for run in shop.hall.history.recent()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await shop.commissions.drain()
         (manager,) = [run for run in shop.hall.history.recent() if run.worker == "manager"]
         assert (manager.status, manager.output) == ("completed", "managed"), manager
-        (made,) = [one for one in await shop.commissions.all() if one.by == "manager"]
+        (made,) = [one for one in await shop.commissions.list_commissions() if one.by == "manager"]
         assert (made.status, made.attempt) == ("completed", 1), made
 
-    bench.workshop.inside(work, recover=True)
-    repo = bench.workshop.repo
+    harness.project.run_in_hall(work, recover=True)
+    repo = harness.project.repo
     subjects = repo.git("log", "--format=%s", "claude/main", "^main").splitlines()
     assert [subjects.count(one) for one in ("A lock", "Review")] == [1, 0]
     assert len([one for one in subjects if one.startswith("Review ")]) == 1
     assert len(repo.git("for-each-ref", "refs/heads/claude/review").splitlines()) == 1
-    bench.sound()
+    harness.sound()
 
 
-def test_the_sweep_goes_over_all_of_it(bench: Bench) -> None:
-    assert not bench.kill_at(COMMITS + 1, "before", *RUN)
-    made_once(bench)
+def test_the_sweep_goes_over_all_of_it(harness: CommissionHarness) -> None:
+    assert not harness.kill_at(COMMITS + 1, "before", *RUN)
+    made_once(harness)
 
 
 @pytest.mark.req("WKR-27", "X-2")
 @pytest.mark.parametrize("number", range(2, COMMITS + 1, STRIDE))
-def test_killed_at_a_commit(bench: Bench, number: int) -> None:
-    assert bench.kill_at(number, "after", *RUN)
-    made_once(bench)
+def test_killed_at_a_commit(harness: CommissionHarness, number: int) -> None:
+    assert harness.kill_at(number, "after", *RUN)
+    made_once(harness)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.hall.composition.recovery import Recovery
-from tests.kill.scene import DEEP, Scene, ends
-from tests.projects.meetings.parlour import Parlour, call, say
+from tests.kill.harness import DEEP, KillHarness, ends
+from tests.projects.meetings.harness import MeetingProject, call, say
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from guildhall.testing.scripted_server import ScriptedServer
-    from tests.kill.scene import Driver, When
+    from tests.kill.harness import Driver, When
 
 # The commits of the commands when nobody kills them. The first test holds them to what is really there.
 OPEN, SAY, CLOSE = 12, 13, 8
@@ -27,107 +27,107 @@ MOVES = "guildhall.projects.git.repository:Git.run_in_repository"
 
 
 @pytest.fixture
-def parlour(home: Home, project: Path) -> Parlour:
-    parlour = Parlour.at(home, project)
-    parlour.script([*FIRST, *SECOND])
-    parlour.repo.commit({}, "The script")
-    return parlour
+def shop(home: Home, project: Path) -> MeetingProject:
+    shop = MeetingProject.at(home, project)
+    shop.script([*FIRST, *SECOND])
+    shop.repo.commit({}, "The script")
+    return shop
 
 
 @pytest.fixture
-def scene(parlour: Parlour, driver: Driver, server: ScriptedServer) -> Generator[Scene]:
-    yield Scene(project=parlour.repo.path, home=parlour.home.path, driver=driver, server=server)
+def harness(shop: MeetingProject, driver: Driver, server: ScriptedServer) -> Generator[KillHarness]:
+    yield KillHarness(project=shop.repo.path, home=shop.home.path, driver=driver, server=server)
     driver.settle()
 
 
-def meet(scene: Scene, *words: str) -> Any:
-    ended = scene.guild("meet", *words, "--output", "json")
+def meet(harness: KillHarness, *words: str) -> Any:
+    ended = harness.guild("meet", *words, "--output", "json")
     assert ended.code == 0, ended
     return ended
 
 
-def only(scene: Scene) -> dict[str, Any] | None:
-    found = scene.guild("ls", "meetings", "--all", "--json").json["meetings"]
+def only(harness: KillHarness) -> dict[str, Any] | None:
+    found = harness.guild("ls", "meetings", "--all", "--json").json["meetings"]
     assert len(found) <= 1
     return found[0] if found else None
 
 
-def said(scene: Scene, id: str) -> list[tuple[str, str]]:
-    shown = scene.guild("show", id, "--json").json
-    return [(one["words"], one["answer"]) for one in shown["exchanges"]]
+def said(harness: KillHarness, id: str) -> list[tuple[str, str]]:
+    shown = harness.guild("show", id, "--json").json
+    return [(one["user_message"], one["answer"]) for one in shown["exchanges"]]
 
 
-def judge(scene: Scene, parlour: Parlour) -> None:
+def check_resumed_run(harness: KillHarness, shop: MeetingProject) -> None:
     """Check that the next hall repairs the meeting and the user can continue to its end."""
-    assert scene.whole()
-    parlour.inside(lambda: recover(parlour))
-    parlour.repo.fsck()
-    meeting = only(scene)
+    assert harness.is_complete()
+    shop.run_in_hall(lambda: recover(shop))
+    shop.repo.fsck()
+    meeting = only(harness)
     if meeting is None:
-        assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
+        assert shop.repo.git("branch", "--list", "claude/meeting/*") == ""
         return
     id = meeting["meeting"]
     if meeting["status"] == "open":
-        meet(scene, id)
+        meet(harness, id)
         expected = [("first", "one"), ("second", "two")]
-        found = said(scene, id)
+        found = said(harness, id)
         assert found == expected[: len(found)]
-        assert scene.guild("meet", "--close", id).code == 0
-    parlour.repo.fsck()
-    assert scene.guild("show", id, "--json").json["status"] == "closed"
-    assert "They talked." in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
-    assert parlour.repo.at("claude/main", ".lore/first.md") == "one"
-    log = parlour.repo.git("log", "--format=%s", "claude/main").splitlines()
+        assert harness.guild("meet", "--close", id).code == 0
+    shop.repo.fsck()
+    assert harness.guild("show", id, "--json").json["status"] == "closed"
+    assert "They talked." in shop.repo.at("claude/main", f".lore/meetings/{id}.md")
+    assert shop.repo.at("claude/main", ".lore/first.md") == "one"
+    log = shop.repo.git("log", "--format=%s", "claude/main").splitlines()
     assert log.count("Meeting with architect: first") == 1
-    assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
-    assert not list((scene.home / "worktrees" / "shop").glob("t-*"))
-    assert not list((scene.home / "projects" / "shop" / "meetings").glob("*"))
-    assert parlour.repo.git("status", "--porcelain", "--untracked-files=no") == ""
-    assert scene.guild("replay", scene.guild("show", id, "--json").json["run"]).code == 0
+    assert shop.repo.git("branch", "--list", "claude/meeting/*") == ""
+    assert not list((harness.home / "worktrees" / "shop").glob("t-*"))
+    assert not list((harness.home / "projects" / "shop" / "meetings").glob("*"))
+    assert shop.repo.git("status", "--porcelain", "--untracked-files=no") == ""
+    assert harness.guild("replay", harness.guild("show", id, "--json").json["run"]).code == 0
 
 
-async def recover(parlour: Parlour) -> None:
-    await Recovery(parlour.hall).resume_runs()
-    await parlour.until(lambda: not parlour.hall.is_busy())
+async def recover(shop: MeetingProject) -> None:
+    await Recovery(shop.hall).resume_runs()
+    await shop.wait_until(lambda: not shop.hall.is_busy())
 
 
-def test_the_sweep_goes_over_every_commit(scene: Scene, parlour: Parlour) -> None:
-    opened = meet(scene, "architect", "first")
+def test_the_sweep_goes_over_every_commit(harness: KillHarness, shop: MeetingProject) -> None:
+    opened = meet(harness, "architect", "first")
     id = opened.json["meeting"]
-    second = meet(scene, id, "second")
-    closed = scene.guild("meet", "--close", id)
+    second = meet(harness, id, "second")
+    closed = harness.guild("meet", "--close", id)
     assert (opened.commits, second.commits, closed.commits) == (OPEN, SAY, CLOSE)
-    judge(scene, parlour)
+    check_resumed_run(harness, shop)
 
 
 @pytest.mark.req("X-2")
 @pytest.mark.parametrize(("number", "when"), ends(OPEN))
-def test_killed_while_it_is_opened(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
-    assert scene.guild_until(number, when, "meet", "architect", "first") is None
-    judge(scene, parlour)
+def test_killed_while_it_is_opened(harness: KillHarness, shop: MeetingProject, number: int, when: When) -> None:
+    assert harness.guild_until(number, when, "meet", "architect", "first") is None
+    check_resumed_run(harness, shop)
 
 
 @pytest.mark.req("X-2")
 @pytest.mark.parametrize(("number", "when"), ends(SAY))
-def test_killed_while_something_is_said(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
-    id = meet(scene, "architect", "first").json["meeting"]
-    assert scene.guild_until(number, when, "meet", id, "second") is None
-    judge(scene, parlour)
+def test_killed_while_something_is_said(harness: KillHarness, shop: MeetingProject, number: int, when: When) -> None:
+    id = meet(harness, "architect", "first").json["meeting"]
+    assert harness.guild_until(number, when, "meet", id, "second") is None
+    check_resumed_run(harness, shop)
 
 
 @pytest.mark.req("X-2", "MTG-20")
 @pytest.mark.parametrize(("number", "when"), ends(CLOSE))
-def test_killed_while_it_is_closed(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
-    id = meet(scene, "architect", "first").json["meeting"]
-    assert scene.guild_until(number, when, "meet", "--close", id) is None
-    judge(scene, parlour)
+def test_killed_while_it_is_closed(harness: KillHarness, shop: MeetingProject, number: int, when: When) -> None:
+    id = meet(harness, "architect", "first").json["meeting"]
+    assert harness.guild_until(number, when, "meet", "--close", id) is None
+    check_resumed_run(harness, shop)
 
 
 @pytest.mark.req("X-7")
 @pytest.mark.parametrize("number", (1, 2, 3) if DEEP else (2,))
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_where_a_ref_is_moved(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
+def test_killed_where_a_ref_is_moved(harness: KillHarness, shop: MeetingProject, number: int, when: When) -> None:
     """Points of closing: the work is on its branch, is merged into the integration branch, or the branch is removed."""
-    id = meet(scene, "architect", "first").json["meeting"]
-    assert scene.guild_until(number, when, "meet", "--close", id, function=MOVES) is None
-    judge(scene, parlour)
+    id = meet(harness, "architect", "first").json["meeting"]
+    assert harness.guild_until(number, when, "meet", "--close", id, function=MOVES) is None
+    check_resumed_run(harness, shop)

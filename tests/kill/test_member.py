@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from tests.hall.test_member import free_port, wait_until_up
-from tests.members.killed_member import Dying
-from tests.members.small import SECRET, make_member, serving, speaking
+from tests.members.killed_member import KilledMember
+from tests.members.member_servers import SECRET, connect_member, make_member, serve_member
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -35,12 +35,12 @@ STEP = 5  # each fifth commit is a point; before and after it in turn
 
 
 @pytest.fixture(scope="module")
-def dying(warm: WarmProcess) -> Generator[Dying]:
-    with Dying(warm) as dying:
+def dying(warm: WarmProcess) -> Generator[KilledMember]:
+    with KilledMember(warm) as dying:
         yield dying
 
 
-async def dispatch_and_kill(dying: Dying, folder: Path, number: int, when: str) -> tuple[str | None, bool]:
+async def dispatch_and_kill(dying: KilledMember, folder: Path, number: int, when: str) -> tuple[str | None, bool]:
     """Dispatch to a member that dies at a commit.
 
     Return the job, or None if the dispatch was not answered, and True if the member died.
@@ -53,7 +53,7 @@ async def dispatch_and_kill(dying: Dying, folder: Path, number: int, when: str) 
     async def dispatch() -> None:
         with suppress(httpx2.TransportError):
             await wait_until_up(url)
-            async with speaking(url) as member:
+            async with connect_member(url) as member:
                 jobs.append(await member.dispatch("Do it.", "A job"))
                 await member.ended(jobs[0])
             os.kill(process, signal.SIGTERM)  # it has outlived the job
@@ -70,7 +70,7 @@ async def dispatch_and_kill(dying: Dying, folder: Path, number: int, when: str) 
 
 async def finish_job(folder: Path, job: str | None) -> dict[str, Any]:
     """Return the outcome of the job in a live member. A job without a confirmed dispatch is dispatched again."""
-    async with serving(folder) as member:
+    async with serve_member(folder) as member:
         listed = [row["jobId"] for row in (await member.worker("list"))["jobs"]]
         assert len(listed) <= 1
         assert job is None or listed == [job]
@@ -83,7 +83,7 @@ async def finish_job(folder: Path, job: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.req("WD-47")
-def test_killed_at_any_commit_a_member_ends_its_job_as_if_nothing_had_been(tmp_path: Path, dying: Dying) -> None:
+def test_killed_at_any_commit_a_member_ends_its_job_as_if_nothing_had_been(tmp_path: Path, dying: KilledMember) -> None:
     whole = make_member(tmp_path / "whole" / "clerk", answers=ANSWERS)
     expected = asyncio.run(finish_job(whole, None))
     assert (expected["status"], expected["questions"]) == ("completed", ["Who pays?"])

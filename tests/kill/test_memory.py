@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kill.desk import Desk
-from tests.kill.scene import ends
+from tests.kill.command_project import CommandProject
+from tests.kill.harness import ends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver, When
+    from tests.kill.harness import Driver, When
 
 COMMITS = 10  # of the whole run; the first test checks the number
 WORKER = {"name": "scribe", "instructions": "Remember the requested facts."}
@@ -24,26 +24,26 @@ ANSWERS = [
 
 
 @pytest.fixture
-def desk(project: Path, home: Home, driver: Driver) -> Desk:
-    return Desk(project, home, driver, worker=WORKER, answers={"*": [ANSWERS]})
+def commands(project: Path, home: Home, driver: Driver) -> CommandProject:
+    return CommandProject(project, home, driver, worker=WORKER, answers={"*": [ANSWERS]})
 
 
-def test_run_has_exactly_this_many_commits(desk: Desk) -> None:
-    assert not desk.kill_at(COMMITS + 1, "before")
-    assert desk.rows("SELECT status FROM runs") == [("completed",)]
+def test_run_has_exactly_this_many_commits(commands: CommandProject) -> None:
+    assert not commands.kill_at(COMMITS + 1, "before")
+    assert commands.rows("SELECT status FROM runs") == [("completed",)]
 
 
 @pytest.mark.parametrize(("number", "when"), ends(COMMITS))
-def test_killed_and_resumed_run_writes_once(desk: Desk, number: int, when: When) -> None:
-    assert desk.kill_at(number, when)
-    runs = desk.rows("SELECT id, status FROM runs")
+def test_killed_and_resumed_run_writes_once(commands: CommandProject, number: int, when: When) -> None:
+    assert commands.kill_at(number, when)
+    runs = commands.rows("SELECT id, status FROM runs")
     if not runs:
-        assert desk.guild(*desk.run) == 0
+        assert commands.guild(*commands.run) == 0
     elif runs[0][1] != "completed":
-        assert desk.guild("resume", str(runs[0][0])) == 0
-    ((run, status),) = desk.rows("SELECT id, status FROM runs")
+        assert commands.guild("resume", str(runs[0][0])) == 0
+    ((run, status),) = commands.rows("SELECT id, status FROM runs")
     assert status == "completed"
-    assert desk.rows("SELECT key, action, worker, run, content FROM memory_log") == [
+    assert commands.rows("SELECT key, action, worker, run, content FROM memory_log") == [
         ("fact", "write", "scribe", run, "one")
     ]
-    assert [path.read_text() for path in desk.home.path.rglob("fact.md")] == ["one"]
+    assert [path.read_text() for path in commands.home.path.rglob("fact.md")] == ["one"]

@@ -1,4 +1,4 @@
-"""The scene of the kill tests with a tree of runs: one worker calls two others side by side, and each has effects.
+"""The harness of the kill tests with a tree of runs: one worker calls two others side by side, and each has effects.
 
 The two that are called get the same answers from the server; what they do, and what they are asked, bears their names.
 """
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.kill.scene import TOOLBOX, Ended, Record, Scene
+from tests.kill.harness import TOOLBOX, Ended, KillHarness, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,8 @@ SCRIPT = """
 workers:
   boss:
     - - calls:
-          - {call: worker_call, with: {worker_name: clerk, input_data: clerk}}
-          - {call: worker_call, with: {worker_name: porter, input_data: porter}}
+          - {call: worker_call, with: {worker: clerk, input_data: clerk}}
+          - {call: worker_call, with: {worker: porter, input_data: porter}}
         usage: {input: 1000, output: 100}
       - {say: all handed in, usage: {input: 2000, output: 200}}
   called:
@@ -52,7 +52,7 @@ tool_rules:
 LINE_OF = {"m1/call_0_0": "one", "m1/call_0_1": "letter"}
 
 
-def lay_out(project: Path, home: Path) -> None:
+def write_project(project: Path, home: Path) -> None:
     """Write the three workers, and a toolbox for each callee."""
     desk = project / "desk"
     desk.mkdir()
@@ -66,7 +66,7 @@ def lay_out(project: Path, home: Path) -> None:
 
 
 @dataclass(kw_only=True)
-class TreeScene(Scene):
+class TreeHarness(KillHarness):
     """One tree of runs; calls and model calls are named with the worker whose they are: `clerk m1/call_0_0`."""
 
     @property
@@ -81,7 +81,7 @@ class TreeScene(Scene):
     def start(self) -> Ended:
         return self.guild("run", "boss", "go", "--output", "json")
 
-    def go_on(self, run: str, *, unknown: str | None = None) -> None:
+    def resume(self, run: str, *, unknown: str | None = None) -> None:
         for _ in range(8):
             if self.rows("SELECT status FROM runs WHERE id = ?", run)[0][0] == "completed":
                 return
@@ -126,10 +126,12 @@ class TreeScene(Scene):
         """Return every run with its outcome and usage, and the conversation of the root run."""
         top = self.guild("show", run, "--json").json
         facts = ("status", "output", "error", "usage", "cost_usd")
-        told: dict[str, Any] = {one["worker"]: {name: one[name] for name in facts} for one in (top, *top["below"])}
-        told["messages"] = top["messages"]
-        told["asks"] = Counter((ask["kind"], ask["status"]) for ask in top["asks"])
-        return told
+        facts_by_worker: dict[str, Any] = {
+            one["worker"]: {name: one[name] for name in facts} for one in (top, *top["below"])
+        }
+        facts_by_worker["messages"] = top["messages"]
+        facts_by_worker["asks"] = Counter((ask["kind"], ask["status"]) for ask in top["asks"])
+        return facts_by_worker
 
 
 def _step(exchange: Exchange) -> str:
@@ -151,43 +153,43 @@ class UndisturbedTree:
     served: Counter[str]
 
     @staticmethod
-    def of(scene: TreeScene) -> UndisturbedTree:
-        started = scene.start()
+    def of(harness: TreeHarness) -> UndisturbedTree:
+        started = harness.start()
         assert started.code == 4, started
         first, second = started.json["asks"]
-        assert scene.answer(first).code == 4
-        ended = scene.answer(second)
+        assert harness.answer(first).code == 4
+        ended = harness.answer(second)
         assert ended.code == 0, ended
-        assert sorted(scene.book) == sorted(EFFECTS)
+        assert sorted(harness.book) == sorted(EFFECTS)
         return UndisturbedTree(
             run_commits=started.commits,
             answer_commits=ended.commits,
-            outcome=scene.outcome(ended.json["run"]),
-            served=scene.answers_by_step(),
+            outcome=harness.outcome(ended.json["run"]),
+            served=harness.answers_by_step(),
         )
 
 
-def judge(scene: TreeScene, undisturbed: UndisturbedTree, *kills: Record) -> None:
+def check_resumed_run(harness: TreeHarness, undisturbed: UndisturbedTree, *kills: Record) -> None:
     """Resume the killed tree until it ends, and compare its outcome with a tree that is not killed."""
-    run = scene.run_id()
+    run = harness.run_id()
     if run is None:
-        assert (scene.book, scene.requests) == ([], [])
+        assert (harness.book, harness.requests) == ([], [])
         return
-    scene.go_on(run)
-    assert scene.whole()
+    harness.resume(run)
+    assert harness.is_complete()
     # no effect is lost, none is there twice; a person was asked about those that were cut off, and about no other
-    assert sorted(scene.book) == sorted(EFFECTS)
-    assert sorted(scene.asked) == sorted(set().union(*(kill.cut_off for kill in kills)))
+    assert sorted(harness.book) == sorted(EFFECTS)
+    assert sorted(harness.asked) == sorted(set().union(*(kill.cut_off for kill in kills)))
     # each call has made one run, and an answer on record is never asked for again
-    assert scene.rows("SELECT count(*) FROM runs") == [(1 + len(CALLED),)]
-    served = scene.answers_by_step()
+    assert harness.rows("SELECT count(*) FROM runs") == [(1 + len(CALLED),)]
+    served = harness.answers_by_step()
     for key, count in undisturbed.served.items():
         lost = max((kill.served[key] for kill in kills if key not in kill.answered), default=0)
         assert served[key] == count + lost, (key, served)
     # and what came out is what comes out of a tree that nobody kills
-    outcome = scene.outcome(run)
-    asked = Counter({("interrupted_call", "applied"): len(scene.asked)})
+    outcome = harness.outcome(run)
+    asked = Counter({("interrupted_call", "applied"): len(harness.asked)})
     assert outcome.pop("asks") == undisturbed.outcome["asks"] + asked
-    assert outcome == {name: told for name, told in undisturbed.outcome.items() if name != "asks"}
-    replayed = scene.guild("replay", run)
+    assert outcome == {name: fact for name, fact in undisturbed.outcome.items() if name != "asks"}
+    replayed = harness.guild("replay", run)
     assert replayed.code == 0, replayed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-class Dying:
+class KilledMember:
     """Starts members that die."""
 
     def __init__(self, warm: WarmProcess) -> None:
@@ -46,13 +46,13 @@ class Dying:
         order = {"folder": str(folder), "port": port, "secret": secret, "number": number, "when": when}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        return int(self._told())
+        return int(self._read_line())
 
     def ended(self) -> str:
         """Wait for the end and return `killed` or the exit code."""
-        return self._told()
+        return self._read_line()
 
-    def _told(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hall.doors import serve_tool_door, write_worker
 from tests.hall.test_mcp import open_official_client
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 from tests.runs.places import DONE, journal, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import Guild
 
-SIX = ["dispatch", "list", "status", "result", "cancel", "delete"]
+TOOLS = ["dispatch", "wait", "list", "status", "result", "cancel", "delete"]
 
 
 def put_host(project: Path, *members: str, **fields: Any) -> None:
@@ -42,13 +42,14 @@ def shown(entries: list[dict[str, Any]]) -> tuple[list[str], str]:
 
 
 @pytest.mark.req("PLAN-3b", "WD-39")
-def test_a_worker_dispatches_watches_and_fetches(guild: Guild, project: Path, home: Home) -> None:
+def test_a_worker_dispatches_a_job_and_reads_its_result(guild: Guild, project: Path, home: Home) -> None:
     folder = put_member(home.path, "ant")
     put_host(project, "ant")
     put_script(
         project,
         call("dispatch", description="prices", task="quick: what does it cost?", config={"maxTurns": 3}),
         call("status", jobId="j-1"),
+        call("wait", jobIds=["j-1"], seconds=5),
         call("list", detail="detailed", filter="pri*"),
         call("result", jobId="j-1"),
         call("delete", jobId="j-1"),
@@ -61,15 +62,16 @@ def test_a_worker_dispatches_watches_and_fetches(guild: Guild, project: Path, ho
     told = results(entries)
     assert json.loads(told[0]) == {"jobId": "j-1"}
     assert json.loads(told[1])["questions"] == ["Which one?\n\nThe red one?"]
+    assert [one["status"] for one in json.loads(told[2])["jobs"]] == ["completed"]
     row = {"jobId": "j-1", "status": "completed", "description": "prices", "summary": None}
-    assert json.loads(told[2]) == {"jobs": [row]}
-    assert json.loads(told[3])["output"] == "done: quick: what does it cost?"
-    assert json.loads(told[4]) == {"jobId": "j-1", "deleted": True}
-    assert "there is no job 'j-1'" in told[5]
+    assert json.loads(told[3]) == {"jobs": [row]}
+    assert json.loads(told[4])["output"] == "done: quick: what does it cost?"
+    assert json.loads(told[5]) == {"jobId": "j-1", "deleted": True}
+    assert "unknown job 'j-1'" in told[6]
     tools, prompt = shown(entries)
-    assert tools == [f"ant-dispatch_{name}" for name in SIX]
+    assert tools == [f"ant-dispatch_{name}" for name in TOOLS]
     assert "- ant (Ant): Does what ant does. Its tools start with `ant-dispatch_`." in prompt
-    for word in (*SIX, "questions", "artifacts"):
+    for word in (*TOOLS, "questions", "artifacts"):
         assert f"`{word}`" in prompt
     assert (folder / "left").read_text() == "politely", "it was stopped with the hall"
     shutil.rmtree(folder)
@@ -78,7 +80,7 @@ def test_a_worker_dispatches_watches_and_fetches(guild: Guild, project: Path, ho
 
 
 @pytest.mark.req("WD-39", "WD-45")
-def test_a_worker_that_declares_none_has_neither_text_nor_tools(guild: Guild, project: Path, home: Home) -> None:
+def test_a_worker_without_members_has_no_dispatch_tools_or_guide(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant")
     put_member(home.path, "bee", work=False)
     put_host(project)
@@ -91,7 +93,7 @@ def test_a_worker_that_declares_none_has_neither_text_nor_tools(guild: Guild, pr
 
 
 @pytest.mark.req("WD-45", "WD-2")
-def test_nothing_is_dispatched_to_a_member_that_does_not_take_work(guild: Guild, project: Path, home: Home) -> None:
+def test_a_member_without_a_worker_accepts_no_dispatch(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "bee", work=False)
     put_member(home.path, "ant")
     put_member(home.path, "bad", colour="red")
@@ -110,7 +112,7 @@ def test_nothing_is_dispatched_to_a_member_that_does_not_take_work(guild: Guild,
     assert {name.partition("_")[0] for name in shown(journal(guild, ran.json["run"]))[0]} == {"ant-dispatch"}
 
 
-def test_a_member_of_the_project_is_trusted_first(guild: Guild, project: Path) -> None:
+def test_a_member_of_a_project_needs_trust(guild: Guild, project: Path) -> None:
     folder = put_member(project, "ant")
     put_host(project, "ant")
     put_script(project, call("dispatch", description="d", task="quick"), DONE)
@@ -148,14 +150,14 @@ def test_the_tools_of_a_member_are_a_toolbox_named_after_it(guild: Guild, projec
     assert "unknown toolbox 'ant'" in guild("run", "host", "go").err
 
 
-def test_a_member_and_a_server_of_one_name_are_told_apart_by_nobody(guild: Guild, project: Path, home: Home) -> None:
+def test_a_member_and_an_mcp_server_of_one_name_are_ambiguous(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant")
     put_host(project, toolboxes=["ant"], mcp_servers={"ant": {"url": "http://127.0.0.1:1/mcp"}})
     put_script(project, DONE)
     assert "toolboxes: 'ant' is ambiguous: a member and an MCP server" in guild("run", "host", "go").err
 
 
-def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, project: Path, home: Home) -> None:
+def test_a_dispatch_by_a_worker_with_private_files_needs_approval(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant")
     put_host(project, "ant", tools=["Read"])
     put_script(project, call("list"), call("dispatch", description="d", task="quick"), DONE)
@@ -167,7 +169,7 @@ def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, 
     assert json.loads(results(journal(guild, ran.json["run"]))[1]) == {"jobId": "j-1"}
 
 
-def test_a_member_that_does_not_run_is_told_to_the_model(guild: Guild, project: Path, home: Home) -> None:
+def test_the_model_reads_that_a_member_does_not_run(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant", "stillborn")
     put_host(project, "ant")
     put_script(project, call("list"), DONE)
@@ -193,7 +195,7 @@ def test_a_test_starts_no_members(guild: Guild, project: Path, home: Home) -> No
 
 
 @pytest.mark.req("PLAN-3b")
-def test_at_the_tool_door_it_is_a_server_of_its_own(home: Home, project: Path) -> None:
+def test_the_dispatch_tools_are_a_server_at_the_tool_door(home: Home, project: Path) -> None:
     put_member(home.path, "ant")
     write_worker(project, "host", toolboxes=[], members=["ant"], tools=["Glob"], accepts_risk=True)
 
@@ -201,7 +203,7 @@ def test_at_the_tool_door_it_is_a_server_of_its_own(home: Home, project: Path) -
         async with serve_tool_door(home, project) as hall:
             _, token = await hall.start_run("host")
             async with open_official_client(f"{hall.url}/ant-dispatch/", token, "auto") as client:
-                assert [tool.name for tool in (await client.list_tools()).tools] == SIX
+                assert [tool.name for tool in (await client.list_tools()).tools] == TOOLS
                 made = await client.call_tool("dispatch", {"description": "d", "task": "quick"})
                 assert json.loads(made.content[0].text) == {"jobId": "j-1"}
                 got = await client.call_tool("result", {"jobId": "j-1"})

@@ -16,7 +16,7 @@ from guildhall.core.errors import (
     MemberTimedOut,
     MemberUnreachable,
     Refused,
-    UsageError,
+    UnknownJob,
 )
 from guildhall.core.request_frame import Frame
 from guildhall.jobs.model import Dispatch
@@ -25,7 +25,7 @@ from guildhall.members.jobs import MemberJobs
 from guildhall.members.model import Endpoint
 from guildhall.members.process import MemberProcess, Timings
 from guildhall.members.registry import MemberRegistry
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 from tests.members.toy_member import ODD
 
 if TYPE_CHECKING:
@@ -88,18 +88,20 @@ def test_the_six_calls(home: Home) -> None:
             with pytest.raises(MemberRefused, match="cannot be deleted") as caught:
                 await jobs.delete(slow)
             assert caught.value.rpc_code == -32602
-            with pytest.raises(UsageError, match="force can only be used with jobs of the hall"):
+            with pytest.raises(MemberRefused, match="cannot be deleted"):
                 await jobs.delete(slow, force=True)
+            with pytest.raises(Refused, match="does not support worker/resume"):
+                await jobs.resume(slow)
             assert (await jobs.cancel(slow)).row() == {"jobId": slow, "status": "cancelled"}
             await jobs.delete(slow)
             for call in (jobs.status, jobs.result, jobs.cancel, jobs.delete):
-                with pytest.raises(MemberRefused, match="there is no job 'j-1'"):
+                with pytest.raises(UnknownJob, match="unknown job 'j-1' of the member ant"):
                     await call(slow)
 
     asyncio.run(work())
 
 
-def test_whatever_a_member_answers_is_one_of_our_errors(home: Home) -> None:
+def test_an_invalid_response_of_a_member_is_a_guild_error(home: Home) -> None:
     async def work() -> None:
         async with running(home, "odd") as client:
             jobs = jobs_of(home, client)
@@ -142,7 +144,7 @@ def test_the_secret_is_not_shown() -> None:
     assert "xyz" not in repr(Endpoint(name="a", url="u", secret="xyz"))
 
 
-def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_again(home: Home) -> None:
+def test_a_call_to_an_exiting_member_is_repeated(home: Home) -> None:
     dispatch = Dispatch(description="d", task="t")
 
     async def work() -> None:
@@ -166,7 +168,7 @@ def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_agai
 
 
 @pytest.mark.req("WD-36", "WD-4")
-def test_only_members_that_take_work_have_jobs(home: Home, project: Path) -> None:
+def test_only_members_with_a_worker_have_jobs(home: Home, project: Path) -> None:
     put_member(project, "tools", work=False)
     put_member(project, "both")
 

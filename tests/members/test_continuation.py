@@ -18,7 +18,7 @@ from guildhall.jobs.model import Dispatch
 from guildhall.members.process import Timings
 from guildhall.members.service import Members
 from guildhall.workers.code_trust import Trust
-from tests.members.small import make_member
+from tests.members.member_servers import make_member
 from tests.members.test_process import alive
 from tests.runs.places import wait_until
 
@@ -48,7 +48,7 @@ def program_of(supervisor: int) -> int:
 
 
 @pytest.mark.req("WD-47")
-def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home, project: Path) -> None:
+def test_a_job_completes_although_its_member_is_killed_repeatedly(home: Home, project: Path) -> None:
     folder = make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
     frame = Frame.here(project, os.environ)
 
@@ -98,7 +98,7 @@ async def _until(jobs: MemberJobs, job: str, true: Any) -> JobDetails:
 
 
 @pytest.mark.req("WD-47", "WD-36")
-def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
+def test_a_member_job_completes_after_the_hall_was_killed(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
     guild = guild_hall
     job = guild("dispatch", "smith", "Write it.").out.strip()
@@ -114,7 +114,7 @@ def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, proje
 
 
 @pytest.mark.req("WD-12", "X-15")
-def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
+def test_a_question_of_a_member_job_reaches_the_user_and_the_answer_the_job(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     answers = [
@@ -133,6 +133,6 @@ def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
     assert "Red" in listed
     assert guild("answer", f"home/{job}").code == 2
     assert guild("approve", f"home/{job}").code == 2
-    assert "no such open question" in guild("answer", job, "x", "--question", "Green?").err
+    assert "no open question" in guild("answer", job, "x", "--question", "Green?").err
     assert guild("answer", f"home/{job}", "Blue, please.").code == 0
     assert guild("wait", job, "--timeout", "30s").out == "It is blue.\n"

@@ -12,8 +12,8 @@ from guildhall.members.manifest import Manifest
 from guildhall.members.registry import read_manifest
 from guildhall.rpc import jsonrpc
 from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, MAX_BODY_BYTES
-from guildhall.rpc.mcp_app import MAX_REQUESTS, METHODS
-from tests.members.small import SECRET, speaking
+from guildhall.rpc.member_endpoint import MAX_REQUESTS, METHODS
+from tests.members.member_servers import SECRET, connect_member
 
 DOCS = Path(__file__).parents[2] / "docs"
 SHIPPED = Path(guildhall.__file__).parent / "members" / "shipped"
@@ -33,7 +33,7 @@ def test_the_example_of_a_member_with_tools_works(tmp_path: Path) -> None:
     assert isinstance(member, guildhall.Member)
 
     async def work() -> None:
-        async with member.open_server(0, SECRET, {}) as url, speaking(url) as http:
+        async with member.open_server(0, SECRET, {}) as url, connect_member(url) as http:
             told = await http.call("time_in", {"zone": "UTC"})
             assert told["result"]["content"][0]["text"].endswith("+00:00"), told
             (shown,) = (await http.ask("tools/list")).json()["result"]["tools"]

@@ -24,8 +24,8 @@ from guildhall.members.registry import member_code
 from guildhall.members.service import Members
 from guildhall.workers.code_trust import Trust
 from guildhall.workers.model import Pin
-from tests.members.places import put_member
-from tests.members.small import make_member
+from tests.members.member_folders import put_member
+from tests.members.member_servers import make_member
 from tests.members.test_process import alive, marks, until
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def members_of(home: Home, trust: Trust | None = None) -> AsyncGenerator[M
         await found.close()
 
 
-def test_all_who_need_a_member_share_one_process(home: Home, project: Path) -> None:
+def test_all_callers_share_one_process_of_a_member(home: Home, project: Path) -> None:
     folder = put_member(home.path, "ant")
     frame = Frame.here(project, os.environ)
 
@@ -67,7 +67,7 @@ def test_all_who_need_a_member_share_one_process(home: Home, project: Path) -> N
     asyncio.run(work())
 
 
-def test_one_that_has_changed_is_started_anew_and_only_as_it_is_trusted(home: Home, project: Path) -> None:
+def test_a_changed_member_restarts_only_with_trusted_files(home: Home, project: Path) -> None:
     folder = put_member(project, "ant")
     program = folder / "server.py"
     # What the toy notes in its folder would count as a change of it: it notes it where members write.
@@ -101,7 +101,7 @@ def pinned(member: Member) -> dict[Path, Pin]:
     return {f.path: Pin(path=f.path, digest=f.digest, trusted_at="now") for f in member_code(member).files}
 
 
-def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
+def test_the_hall_keeps_running_while_a_member_job_runs(home: Home, project: Path) -> None:
     put_member(home.path, "ant")
     frame = Frame.here(project, os.environ)
     note = home.path / "members-at-work.json"
@@ -109,8 +109,12 @@ def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
     async def work() -> None:
         async with members_of(home) as members:
             jobs = members.jobs(members.find("ant", frame), frame)
-            await jobs.page()
-            await until(lambda: not members.is_busy)  # it had nothing going on
+            reach = members.client(jobs.member, frame)
+            polling = asyncio.create_task(reach)
+            await until(lambda: members.is_busy)
+            assert not note.exists(), "a member without jobs is not listed for the next hall"
+            await polling
+            await until(lambda: not members.is_busy)
             job = (await jobs.dispatch(Dispatch(description="d", task="slow"))).id
             assert members.is_busy
             assert json.loads(note.read_text()) == {str(jobs.member.folder): str(project)}
@@ -128,7 +132,7 @@ def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 5}', '{"": "x"}', "[" * 9999, '{"/nowhere": "/nowhere"}'])
-def test_a_note_that_is_odd_is_not_believed(home: Home, text: str) -> None:
+def test_an_invalid_list_of_busy_members_is_ignored(home: Home, text: str) -> None:
     home.path.mkdir(parents=True)
     (home.path / "members-at-work.json").write_text(text)
     left = JobWatcher(home.path / "members-at-work.json", SystemClock()).busy_members()
@@ -141,7 +145,7 @@ def test_a_note_that_is_odd_is_not_believed(home: Home, text: str) -> None:
     asyncio.run(work())
 
 
-def test_the_page_says_what_is_so() -> None:
+def test_the_page_about_members_matches_the_code() -> None:
     text = PAGE.read_text()
     example = re.search(r"```json\n(.*?)```", text, re.S)
     assert example
@@ -155,7 +159,7 @@ def test_the_page_says_what_is_so() -> None:
     assert (timings.max_failures, timings.grace_s) == (5, 5.0)
 
 
-def test_the_hall_stays_when_a_member_that_is_at_work_dies(home: Home, project: Path) -> None:
+def test_the_hall_keeps_running_when_a_busy_member_dies(home: Home, project: Path) -> None:
     folder = make_member(home.path / "guild-members" / "smith", answers=[{"sleep": 60, "say": "late"}])
     frame = Frame.here(project, os.environ)
 

@@ -20,7 +20,7 @@ from guildhall.core.request_frame import Frame
 from guildhall.members.process import MemberProcess, Timings, environment
 from guildhall.members.registry import MemberRegistry
 from tests.conftest import ROOT
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -67,7 +67,7 @@ async def looked(process: MemberProcess) -> dict[str, object]:
     return json.loads(told["content"][0]["text"])
 
 
-def test_it_lives_in_its_folder_with_a_secret_and_the_caller_s_allowed_variables(
+def test_a_member_runs_in_its_folder_with_a_secret_and_the_allowed_variables(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_KEY", "key-1")
@@ -98,12 +98,12 @@ def test_it_lives_in_its_folder_with_a_secret_and_the_caller_s_allowed_variables
     asyncio.run(work())
 
 
-def test_a_name_of_git_never_comes_along() -> None:
+def test_git_variables_are_not_passed_to_a_member() -> None:
     frame = Frame.here(ROOT, {"PATH": "/bin"})
     assert environment(frame, {"GIT_DIR": "x", "A": "1"}, {}) == {"PATH": "/bin", "A": "1"}
 
 
-def test_one_that_ends_is_noticed_at_once_and_started_again_where_it_was(home: Home) -> None:
+def test_an_exited_member_restarts_at_its_port(home: Home) -> None:
     folder = put_member(home.path, "ant")
 
     async def work() -> None:
@@ -123,7 +123,7 @@ def test_one_that_ends_is_noticed_at_once_and_started_again_where_it_was(home: H
     asyncio.run(work())
 
 
-def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home: Home) -> None:
+def test_a_member_that_does_not_start_is_broken_with_the_reason(home: Home) -> None:
     put_member(home.path, "ant", "stillborn")
 
     async def work() -> None:
@@ -145,8 +145,8 @@ def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home:
 @pytest.mark.parametrize(
     ("way", "timings", "said"),
     [
-        ("silent", Timings(listen_s=0.2, max_failures=1, grace_s=0.1), "did not listen at its port within 0.2 s"),
-        ("deaf", Timings(handshake_s=0.2, max_failures=1, grace_s=0.1), "did not answer initialize within 0.2 s"),
+        ("silent", Timings(listen_s=0.2, max_failures=1, grace_s=0.1), "did not listen on its port within 0.2 s"),
+        ("deaf", Timings(handshake_s=0.2, max_failures=1, grace_s=0.1), "did not respond to initialize within 0.2 s"),
     ],
 )
 def test_the_handshake_is_the_health_check(home: Home, way: str, timings: Timings, said: str) -> None:
@@ -162,7 +162,7 @@ def test_the_handshake_is_the_health_check(home: Home, way: str, timings: Timing
 
 
 @pytest.mark.parametrize("command", ["no-such-program", "./gone.sh", "server.py/x"])
-def test_a_program_that_is_not_there_is_told_at_once(home: Home, command: str) -> None:
+def test_a_missing_program_is_reported_at_once(home: Home, command: str) -> None:
     put_member(home.path, "ant", mcp={"command": command, "args": ["${PORT}"]})
 
     async def work() -> None:
@@ -175,7 +175,7 @@ def test_a_program_that_is_not_there_is_told_at_once(home: Home, command: str) -
 
 
 @pytest.mark.parametrize("way", ["litter", "stubborn"])
-def test_nothing_is_left_of_one_that_is_stopped(home: Home, way: str) -> None:
+def test_a_stopped_member_leaves_no_process(home: Home, way: str) -> None:
     folder = put_member(home.path, "ant", way)
 
     async def work() -> None:
@@ -211,7 +211,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("who", ["hall", "supervisors"])
-def test_none_is_left_after_the_crash_of_the_hall_or_of_the_keepers(home: Home, who: str) -> None:
+def test_no_process_is_left_after_a_crash_of_the_hall_or_the_supervisor(home: Home, who: str) -> None:
     folders = [put_member(home.path, f"a-{way}", way) for way in ("litter", "polite", "stubborn")]
     with subprocess.Popen([sys.executable, "-c", _HALL, home.path], stdout=subprocess.PIPE, text=True) as hall:
         assert hall.stdout is not None

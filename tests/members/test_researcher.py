@@ -24,7 +24,7 @@ from guildhall.members.jobs import MemberJobs
 from guildhall.members.process import MemberProcess, Timings
 from guildhall.members.registry import MemberRegistry, read_manifest
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.members.small import serving, write_script
+from tests.members.member_servers import serve_member, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -104,9 +104,9 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.req("WD-40", "WD-41", "WD-42")
-def test_it_searches_the_web_and_reports_in_its_form_with_sources(tmp_path: Path) -> None:
+def test_the_researcher_searches_the_web_and_reports_with_sources(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(folder, environ(folder)) as member:
+        async with serve_member(folder, environ(folder)) as member:
             assert (await member.ask("tools/list")).json()["result"] == {"tools": []}
             job = await member.dispatch("Why are there two tides a day?", "Tides")
             shown = await member.ended(job)
@@ -133,7 +133,9 @@ def test_it_searches_the_web_and_reports_in_its_form_with_sources(tmp_path: Path
     ],
 )
 @pytest.mark.req("WD-41")
-def test_a_report_of_another_form_is_not_taken(tmp_path: Path, change: dict[str, Any], missing: str) -> None:
+def test_a_report_that_does_not_match_the_schema_is_rejected(
+    tmp_path: Path, change: dict[str, Any], missing: str
+) -> None:
     schema = json.loads((SHIPPED / "researcher" / "schemas" / "report.json").read_text())
     jsonschema.validate(REPORT, schema)
     answers = [
@@ -143,7 +145,7 @@ def test_a_report_of_another_form_is_not_taken(tmp_path: Path, change: dict[str,
     ]
 
     async def work() -> None:
-        async with serving(folder, environ(folder)) as member:
+        async with serve_member(folder, environ(folder)) as member:
             job = await member.dispatch("Why?")
             assert (await member.ended(job))["status"] == "completed"
             assert json.loads((await member.worker("result", jobId=job))["output"]) == REPORT
@@ -152,15 +154,15 @@ def test_a_report_of_another_form_is_not_taken(tmp_path: Path, change: dict[str,
     asyncio.run(work())
 
 
-def test_without_a_search_engine_a_dispatch_is_refused_with_what_to_set(tmp_path: Path) -> None:
+def test_a_dispatch_without_a_search_engine_names_the_setting(tmp_path: Path) -> None:
     folder = place(tmp_path / "researcher", None, research())
 
     async def work() -> None:
-        async with serving(folder, environ(folder)) as member:
+        async with serve_member(folder, environ(folder)) as member:
             error = await member.refused("dispatch", {"description": "Tides", "task": "Why?"})
             assert error["code"] == -32000
             assert "WebSearch has no search engine" in error["message"]
-            assert "web_search: {searxng: URL}" in error["message"]
+            assert "web_search: {provider: native}" in error["message"]
             assert error["data"]["code"] == "tool_unavailable"
             assert await member.worker("list") == {"jobs": []}
 
@@ -169,12 +171,12 @@ def test_without_a_search_engine_a_dispatch_is_refused_with_what_to_set(tmp_path
 
 
 @pytest.mark.req("WD-28", "WD-27")
-def test_what_it_learned_in_one_job_it_knows_in_the_next(tmp_path: Path) -> None:
+def test_the_memory_of_the_researcher_is_available_to_the_next_job(tmp_path: Path) -> None:
     note = {"call": "store_memory", "with": {"key": "good-sources", "content": "tides.example was right."}}
     again = [{"expect_system": "tides.example was right", "call": "submit_result", "with": {"output": REPORT}}]
 
     async def work(second: str) -> None:
-        async with serving(folder, environ(folder)) as member:
+        async with serve_member(folder, environ(folder)) as member:
             assert (await member.ended(await member.dispatch("Why?")))["status"] == "completed"
             assert (await member.ended(await member.dispatch("And why not?", model=second)))["status"] == "completed"
 
@@ -184,12 +186,12 @@ def test_what_it_learned_in_one_job_it_knows_in_the_next(tmp_path: Path) -> None
 
 
 @pytest.mark.req("WD-22")
-def test_what_the_model_is_shown_is_the_prompt_and_exactly_these_tools(tmp_path: Path) -> None:
+def test_the_model_receives_exactly_the_prompt_and_the_tools(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text(json.dumps({"workers": {"researcher": [research()]}}))
 
     async def work(variables: dict[str, str]) -> None:
-        async with serving(folder, {**environ(folder), **variables}) as member:
+        async with serve_member(folder, {**environ(folder), **variables}) as member:
             job = await member.dispatch("Why?", model="anthropic:claude-sonnet-5")
             shown = await member.ended(job)
             assert shown["status"] == "completed", shown["error"]
@@ -207,9 +209,6 @@ def test_what_the_model_is_shown_is_the_prompt_and_exactly_these_tools(tmp_path:
             "WebFetch",
             "WebSearch",
             "log_question",
-            "memory_list",
-            "memory_read",
-            "memory_write",
             "record_decision",
             "store_memory",
             "submit_result",
@@ -223,12 +222,12 @@ def test_what_the_model_is_shown_is_the_prompt_and_exactly_these_tools(tmp_path:
 
 
 @pytest.mark.req("WD-43")
-def test_it_is_self_contained_a_copy_with_another_name_and_prompt_works(tmp_path: Path) -> None:
+def test_a_copy_with_another_name_and_prompt_works(tmp_path: Path) -> None:
     answers = research()
     answers[0]["expect_system"] = "You are a historian"
 
     async def work() -> None:
-        async with serving(folder, environ(folder)) as member:
+        async with serve_member(folder, environ(folder)) as member:
             about = (await member.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
             assert about["serverInfo"]["name"] == "historian"
             job = await member.dispatch("Who built it?")
@@ -280,7 +279,7 @@ def test_a_copy_is_discovered_started_and_runs_a_job_from_dispatch_to_result(hom
 
 
 @pytest.mark.req("PLAN-tpl", "WD-41")
-def test_by_the_command_a_new_member_from_the_researcher_takes_a_question_and_gives_a_report(
+def test_a_member_created_from_the_researcher_answers_a_question_with_a_report(
     home: Home, project: Path, guild_hall: Guild
 ) -> None:
     with engine() as (url, asked):

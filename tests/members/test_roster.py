@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, InvalidFile, NotFound
 from guildhall.members.registry import MemberRegistry
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,14 +34,14 @@ def test_members_are_found_in_the_project_then_in_the_home(project: Path, home: 
     assert roster.find("home/bee").name == "bee"
 
 
-def test_there_may_be_none(project: Path, home: Home):
+def test_a_project_can_have_no_members(project: Path, home: Home):
     assert MemberRegistry(project, home).members() == []
     with pytest.raises(NotFound, match="guild member new"):
         MemberRegistry(project, home).find("bee")
 
 
 @pytest.mark.req("WD-2")
-def test_an_invalid_manifest_is_an_entry_with_an_error_and_disturbs_no_other(project: Path, home: Home):
+def test_an_invalid_manifest_is_listed_with_its_error(project: Path, home: Home):
     put_member(project, "ant")
     put_member(project, "bad", capabilites=["worker"])
     (put_member(project, "torn") / "guild-member.json").write_text("{")
@@ -56,7 +56,7 @@ def test_an_invalid_manifest_is_an_entry_with_an_error_and_disturbs_no_other(pro
         MemberRegistry(project, home).find("bad")
 
 
-def test_a_name_twice_must_be_qualified(project: Path, home: Home):
+def test_a_duplicate_name_must_be_qualified(project: Path, home: Home):
     put_member(project, "ant")
     put_member(home.path, "ant")
     roster = MemberRegistry(project, home)
@@ -68,7 +68,7 @@ def test_a_name_twice_must_be_qualified(project: Path, home: Home):
         roster.find("project/ant")
 
 
-def test_a_wrong_name_gets_the_nearest(project: Path, home: Home):
+def test_an_unknown_name_gets_a_suggestion(project: Path, home: Home):
     put_member(project, "researcher")
     with pytest.raises(NotFound, match="Did you mean 'researcher'"):
         MemberRegistry(project, home).find("reseacher")
@@ -77,7 +77,7 @@ def test_a_wrong_name_gets_the_nearest(project: Path, home: Home):
             MemberRegistry(project, home).find(odd)
 
 
-def test_a_link_out_of_the_project_is_no_member(project: Path, home: Home, tmp_path: Path):
+def test_a_link_out_of_the_project_is_not_a_member(project: Path, home: Home, tmp_path: Path):
     put_member(tmp_path / "elsewhere", "ant")
     (project / "guild-members").mkdir()
     (project / "guild-members" / "ant").symlink_to(tmp_path / "elsewhere" / "guild-members" / "ant")
@@ -86,7 +86,7 @@ def test_a_link_out_of_the_project_is_no_member(project: Path, home: Home, tmp_p
     assert "a link out of the project" in (found.error or "")
 
 
-def test_a_home_that_is_the_project_is_seen_once(home: Home):
+def test_a_home_that_is_the_project_is_listed_once(home: Home):
     put_member(home.path, "ant")
     assert [member.scope for member in MemberRegistry(home.path, home).members()] == ["home"]
 

@@ -10,7 +10,7 @@ from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.members.registry import MemberRegistry, member_code, trusted_code
 from guildhall.workers.code_trust import Trust
 from guildhall.workers.model import Pin
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def pinned(member: Member) -> Trust:
     return Trust({f.path: Pin(path=f.path, digest=f.digest, trusted_at="now") for f in member_code(member).files})
 
 
-def test_a_member_of_the_project_runs_only_as_it_was_trusted(project: Path, home: Home):
+def test_a_member_of_a_project_runs_only_with_trusted_files(project: Path, home: Home):
     folder = put_member(project, "ant")
     member = MemberRegistry(project, home).find("ant")
     with pytest.raises(NotTrusted, match=r"server\.py \(not trusted yet\)"):
@@ -49,7 +49,7 @@ def test_a_member_of_the_project_runs_only_as_it_was_trusted(project: Path, home
 
 
 @pytest.mark.parametrize("place", ["toolboxes/x.py", "workers/x.yaml", "config.yaml", "guild-members/y/server.py"])
-def test_what_decides_in_the_home_of_its_own_hall_is_trusted_too(project: Path, home: Home, place: str):
+def test_settings_of_the_member_s_hall_need_trust(project: Path, home: Home, place: str):
     folder = put_member(project, "ant")
     member = MemberRegistry(project, home).find("ant")
     trust = pinned(member)
@@ -59,7 +59,7 @@ def test_what_decides_in_the_home_of_its_own_hall_is_trusted_too(project: Path, 
         trusted_code(trust, member)
 
 
-def test_a_member_of_the_home_is_the_person_s_own(project: Path, home: Home):
+def test_a_member_of_the_home_needs_no_trust(project: Path, home: Home):
     """Check that a member of the home needs no trust, but the same member in a project does."""
     put_member(home.path, "ant")
     put_member(project, "bee")
@@ -69,7 +69,7 @@ def test_a_member_of_the_home_is_the_person_s_own(project: Path, home: Home):
         trusted_code(Trust({}), roster.find("bee"))
 
 
-def test_what_nobody_can_look_at_is_refused(project: Path, home: Home, tmp_path: Path):
+def test_unreadable_code_is_refused(project: Path, home: Home, tmp_path: Path):
     folder = put_member(project, "ant")
     member = MemberRegistry(project, home).find("ant")
     (folder / "lib").symlink_to(tmp_path)
@@ -77,7 +77,7 @@ def test_what_nobody_can_look_at_is_refused(project: Path, home: Home, tmp_path:
         member_code(member)
     (folder / "lib").unlink()
     (folder / "passwd").symlink_to("/etc/passwd")
-    with pytest.raises(ToolUnavailable, match="a link out of the project"):
+    with pytest.raises(ToolUnavailable, match="outside of the project"):
         member_code(member)
     (folder / "passwd").unlink()
     (folder / "many").mkdir()

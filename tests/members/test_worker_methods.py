@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.members.small import make_member, serving, write_script
+from tests.members.member_servers import make_member, serve_member, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +26,11 @@ FAILS = [{"fail": 400}]
 
 
 @pytest.mark.req("WD-3", "WD-15", "WD-9")
-def test_a_job_from_dispatch_to_delete_in_exactly_the_shapes_of_the_protocol(tmp_path: Path) -> None:
+def test_worker_methods_follow_the_protocol(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk", answers=REPORT)
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             given = await member.worker("dispatch", description="Look at it", task="Look.\n", config={"maxTurns": 20})
             assert set(given) == {"jobId"}
             job = given["jobId"]
@@ -62,13 +62,13 @@ def test_a_job_from_dispatch_to_delete_in_exactly_the_shapes_of_the_protocol(tmp
 
 
 @pytest.mark.req("WD-14", "WD-17", "WD-46")
-def test_jobs_that_have_no_result_or_cannot_be_deleted_say_so_with_their_code(tmp_path: Path) -> None:
+def test_a_job_without_a_result_or_that_cannot_be_deleted_has_its_error_code(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     waits = write_script(tmp_path / "waits.yaml", WAITS)
     fails = write_script(tmp_path / "fails.yaml", FAILS)
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             running = await member.dispatch(model=waits)
             error = await member.refused("result", {"jobId": running})
             assert (error["code"], error["data"]) == (-32000, {"jobId": running, "status": "running"})
@@ -148,11 +148,11 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
-def test_parameters_of_the_wrong_kind_are_refused_and_nothing_is_done(tmp_path: Path) -> None:
+def test_invalid_parameters_are_refused_without_effect(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             for method, params in WRONG:
                 error = await member.refused(method, params)
                 told = (method, str(params)[:100], error)
@@ -171,7 +171,7 @@ def test_jobs_are_listed_newest_first_by_pattern_and_page_by_page(tmp_path: Path
     names = ["a/one", "a/two", "B one", "[odd]", "a/three"]
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             jobs = {name: await member.dispatch(description=name) for name in names}
             for job in jobs.values():
                 await member.ended(job)
@@ -197,11 +197,11 @@ def test_jobs_are_listed_newest_first_by_pattern_and_page_by_page(tmp_path: Path
     asyncio.run(work())
 
 
-def test_a_batch_and_a_notification_of_work(tmp_path: Path) -> None:
+def test_worker_methods_accept_batches_and_notifications(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             quiet = {"jsonrpc": "2.0", "method": "worker/dispatch", "params": {"description": "quiet", "task": "x"}}
             reply = await member.post(json.dumps(quiet).encode())
             assert (reply.status_code, reply.content) == (202, b"")
@@ -222,7 +222,7 @@ def test_a_batch_and_a_notification_of_work(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_an_answer_reaches_the_worker_that_waits_for_it_and_the_one_that_does_not(tmp_path: Path) -> None:
+def test_an_answer_reaches_waiting_and_running_workers(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     waits = write_script(
         tmp_path / "waits.yaml",
@@ -233,7 +233,7 @@ def test_an_answer_reaches_the_worker_that_waits_for_it_and_the_one_that_does_no
     )
 
     async def work() -> None:
-        async with serving(folder) as member:
+        async with serve_member(folder) as member:
             job = await member.dispatch(model=waits)
             async with asyncio.timeout(10):
                 while (shown := await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110

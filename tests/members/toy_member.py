@@ -132,6 +132,7 @@ ODD = {
     "no-object": (b'{"jsonrpc":"2.0","id":%d,"result":5}', 200),
     "no-fields": (b'{"jsonrpc":"2.0","id":%d,"result":{}}', 200),
     "wrong-types": (b'{"jsonrpc":"2.0","id":%d,"result":{"jobId":5,"status":"done","jobs":{}}}', 200),
+    "escape": (b'{"jsonrpc":"2.0","id":%d,"result":{"jobId":"../x","status":"odd","jobs":[{"jobId":"../x"}]}}', 200),
     "odd-error": (b'{"jsonrpc":"2.0","id":%d,"error":5}', 200),
     "deep": (b'{"jsonrpc":"2.0","id":%d,"result":{"jobId":' + b"[" * 90 + b"]" * 90 + b"}}", 200),
     "redirect": (b"", 307),

@@ -67,7 +67,7 @@ def global_folder(home: Home) -> MemoryFolder:
     return MemoryFolder(scope="global", path=home.path / "memory" / "global", name="global")
 
 
-def make_worker(path: Path | None, name: str = "reviewer", scope: str = "project") -> Worker:
+def make_worker(path: Path, name: str = "reviewer", scope: str = "project") -> Worker:
     definition = Definition.model_validate({"name": name, "instructions": "Review."})
     return Worker(definition=definition, instructions="Review.", scope=scope, digest="d", path=path)  # type: ignore[arg-type]
 

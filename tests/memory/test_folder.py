@@ -42,10 +42,9 @@ def test_workers_of_the_same_name_have_separate_folders(home: Home, frame: Frame
     mine = memory_folders(home, make_worker(tmp_path / "mine" / "workers" / "reviewer.yaml"), frame)
     cloned = memory_folders(home, make_worker(tmp_path / "cloned" / "workers" / "reviewer.yaml"), frame)
     at_home = memory_folders(home, make_worker(home.workers / "reviewer.yaml", scope="home"), frame)
-    without_file = memory_folders(home, make_worker(None, scope="given"), frame)
-    assert len({folders["worker"].path for folders in (mine, cloned, at_home, without_file)}) == 4
+    assert len({folders["worker"].path for folders in (mine, cloned, at_home)}) == 3
     assert mine["project"] != cloned["project"], "the project of a worker is that of its file"
-    assert at_home["project"] == without_file["project"], "or else that of the caller"
+    assert at_home["project"] == memory_folders(home, None, frame)["project"], "or else that of the caller"
 
 
 def test_renamed_worker_keeps_its_folder(home: Home, frame: Frame, project: Path):

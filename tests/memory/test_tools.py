@@ -36,14 +36,14 @@ class ToolCaller:
         worker = make_worker(frame.root / "workers" / f"{author.worker}.yaml")
         self.folders = folders or memory.folders(worker, frame)
         self.grown_folders: list[MemoryFolder] = []
-        toolbox = MemoryTools(
+        tools = MemoryTools(
             memory=memory,
             folders=self.folders,
             author=author,
             limit_tokens=limit_tokens,
             on_growth=self.grown_folders.append,
-        ).toolbox()
-        self.tools = {tool.name: tool for tool in toolbox.tools}
+        ).tools()
+        self.tools = {tool.name: tool for tool in tools}
 
     def __call__(self, name: str, **arguments: Any) -> ToolResult:
         return asyncio.run(invoke(self.tools[name], arguments))
@@ -68,7 +68,7 @@ def test_tools_have_schemas_and_capabilities(reviewer: ToolCaller):
     assert tools["memory_read"].capabilities == tools["memory_list"].capabilities == {"memory.read"}
     properties = tools["memory_write"].input_schema["properties"]
     assert list(properties) == ["scope", "key", "content"], "the author is not an argument"
-    assert properties["scope"]["enum"] == ["global", "project", "worker"]
+    assert properties["scope"]["enum"] == ["worker", "project", "global"]
     assert all(field["description"] for field in properties.values())
 
 

@@ -17,11 +17,11 @@ from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.core.request_frame import RecordedFrame
 from guildhall.models.door import ModelDoor
-from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.provider_connection import ConnectionPool
 from guildhall.models.passthrough.session import PassthroughSession, RunContent
 from guildhall.models.provider_source import create_provider_source
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.call_ledger import LiveLedger
+from guildhall.runs.execution.live_ledger import LiveLedger
 from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
@@ -200,7 +200,7 @@ class PassthroughRun:
             store=self.store,
             bus=EventBus(),
             clock=self.clock,
-            idle_tracker=IdleTracker(self.clock, clients=0),
+            idle_tracker=IdleTracker(self.clock, client_count=0),
             interactive=False,
         )
         door = ModelDoor(self.source, ledger, self.clock, worker="w", ordinal=0)

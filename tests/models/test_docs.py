@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from guildhall.core.config import ModelTimeouts
 from guildhall.models.catalog import AUTO_MODELS
 from guildhall.models.credentials import KEY_VARIABLES, URL_VARIABLES
 from guildhall.models.scripted.source import Answer, Price, Script, ScriptedUsage, ScriptSource, load_script
+from guildhall.runtimes.catalog import RUNTIMES
+from guildhall.workers.definition import ModelSettings
 from tests.models.scripts import write_script
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,3 +48,16 @@ def test_the_models_of_auto_are_documented() -> None:
 
 def test_the_variables_of_servers_are_documented() -> None:
     assert all(f"`{variable}`" in MODELS for variable in set(URL_VARIABLES.values()))
+
+
+def test_the_model_settings_and_the_runtimes_that_apply_them_are_documented() -> None:
+    assert all(f"| `{name}` |" in MODELS for name in ModelSettings.model_fields)
+    for row in RUNTIMES.values():
+        if row.settings is not None:
+            names = ", ".join(f"`{name}`" for name in row.settings) or "none"
+            assert f"| `{row.name}` | {names} |" in MODELS
+
+
+def test_the_timeouts_and_their_defaults_are_documented() -> None:
+    (block,) = (text for text in re.findall(r"```yaml\n(.*?)```", MODELS, re.DOTALL) if "model_timeouts" in text)
+    assert ModelTimeouts.model_validate(yaml.safe_load(block)["model_timeouts"]) == ModelTimeouts()

@@ -30,9 +30,15 @@ from guildhall.core.errors import LimitReached, ModelFailed
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.core.request_frame import RecordedFrame
-from guildhall.models.door import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, ModelDoor, estimate_input_tokens
+from guildhall.models.door import (
+    MAX_OUTPUT_TOKENS,
+    MIN_OUTPUT_TOKENS,
+    ModelDoor,
+    estimate_input_tokens,
+    find_prefix_break,
+)
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.call_ledger import LiveLedger
+from guildhall.runs.execution.live_ledger import LiveLedger
 from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.limits import Spent, usage_of
 from guildhall.runs.model import Bounds, RunRequest
@@ -85,7 +91,7 @@ class Provider:
 
     name = "test:model"
 
-    def cost(self, usage: RequestUsage) -> float | None:
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
         if self.price is None:
             return None
         return usage.input_tokens * self.price[0] + usage.output_tokens * self.price[1]
@@ -141,7 +147,7 @@ class DoorRun:
             store=self.store,
             bus=EventBus(),
             clock=self.clock,
-            idle_tracker=IdleTracker(self.clock, clients=0),
+            idle_tracker=IdleTracker(self.clock, client_count=0),
             interactive=False,
         )
         return ModelDoor(self.provider, self.ledger, self.clock, worker="w", ordinal=0)
@@ -376,3 +382,36 @@ def test_journal_entries_are_json(create_run: Callable[..., DoorRun]) -> None:
     asyncio.run(ask(run))
     json.dumps([entry.as_dict() for entry in run.journal.entries])
     assert asyncio.run(ask(run)).text == "half of a pair: \ud83d, and a NUL: \0"
+
+
+def test_the_first_place_that_breaks_a_cached_prefix_is_found() -> None:
+    def user(*texts: str, instructions: str = "Be.") -> ModelRequest:
+        return ModelRequest(parts=[UserPromptPart(text) for text in texts], instructions=instructions)
+
+    tools = ModelRequestParameters(function_tools=[ToolDefinition(name="Read")])
+    first, response = user("a", "b"), ModelResponse(parts=[TextPart("c")])
+    before = (first, response)
+    cases = [
+        ((first, response, user("d")), tools, None),
+        ((user("a", "b"), ModelResponse(parts=[TextPart("c")]), user("d")), tools, None),
+        ((first, response), ModelRequestParameters(), "the tools"),
+        ((user("a", "b", instructions="Be quick."), response), tools, "the instructions"),
+        ((user("a", "x"), response), tools, "message 1, part 2"),
+        ((first, ModelResponse(parts=[TextPart("x")])), tools, "message 2, part 1"),
+        ((first,), tools, "message 2, part 1"),
+    ]
+    for messages, parameters, expected in cases:
+        assert find_prefix_break(before, tools, messages, parameters) == expected
+
+
+@pytest.mark.req("X-33")
+def test_a_broken_prefix_is_in_the_journal(create_run: Callable[..., DoorRun]) -> None:
+    async def work(run: DoorRun) -> None:
+        door = await run.open()
+        for key, text in (("m1", "do it"), ("m2", "do something else")):
+            await door.call(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelRequestParameters())
+
+    run = create_run(text_answer())
+    asyncio.run(work(run))
+    first, second = (entry.data.prefix_break for entry in run.journal.all(ModelAsked))
+    assert (first, second) == (None, "message 1, part 1")

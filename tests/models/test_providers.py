@@ -306,7 +306,7 @@ def test_a_stream_without_its_end_event_is_a_transient_failure() -> None:
 def test_a_failure_without_a_status_is_classified_by_its_type(
     kind: type[ModelAPIError], transient: bool, code: str
 ) -> None:
-    failed = ProviderSource("bedrock", "m", {})._convert_error(kind("m", "it is so"))
+    failed = ProviderSource("bedrock", "m", {})._convert_error(kind("m", "it is so"), has_response=False)
     assert (failed.transient, failed.code) == (transient, code)
     assert failed.message.endswith(": it is so")
     assert "bedrock:m" in failed.message
@@ -410,7 +410,9 @@ def test_the_text_of_an_unstreamed_model_arrives_at_the_end(text: str) -> None:
     model.text = text
     pieces: list[str] = []
     conversation: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
-    assert asyncio.run(_call_model(model, query(conversation), pieces.append, lambda: None)).text == text
+    asked = query(conversation)
+    settings = ProviderSource("openai-chat", "m", {})._call_settings(model, asked)
+    assert asyncio.run(_call_model(model, asked, settings, pieces.append, lambda: None)).text == text
     assert pieces == ([text] if text else [])
 
 

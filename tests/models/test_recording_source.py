@@ -22,7 +22,7 @@ def test_recorded_answers_are_given_in_order_until_they_are_exhausted() -> None:
         assert asyncio.run(source.answer(query(conversation), heard.append)) is answer
         conversation += [answer, ModelRequest(parts=[UserPromptPart("go on")])]
     assert heard == ["done"]
-    with pytest.raises(ModelFailed, match="has only 2 answers"):
+    with pytest.raises(ModelFailed, match="has only 2 responses"):
         asyncio.run(source.answer(query(conversation), heard.append))
     assert source.name == "replay:r-2222222222"
     assert source.cost(RequestUsage(input_tokens=5)) == 0.0

@@ -101,7 +101,7 @@ def test_nothing_of_the_users_is_reached(guild: Guild, repo: Repository, home: H
     calls = [{"call": "Bash", "with": {"command": f"{one} && echo IT-WORKED"}} for one in tried]
     wanted = "mkdir -p src; echo 'total = 7' > src/cart.py; echo n > new.txt; git log --format=%s; git branch --list"
     work = [{"call": "Bash", "with": {"command": wanted}}, {"call": "submit_result", "with": {"output": "Seven."}}]
-    call = {"call": "worker_call", "with": {"worker_name": "helper", "input_data": "go"}}
+    call = {"call": "worker_call", "with": {"worker": "helper", "input_data": "go"}}
     free = {"model": "script:answers.yaml", "tools": ["Bash"], "sandboxes": None, "tool_rules": None}
     put_worker(repo.path, "coder", checkout="full", allow_workers=["helper"], **free)
     put_worker(repo.path, "helper", **free)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.projects.commissions.model import Draft
-from tests.projects.commissions.workshop import Workshop, say, submit
+from tests.projects.commissions.harness import CommissionProject, say, submit
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _PRIVATE = "PRIVATE OF CLIENT A"
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    made = Workshop.at(tmp_path, home)
+def harness(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> CommissionProject:
+    made = CommissionProject.at(tmp_path, home)
     monkeypatch.chdir(made.repo.path)
     made.script([submit(_PRIVATE), say()])
     return made
@@ -32,12 +32,12 @@ def _other(folder: Path) -> Repository:
     return repository(folder / "two" / "shop", {"README.md": "Another shop\n"})
 
 
-async def _done(shop: Workshop) -> str:
-    return (await shop.done()).id
+async def _done(shop: CommissionProject) -> str:
+    return (await shop.run_commission()).id
 
 
-async def _listed(shop: Workshop) -> list[str]:
-    return [one.id for one in await shop.commissions.all("shop")]
+async def _listed(shop: CommissionProject) -> list[str]:
+    return [one.id for one in await shop.commissions.list_commissions("shop")]
 
 
 def _on_branch(repo: Repository) -> str:
@@ -48,72 +48,74 @@ def _on_branch(repo: Repository) -> str:
 @pytest.mark.req("SYS-35")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_another_repository_of_the_name_has_nothing_of_the_first(
-    workshop: Workshop, tmp_path: Path, by_hand: bool
+    harness: CommissionProject, tmp_path: Path, by_hand: bool
 ) -> None:
-    first, id = workshop.repo, workshop.inside(_done)
+    first, id = harness.repo, harness.run_in_hall(_done)
     other = _other(tmp_path)
-    settings = workshop.home.settings
+    settings = harness.home.settings
 
-    async def changed(shop: Workshop) -> None:
+    async def changed(shop: CommissionProject) -> None:
         if by_hand:
             settings.write_text(settings.read_text().replace(str(first.path), str(other.path)))
             return
         await shop.client.projects.remove("shop")
         await shop.client.projects.add(other.path)
 
-    async def begun(shop: Workshop) -> list[str]:
+    async def begun(shop: CommissionProject) -> list[str]:
         await shop.commissions.drain()
         return await _listed(shop)
 
-    workshop.inside(changed)
-    assert workshop.inside(begun, recover=True) == []
+    harness.run_in_hall(changed)
+    assert harness.run_in_hall(begun, recover=True) == []
     assert id not in _on_branch(other)
     assert _PRIVATE not in other.git("log", "--all", "-p")
     # the first one again: its records are its own still
     settings.write_text(settings.read_text().replace(str(other.path), str(first.path)))
-    assert workshop.inside(begun, recover=True) == [id]
+    assert harness.run_in_hall(begun, recover=True) == [id]
 
 
 @pytest.mark.req("SYS-35")
 def test_a_repository_keeps_its_records_where_it_is_moved_or_registered_again(
-    workshop: Workshop, tmp_path: Path
+    harness: CommissionProject, tmp_path: Path
 ) -> None:
-    id = workshop.inside(_done)
+    id = harness.run_in_hall(_done)
 
-    async def moved(shop: Workshop) -> list[str]:
+    async def moved(shop: CommissionProject) -> list[str]:
         await shop.client.projects.remove("shop")
         assert await _listed(shop) == []
-        assert [one.id for one in await shop.commissions.all()] == [id]
+        assert [one.id for one in await shop.commissions.list_commissions()] == [id]
         assert "unknown project" in (await shop.commissions.details(id)).warnings[0]
         shop.repo.path.rename(tmp_path / "elsewhere")
         await shop.client.projects.add(tmp_path / "elsewhere", name="store")
-        return [one.id for one in await shop.commissions.all("store")]
+        return [one.id for one in await shop.commissions.list_commissions("store")]
 
-    assert workshop.inside(moved) == [id]
+    assert harness.run_in_hall(moved) == [id]
 
 
 @pytest.mark.req("SYS-35")
 def test_a_clone_in_the_place_of_the_repository_is_the_same_one_and_an_empty_one_is_not(
-    workshop: Workshop, tmp_path: Path
+    harness: CommissionProject, tmp_path: Path
 ) -> None:
-    repo, id = workshop.repo, workshop.inside(_done)
+    repo, id = harness.repo, harness.run_in_hall(_done)
     shutil.copytree(repo.path, tmp_path / "copy")
     shutil.rmtree(repo.path)
     repo.git("clone", "-q", str(tmp_path / "copy"), str(repo.path), cwd=tmp_path)
-    workshop.worker()
-    assert workshop.inside(_listed, recover=True) == [id]
+    harness.worker()
+    assert harness.run_in_hall(_listed, recover=True) == [id]
     shutil.rmtree(repo.path)
     repository(repo.path).commit({"README.md": "New\n"}, "Start")
-    workshop.worker()
-    assert workshop.inside(_listed, recover=True) == []
+    harness.worker()
+    assert harness.run_in_hall(_listed, recover=True) == []
 
 
 @pytest.mark.req("SYS-35")
-def test_a_copy_of_a_repository_is_another_one_while_the_first_is_there(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_copy_of_a_repository_is_another_one_while_the_first_is_there(
+    harness: CommissionProject, tmp_path: Path
+) -> None:
     copy = tmp_path / "bshop"
 
-    async def copied(shop: Workshop) -> None:
-        await shop.new(title="Of the first")
+    async def copied(shop: CommissionProject) -> None:
+        await shop.create_commission(title="Of the first")
         shutil.copytree(shop.repo.path, copy)
         await shop.client.projects.add(copy)
         draft = Draft(title="Of the copy", worker="smith", prompt="Forge.")
@@ -121,32 +123,32 @@ def test_a_copy_of_a_repository_is_another_one_while_the_first_is_there(workshop
         await shop.commissions.abandon(made.id)
         await shop.client.projects.remove("bshop")
 
-    async def again(shop: Workshop) -> list[str]:
-        for one in await shop.commissions.all("shop"):
+    async def again(shop: CommissionProject) -> list[str]:
+        for one in await shop.commissions.list_commissions("shop"):
             await shop.commissions.abandon(one.id)
         await shop.client.projects.remove("shop")
         await shop.client.projects.add(shop.repo.path)
-        return [one.title for one in await shop.commissions.all("shop")]
+        return [one.title for one in await shop.commissions.list_commissions("shop")]
 
-    workshop.inside(copied)
-    assert workshop.inside(again) == ["Of the first"]
-    ids = [(folder / ".git/guildhall-id").read_text() for folder in (workshop.repo.path, copy)]
+    harness.run_in_hall(copied)
+    assert harness.run_in_hall(again) == ["Of the first"]
+    ids = [(folder / ".git/guildhall-id").read_text() for folder in (harness.repo.path, copy)]
     assert ids[0] != ids[1]
     # Where the first is gone, the copy has taken its place, as one that was moved.
-    shutil.rmtree(workshop.repo.path)
+    shutil.rmtree(harness.repo.path)
     (copy / ".git/guildhall-id").write_text(ids[0])
 
-    async def moved(shop: Workshop) -> list[str]:
+    async def moved(shop: CommissionProject) -> list[str]:
         assert (await shop.client.projects.add(copy)).name == "shop"
-        return [one.title for one in await shop.commissions.all("shop")]
+        return [one.title for one in await shop.commissions.list_commissions("shop")]
 
-    assert workshop.inside(moved) == ["Of the first"]
+    assert harness.run_in_hall(moved) == ["Of the first"]
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xff\x00", b"[]", b'{"id": "../../x", "path": "/", "commit": ""}'])
-def test_a_mark_that_is_no_mark_stops_nothing(workshop: Workshop, mark: bytes) -> None:
-    workshop.inside(_done)
-    (workshop.home.path / "projects/shop/repository.json").write_bytes(mark)
-    (workshop.repo.path / ".git/guildhall-id").write_bytes(mark)
-    workshop.inside(_listed, recover=True)
-    assert not [one for one in (workshop.home.path / "projects").iterdir() if "/" in one.name]
+def test_a_mark_that_is_no_mark_stops_nothing(harness: CommissionProject, mark: bytes) -> None:
+    harness.run_in_hall(_done)
+    (harness.home.path / "projects/shop/repository.json").write_bytes(mark)
+    (harness.repo.path / ".git/guildhall-id").write_bytes(mark)
+    harness.run_in_hall(_listed, recover=True)
+    assert not [one for one in (harness.home.path / "projects").iterdir() if "/" in one.name]

@@ -11,8 +11,8 @@ from guildhall.core.redaction import Secrets
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.git.integration import Branches
 from guildhall.projects.model import Artifact, redact_file
-from tests.projects.commissions.workshop import Workshop, call, say, submit, write
-from tests.projects.meetings.parlour import Parlour
+from tests.projects.commissions.harness import CommissionProject, call, say, submit, write
+from tests.projects.meetings.harness import MeetingProject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,20 +29,20 @@ BROUGHT = {"ANTHROPIC_API_KEY": KEY, "SSH_PRIVATE_KEY": LINES}
 
 
 def test_a_commission_s_artifact_and_its_commits(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = Workshop.at(tmp_path, home)
+    shop = CommissionProject.at(tmp_path, home)
     monkeypatch.chdir(shop.repo.path)
     decided = call("record_decision", question=f"Is {KEY} right?", decision=KEY, reasoning="It is the key.")
     shop.script([decided, submit(f"The key is {KEY}"), say()])
 
-    async def work(shop: Workshop) -> str:
+    async def work(shop: CommissionProject) -> str:
         brings = replace(shop.frame, keys={"ANTHROPIC_API_KEY": KEY})
         draft = Draft(title=KEY, worker="smith", prompt=f"Use {KEY}.")
         made = await shop.commissions.create(shop.hall.projects.get("shop"), draft, brings)
         await shop.commissions.dispatch(made.id, brings)
-        assert (await shop.quiet(made.id)).status == "completed"
+        assert (await shop.wait_ended(made.id)).status == "completed"
         return made.path
 
-    path = shop.inside(work)
+    path = shop.run_in_hall(work)
     text = shop.repo.at("claude/main", path)
     assert "The key is [ANTHROPIC_API_KEY]" in text
     assert Artifact.parse(text).title == "[ANTHROPIC_API_KEY]"
@@ -52,7 +52,7 @@ def test_a_commission_s_artifact_and_its_commits(tmp_path: Path, home: Home, mon
 def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
     tmp_path: Path, home: Home, guild: Guild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop = Workshop.at(tmp_path, home)
+    shop = CommissionProject.at(tmp_path, home)
     monkeypatch.chdir(shop.repo.path)
     decided = call("record_decision", question=f"Is it {KEY}?", decision=LINES, reasoning="x" * 1_990 + KEY)
     shop.script([decided, call("log_question", question=f"Is\n{LINES}\nright?"), write("src/key.py"), say()])
@@ -78,18 +78,18 @@ def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
 def test_notes_that_a_hall_writes_which_knows_fewer(
     tmp_path: Path, home: Home, guild: Guild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parlour = Parlour.at(home, tmp_path / "shop")
-    monkeypatch.chdir(parlour.repo.path)
+    meeting_harness = MeetingProject.at(home, tmp_path / "shop")
+    monkeypatch.chdir(meeting_harness.repo.path)
     decided = call("record_decision", question=LINES, decision=KEY, reasoning=f"For {LINES}")
     followup = call("propose_followup", title=f"Use {KEY}", prompt=LINES)
     written = call("artifact_write", path=".lore/a.md", title="A", status="draft", body="b")
-    parlour.script([decided, followup, call("summarize_progress", summary=LINES), written, {"say": "Well."}])
+    meeting_harness.script([decided, followup, call("summarize_progress", summary=LINES), written, {"say": "Well."}])
     met = guild("meet", "architect", f"About {KEY}", "--output", "json", env=BROUGHT)
     assert met.code == 0, met.out
     assert guild("meet", "--close", met.json["meeting"], "--no-summary").code == 0
-    text = parlour.repo.at("claude/main", f".lore/meetings/{met.json['meeting']}.md")
+    text = meeting_harness.repo.at("claude/main", f".lore/meetings/{met.json['meeting']}.md")
     assert "### [SSH_PRIVATE_KEY]\n\n[ANTHROPIC_API_KEY]\n\nFor [SSH_PRIVATE_KEY]" in text
-    assert "VERYSECRET" not in parlour.repo.git("log", "--all", "-p", "--reflog", "--format=%B")
+    assert "VERYSECRET" not in meeting_harness.repo.git("log", "--all", "-p", "--reflog", "--format=%B")
 
 
 def test_whatever_is_written_on_the_integration_branch(repo: Repository, shop: Project, git: Git) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.room import inbox, records
-from guildhall.room.channel import tell
+from guildhall.room.channel import post_notice
 from guildhall.room.model import Actor, MessageText, TextPart
 from guildhall.room.operation import begin_turn
 from guildhall.room.service import Rooms, RoomSettings
@@ -88,7 +88,7 @@ def test_a_system_message_in_another_transaction_reaches_the_agents_of_the_room(
 
     def write(connection: Any) -> Any:
         turn = begin_turn(connection, room.id, Actor.system(run="w-1"), room.now())
-        return turn, tell(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
+        return turn, post_notice(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
 
     turn, posted = store.submit(write).result(5)
     assert posted["reached"] == ["reviewer", "person"]
@@ -142,7 +142,7 @@ def test_hops_are_counted_from_the_messages_that_a_run_was_shown(
         batch = unread_mail(room, name)
         perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.describe_batch(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
-        until = store.read(lambda c: records.shown_inbox(c, room.id, run)).until
+        until = store.read(lambda c: records.shown_inbox(c, room.id, run)).last_message_number
         perform(store, room, "acknowledge", agent(name, run), agent=name, until=until)
         return posted.held
 
@@ -156,7 +156,7 @@ def test_hops_are_counted_from_the_messages_that_a_run_was_shown(
     assert count_unread(room) == {}
     assert [message.hops for message in room.list_messages()] == [0, 1, 2, 3]
     assert [name for name, _ in store.read(lambda c: records.mail_by_status(c, room.id, "held"))] == ["reviewer"]
-    released = perform(store, room, "release", PERSON).turn
+    released = perform(store, room, "release_messages", PERSON).turn
     assert released is not None
     asyncio.run(room.announce(released))
     assert listener.woken_agents[-1] == {"reviewer"}
@@ -168,7 +168,7 @@ def test_dead_letters_are_not_unread_until_they_are_redelivered(rooms: Rooms, st
     room = open_room(rooms)
     for text in ("@coder one", "@coder two", "@coder three"):
         asyncio.run(room.send(text, agent("reviewer")))
-    buried = perform(store, room, "bury", Actor.system(), agent="coder", until=2).result["messages"]
+    buried = perform(store, room, "mark_dead", Actor.system(), agent="coder", until=2).result["messages"]
     assert buried == [1, 2]
     assert unread_ids(room, "coder") == [3]
     dead = store.read(lambda c: records.mail_by_status(c, room.id, "dead"))
@@ -199,13 +199,14 @@ def test_an_inbox_is_shown_in_batches_from_the_oldest_message(rooms: Rooms):
 @pytest.mark.req("AW-11")
 def test_a_long_message_becomes_a_resource(rooms: Rooms):
     room = open_room(rooms)
-    text = "x" * 5_000 + " @coder"
+    text = "x" * 17_000 + " @coder"
     posted = asyncio.run(room.send(text, PERSON))
     assert posted.reached == ("coder",)
     (message,) = room.list_messages()
     assert message.resource == posted.resource is not None
-    assert len(message.content) < 1_200
-    assert f"resource {posted.resource}" in message.content
+    assert len(message.content) < 2_200
+    assert message.content.endswith("@coder")
+    assert f'resource_read(id="{posted.resource}", offset=1000)' in message.content
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "a\0b", "half \ud800", "x" * 1_000_001, "é" * 600_000])

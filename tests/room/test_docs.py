@@ -6,8 +6,17 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from guildhall.room.channel import MAX_PAGE_CHARS
 from guildhall.room.inbox import MAX_BATCH, MAX_BATCH_CHARS
-from guildhall.room.model import MAX_HOPS, MAX_INLINE_CHARS, MAX_TEXT_BYTES, ProposalType, Resolution, TieBreak
+from guildhall.room.model import (
+    MAX_HOPS,
+    MAX_OWN_CHARS,
+    MAX_QUOTE_CHARS,
+    MAX_TEXT_BYTES,
+    ProposalType,
+    Resolution,
+    TieBreak,
+)
 from guildhall.room.tools import TOOLS
 from tests.room.test_tools import CONTRACT
 
@@ -35,7 +44,9 @@ def test_every_kind_of_proposal_is_in_the_page():
 
 def test_the_limits_in_the_page_are_those_of_the_code():
     for figure in (
-        f"{MAX_INLINE_CHARS:,} characters",
+        f"{MAX_QUOTE_CHARS:,} characters",
+        f"{MAX_OWN_CHARS:,} characters",
+        f"{MAX_PAGE_CHARS:,} characters",
         f"`max_hops` ({MAX_HOPS})",
         f"{MAX_TEXT_BYTES:,} bytes",
         f"{MAX_BATCH} messages",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CODER = Actor(name="coder", run="r-1", key="m1/c1")
 SYSTEM = Actor.system()
 # With an owner, with a key of another room, after the proposal was cancelled.
-REFUSED = {"elect", "archive"}
+REFUSED = {"open_owner_election", "archive"}
 LIFECYCLE_ENTRIES = {"open", "close"}  # log entries that are not operations in a room
 # For each operation: an actor, and valid arguments in the room of `prepare`.
 GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
@@ -53,23 +53,25 @@ GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
     "resource_create": (CODER, {"content": "long"}),
     "resource_read": (CODER, {"id": ""}),  # filled in by the test
     "no_action": (CODER, {}),
-    "send": (PERSON, {"said": [["@coder go", False]], "to": []}),
-    "tell": (SYSTEM, {"text": "could not", "to": ["coder"], "hops": 1}),
-    "elect": (SYSTEM, {"within": 60.0}),
-    "settle": (SYSTEM, {}),
-    "expire": (SYSTEM, {}),
+    "more_tools": (CODER, {}),
+    "post_answer": (Actor(name="coder", run="r-shown", key="answer"), {"text": "done"}),
+    "send": (PERSON, {"parts": [["@coder go", False]], "to": []}),
+    "post_notice": (SYSTEM, {"text": "could not", "to": ["coder"], "hops": 1}),
+    "open_owner_election": (SYSTEM, {"timeout_s": 60.0}),
+    "end_proposals": (SYSTEM, {}),
+    "expire_proposals": (SYSTEM, {}),
     "archive": (Actor.system("room", "archive/p-1"), {}),
     "inbox_shown": (
         Actor(name="reviewer", run="r-3", key="inbox"),
         {"left": 0, "messages": [1], "until": 1, "hops": 0},
     ),
     "acknowledge": (Actor(name="reviewer"), {"agent": "reviewer", "until": 1}),
-    "bury": (SYSTEM, {"agent": "coordinator", "until": 1}),
+    "mark_dead": (SYSTEM, {"agent": "coordinator", "until": 1}),
     "redeliver": (PERSON, {"agent": None}),
-    "hold": (SYSTEM, {"but": []}),
+    "hold_messages": (SYSTEM, {"exempt": []}),
     "stop_holding": (SYSTEM, {}),
     "drop_held": (PERSON, {}),
-    "release": (PERSON, {}),
+    "release_messages": (PERSON, {}),
 }
 
 
@@ -108,11 +110,16 @@ def test_no_operation_has_an_argument_that_perform_reserves():
 @pytest.mark.parametrize("name", sorted(GOOD))
 def test_an_operation_is_performed_and_logged_by_its_name(rooms: Rooms, store: Store, name: str):
     async def work() -> tuple[Room, Mapping[str, Any], Mapping[str, Any]]:
-        room, resource = await prepare(rooms, owner=None if name == "elect" else "coder")
+        room, resource = await prepare(rooms, owner=None if name == "open_owner_election" else "coder")
         actor, arguments = arguments_of(name, resource)
-        if name in ("redeliver", "stop_holding", "drop_held", "release"):  # these operations need held or dead messages
-            await room.perform("bury", SYSTEM, agent="coder", until=9)
-            await room.perform("hold", SYSTEM, but=[])
+        if name in (
+            "redeliver",
+            "stop_holding",
+            "drop_held",
+            "release_messages",
+        ):  # need held or dead messages
+            await room.perform("mark_dead", SYSTEM, agent="coder", until=9)
+            await room.perform("hold_messages", SYSTEM, exempt=[])
         return room, arguments, await room.perform(name, actor, **arguments)
 
     room, arguments, result = asyncio.run(work())
@@ -175,7 +182,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
     with scratch() as empty:
         asyncio.run(replay(empty))
     assert performed == [entry.op for entry in log if entry.op not in LIFECYCLE_ENTRIES]
-    assert set(performed) >= GOOD.keys() - {"drop_held", "release"}  # they had nothing to change
+    assert set(performed) >= GOOD.keys() - {"drop_held", "release_messages"}  # they had nothing to change
 
 
 def _with_own_key(actor: Actor, name: str) -> Actor:
@@ -238,9 +245,9 @@ def test_a_document_operation_cannot_be_part_of_another_transaction(rooms: Rooms
 def test_a_further_effect_is_refused_with_its_operation(rooms: Rooms, store: Store):
     room = asyncio.run(rooms.open("review", "main", TEAM))
     done: list[str] = []
-    good = {"said": [["@coder go", False]], "to": []}
+    good = {"parts": [["@coder go", False]], "to": []}
     asyncio.run(room.perform("send", PERSON, extra=lambda _: done.append("first"), **good))
-    wrong = {"said": [["@nobody", False]], "to": []}
+    wrong = {"parts": [["@nobody", False]], "to": []}
     with pytest.raises(NotFound):
         asyncio.run(room.perform("send", PERSON, extra=lambda _: done.append("second"), **wrong))
     assert done == ["first"]
@@ -262,5 +269,5 @@ def test_an_operation_whose_check_fails_is_not_logged(rooms: Rooms, store: Store
         raise UsageError("it is over")
 
     with pytest.raises(UsageError, match="it is over"):
-        asyncio.run(room.perform("send", PERSON, check=check, said=[["hi", False]], to=[]))
+        asyncio.run(room.perform("send", PERSON, check=check, parts=[["hi", False]], to=[]))
     assert store.read(lambda c: records.log_entries(c, room.id)) == before

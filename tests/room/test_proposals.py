@@ -251,11 +251,11 @@ def test_a_proposal_expires_at_its_timeout(room: Room, clock: TickingClock, stor
     coder("proposal_create", type="decision", title="q", options=["x", "y"], timeout="1h")
     coder("proposal_create", type="election", title="chair", timeout=60)
     coder("proposal_create", type="approval", title="no end")
-    assert asyncio.run(end_proposals(room, "expire")) == []
+    assert asyncio.run(end_proposals(room, "expire_proposals")) == []
     assert store.read(lambda c: ballots.next_expiry(c, room.id)) == room.list_proposals()[1].expires_at
     clock.at += timedelta(hours=2)
     assert "p-1 has expired" in coder.call_refused("proposal_vote", proposal="p-1", choice="x")
-    ended = asyncio.run(end_proposals(room, "expire"))
+    ended = asyncio.run(end_proposals(room, "expire_proposals"))
     assert [(one.id, one.status, one.result) for one in ended] == [
         ("p-1", "expired", None),
         ("p-2", "expired", TEAM[0]),
@@ -280,7 +280,7 @@ def test_open_proposals_are_resolved_in_the_transaction_of_the_caller(
         turns: list[Any] = []
 
         def settle(connection: Any) -> list[str]:
-            performed = perform_in(connection, room.id, "settle", Actor.system(), room.now())
+            performed = perform_in(connection, room.id, "end_proposals", Actor.system(), room.now())
             turns.append(performed.turn)
             return [one.status for one in records.list_proposals(connection, room.id)]
 
@@ -291,14 +291,14 @@ def test_open_proposals_are_resolved_in_the_transaction_of_the_caller(
     asyncio.run(settle_in_transaction())
     assert listener.woken_agents[-1] == {"coder"}
     assert "**y**" in ToolCaller(room, "coder")("document_read", file="decisions.md")
-    assert asyncio.run(end_proposals(room, "settle")) == []
+    assert asyncio.run(end_proposals(room, "end_proposals")) == []
     assert store.read(lambda c: records.open_proposals(c, room.id)) == []
 
 
 def test_two_elections_that_end_together_both_assign_their_role(room: Room):
     for title in ("chair", "scribe"):
         ToolCaller(room, "coder")("proposal_create", type="election", title=title)
-    asyncio.run(end_proposals(room, "settle"))
+    asyncio.run(end_proposals(room, "end_proposals"))
     assert room.read_record().roles == {"chair": TEAM[0], "scribe": TEAM[0]}
 
 
@@ -317,7 +317,7 @@ def test_the_election_of_an_owner_wakes_no_agent(room: Room, listener: Recording
 @pytest.mark.req("AW-9")
 def test_an_election_without_votes_elects_the_first_agent_of_the_file(room: Room):
     asyncio.run(room.elect_owner(Actor.system()))
-    (ended,) = asyncio.run(end_proposals(room, "settle"))
+    (ended,) = asyncio.run(end_proposals(room, "end_proposals"))
     assert (ended.status, ended.result) == ("expired", TEAM[0])
     assert room.read_record().owner == TEAM[0]
 

@@ -55,7 +55,7 @@ def fill_room(rooms: Rooms, store: Store, folder: Path) -> Room:
     coordinator, reviewer, coder = (ToolCaller(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
     asyncio.run(vote(room, election.id, "coder", Actor(name="reviewer")))
-    asyncio.run(end_proposals(room, "settle"))
+    asyncio.run(end_proposals(room, "end_proposals"))
     text = MessageText((TextPart("Diff:\n"), TextPart("+@coder", is_quoted=True), TextPart("\n@reviewer look")))
     asyncio.run(room.send(text, Actor.system("w-1", "kickoff")))
     batch = unread_mail(room, "reviewer")
@@ -77,7 +77,7 @@ def fill_room(rooms: Rooms, store: Store, folder: Path) -> Room:
     coder("proposal_create", type="decision", title="q", options=["x", "y"], tie_break="random")
     for caller, choice in ((coordinator, "x"), (coder, "y")):
         caller("proposal_vote", proposal="p-2", choice=choice)
-    perform(store, room, "settle", Actor.system("w-1"))
+    perform(store, room, "end_proposals", Actor.system("w-1"))
     asyncio.run(room.recover())
     coder("document_read", file="decisions.md")
     coder("channel_send", message="@reviewer two " + "x" * 5_000)
@@ -87,16 +87,16 @@ def fill_room(rooms: Rooms, store: Store, folder: Path) -> Room:
     coordinator("channel_read")
     coder("resource_create", content="kept")
     coder("inbox_ack", until=unread_mail(room, "coder")[0].message.id)
-    until = store.read(lambda c: records.shown_inbox(c, room.id, "r-reviewer")).until
+    until = store.read(lambda c: records.shown_inbox(c, room.id, "r-reviewer")).last_message_number
     perform(store, room, "acknowledge", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
     batch = unread_mail(room, "coordinator")
     first = Actor(name="coordinator", run="r-x", key="inbox")
     perform(store, room, "inbox_shown", first, left=0, **inbox.describe_batch(batch))
     until = batch[-1].message.id
-    perform(store, room, "bury", Actor.system("r-x"), agent="coordinator", until=until)
-    perform(store, room, "tell", Actor.system("r-x"), text="could not", to=["coder"], hops=1)
+    perform(store, room, "mark_dead", Actor.system("r-x"), agent="coordinator", until=until)
+    perform(store, room, "post_notice", Actor.system("r-x"), text="could not", to=["coder"], hops=1)
     perform(store, room, "redeliver", PERSON, agent="coordinator")
-    perform(store, room, "release", PERSON)
+    perform(store, room, "release_messages", PERSON)
     asyncio.run(room.send("again", PERSON, to=["all"]))
     return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), settings))
 

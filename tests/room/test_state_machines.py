@@ -131,12 +131,12 @@ class InboxMachine(RoomMachine):
     @rule(run=runs, outcome=st.sampled_from(["done", "dead", "failed"]))
     def the_run_ends(self, run: tuple[str, str], outcome: str) -> None:
         name, id = run
-        until = self.store.read(lambda c: records.shown_inbox(c, self.room.id, id)).until
+        until = self.store.read(lambda c: records.shown_inbox(c, self.room.id, id)).last_message_number
         assert until == self.shown[id]
         if outcome == "done":
             self.perform("acknowledge", Actor(name=name, run=id), agent=name, until=until)
         elif outcome == "dead":
-            self.perform("bury", Actor.system(id), agent=name, until=until)
+            self.perform("mark_dead", Actor.system(id), agent=name, until=until)
         if outcome != "failed":
             self._move(name, "unread", outcome, until)
 
@@ -152,7 +152,7 @@ class InboxMachine(RoomMachine):
 
     @rule()
     def the_user_releases_held_messages(self) -> None:
-        self.perform("release", Actor.person())
+        self.perform("release_messages", Actor.person())
         for name in TEAM:
             for number, status in self.status[name].items():
                 if status == "held":
@@ -244,13 +244,13 @@ class ProposalMachine(RoomMachine):
 
     @rule()
     def the_timeout_passes(self) -> None:
-        for one in self.runner.run(end_proposals(self.room, "expire")):
+        for one in self.runner.run(end_proposals(self.room, "expire_proposals")):
             assert one.status == "expired"
             self._check_ended(one)
 
     @rule()
     def no_agent_can_continue(self) -> None:
-        for one in self.runner.run(end_proposals(self.room, "settle")):
+        for one in self.runner.run(end_proposals(self.room, "end_proposals")):
             self._check_ended(one)
         assert self.open_votes == {}
 

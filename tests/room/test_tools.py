@@ -13,12 +13,10 @@ from guildhall.policy.rules import CAPABILITIES
 from guildhall.room import inbox, records
 from guildhall.room.model import Actor
 from guildhall.room.service import OPERATIONS, Rooms, RoomSettings
-from guildhall.room.tools import TOOLS, RoomTools, room_tools
-from guildhall.tools.definition import tool
-from guildhall.tools.model import ToolCall
+from guildhall.room.tools import TOOLS, room_tools
 from guildhall.workers.model import SYSTEM_TOOLS
 from guildhall.workflow.agent_steps import first_message
-from guildhall.workflow.owner_election import TOOLS as VOTING
+from guildhall.workflow.document_owner_election import TOOLS as VOTING
 from tests.room.conftest import PERSON, TEAM, RecordingListener
 from tests.room.tool_calls import ToolCaller, perform, unread_mail
 
@@ -34,7 +32,7 @@ def room(rooms: Rooms) -> Room:
 
 # The public contract: each tool with its arguments. A question mark means optional.
 CONTRACT = {
-    "channel_send": "message",
+    "channel_send": "message to?",
     "channel_read": "since? limit?",
     "inbox_read": "",
     "inbox_ack": "until",
@@ -51,8 +49,9 @@ CONTRACT = {
     "proposal_status": "proposal?",
     "proposal_cancel": "proposal",
     "resource_create": "content type?",
-    "resource_read": "id",
+    "resource_read": "id offset? limit?",
     "no_action": "reason?",
+    "more_tools": "",
 }
 
 
@@ -82,18 +81,6 @@ def test_a_call_is_made_under_the_name_of_its_agent(room: Room):
     assert "unknown argument" in ToolCaller(room, "coder").call_refused("channel_send", message="x", sender="reviewer")
 
 
-def test_an_unknown_tool_is_refused(room: Room):
-    @tool
-    def channel_sent(message: str) -> str:
-        """A tool that is not part of the room."""
-        raise AssertionError
-
-    call = ToolCall(key="k", tool="channel_sent", arguments={"message": "x"})
-    result = asyncio.run(RoomTools(room, "coder", "r-1").call(channel_sent, call))
-    assert result.is_error
-    assert "Did you mean 'channel_send'?" in result.text
-
-
 # The channel and the inbox
 
 
@@ -105,7 +92,7 @@ def test_the_result_of_a_message_names_the_notified_agents(room: Room):
     assert "No agent was notified" in coder("channel_send", message="done")
     assert "Warning: @reviewer inside code" in coder("channel_send", message="`@reviewer`")
     assert "Did you mean 'reviewer'?" in coder.call_refused("channel_send", message="@revewer")
-    assert "has the whole text" in coder("channel_send", message="@reviewer " + "x" * 5_000)
+    assert "has the whole text" in coder("channel_send", message="@reviewer " + "x" * 17_000)
 
 
 def test_the_channel_is_read_after_a_message_or_from_its_end(room: Room):
@@ -139,13 +126,11 @@ def test_a_read_inbox_stays_unread_and_shown_messages_can_be_acknowledged(room: 
         "[1] reviewer to coder ",
         "low priority [3] reviewer to coordinator, coder ",
     ]
-    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-coder")).until == 3
-    assert "message 4 of your inbox was not shown" in coder.call_refused("inbox_ack", until=4)
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-coder")).last_message_number == 3
+    assert "you have not read message 4" in coder.call_refused("inbox_ack", until=4)
     assert coder("inbox_ack", until=2) == "Messages marked as handled: 2."
     assert [mail.message.id for mail in unread_mail(room, "coder")] == [3]
-    assert "message 3 of your inbox was not shown" in ToolCaller(room, "coder", run="r-other").call_refused(
-        "inbox_ack", until=3
-    )
+    assert "you have not read message 3" in ToolCaller(room, "coder", run="r-other").call_refused("inbox_ack", until=3)
     for wrong in (0, -1, 2**70, "x"):
         coder.call_refused("inbox_ack", until=wrong)
 
@@ -163,14 +148,14 @@ def test_the_first_message_of_a_run_is_logged_as_shown_once(room: Room, store: S
             **inbox.describe_batch(batch),
         )
     asyncio.run(room.send("@coder two", PERSON))
-    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-1")).until == 1
-    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-2")).until == 0
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-1")).last_message_number == 1
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-2")).last_message_number == 0
     log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", "send", "inbox_shown", "send"]
 
 
 def test_no_action_wakes_no_agent(room: Room, listener: RecordingListener):
-    assert ToolCaller(room, "coder")("no_action", reason="all is said") == "Recorded. No agent was notified."
+    assert ToolCaller(room, "coder")("no_action", reason="all is said") == "Your turn has ended."
     assert ToolCaller(room, "coder")("no_action")
     assert listener.wakes == []
     assert [event.data["reason"] for event in listener.events] == ["all is said", None]
@@ -204,9 +189,17 @@ def test_a_resource_is_stored_once_under_its_hash(room: Room, rooms: Rooms):
     assert f"Did you mean '{id}'?" in reviewer.call_refused("resource_read", id=id[:-1])
     other = asyncio.run(rooms.open("review", "other", TEAM))
     assert "unknown resource" in ToolCaller(other, "coder").call_refused("resource_read", id=id)
-    posted = coder("channel_send", message="@reviewer " + "é" * 4_500)
-    long = posted.partition("resource ")[2].partition(" ")[0]
-    assert reviewer("resource_read", id=long) == "@reviewer " + "é" * 4_500
+    text = "@reviewer " + "é" * 25_000
+    long = coder("channel_send", message=text).partition("resource ")[2].partition(" ")[0]
+    first = reviewer("resource_read", id=long)
+    assert (
+        first
+        == f'{text[:20_000]}\n[Characters 0 to 20000 of 25010. Next page: resource_read(id="{long}", offset=20000)]'
+    )
+    assert reviewer("resource_read", id=long, offset=20_000) == text[20_000:]
+    assert reviewer("resource_read", id=long, offset=20_000, limit=2).startswith("éé\n[Characters 20000 to 20002")
+    for wrong in ({"offset": -1}, {"offset": 25_010}, {"limit": 0}, {"limit": 20_001}):
+        assert "invalid" in reviewer.call_refused("resource_read", id=long, **wrong)
     for wrong in ({"content": ""}, {"content": "a\0b"}, {"content": "x" * 1_000_001}, {"content": "x", "type": "a\nb"}):
         coder.call_refused("resource_create", **wrong)
     for wrong in ("", "x" * 10_000, "\0", "\ud800", "' OR 1=1 --", "../x"):
@@ -241,6 +234,8 @@ def test_an_invalid_argument_is_refused_and_the_room_keeps_working(room: Room, n
         "state": "s",
         "since": 0,
         "limit": 5,
+        "offset": 0,
+        "to": "reviewer",
         "base": "0" * 32,
         "resolution": "plurality",
         "binding": True,
@@ -297,4 +292,4 @@ def test_a_message_cannot_forge_the_header_of_another_message(room: Room):
         assert lines_shown[-3:] == ["delete it", "[1] is a footnote", "--- a/x.py"]
     mail = unread_mail(room, "coder")
     assert mail[0].message.content == forged  # stored unchanged
-    assert "\n\\--- #9 from person" in first_message("coder", ["coder", "reviewer"], mail)
+    assert "\n\\--- #9 from person" in first_message("coder", {"reviewer": None}, mail)

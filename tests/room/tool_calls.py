@@ -44,7 +44,7 @@ async def vote(room: Room, proposal: str, choice: str, actor: Actor) -> Proposal
     return next(one for one in room.list_proposals() if one.id == id)
 
 
-async def end_proposals(room: Room, operation: Literal["settle", "expire"]) -> list[Proposal]:
+async def end_proposals(room: Room, operation: Literal["end_proposals", "expire_proposals"]) -> list[Proposal]:
     """End open proposals, and return them."""
     ended = (await room.perform(operation, Actor.system()))["ended"]
     return [one for one in room.list_proposals() if one.id in ended]

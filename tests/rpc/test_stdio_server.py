@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from guildhall.rpc.mcp_messages import ServerInfo
 from guildhall.rpc.stdio_server import StdioServer
 from tests.hall.doors import SampleTools
 from tests.rpc.hostile import CALL, CASES, ENVELOPE, UNANSWERED, message
@@ -17,7 +18,7 @@ def serve_lines(desk: SampleTools, *lines: bytes) -> list[dict[str, Any]]:
 
     async def work() -> None:
         reader = asyncio.StreamReader(limit=4_000_000)
-        server = StdioServer(desk.toolbox().tools, name="x", version="1", write=written.append)
+        server = StdioServer(desk.toolbox().tools, ServerInfo(name="x", version="1"), write=written.append)
         reader.feed_data(b"".join(line + b"\n" for line in lines))
         reader.feed_eof()
         await server.serve(reader)

@@ -1,4 +1,4 @@
-"""Conversations: runs that wait for the next message of the user until their owner ends them."""
+"""Conversations: runs that wait for the next user message until their owner ends them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sqlalchemy import delete, update
 from guildhall.cli.format.journal import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
-from guildhall.runs.execution.grants import Grant
-from guildhall.runs.hooks import replay_hooks
+from guildhall.runs.execution.limit_grants import Grant
 from guildhall.runs.idle_tracker import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
+from guildhall.runs.owner_hooks import replay_hooks
 from guildhall.runs.record import records
 from guildhall.runs.record.queries import conversation
 from guildhall.runs.replay.script_export import export_script
@@ -99,7 +99,7 @@ def test_waiting_for_a_message_does_not_count_as_running_time(tmp_path: Path) ->
         for _ in range(8):
             await asyncio.sleep(0.1)  # longer than its timeout
         assert types(await table.send("Still there?"), "turn_end", "listening") == ["turn_end", "listening"]
-        table.hall.runs.add_clients(table.run, -1)
+        table.hall.runs.adjust_client_count(table.run, -1)
         await table.wait_for_turn()
         assert table.hall.store.read(lambda c: records.running_seconds(c, table.run)) < 0.7
 
@@ -111,7 +111,7 @@ def test_a_conversation_keeps_running_while_a_client_is_connected(tmp_path: Path
         await table.start(WORKER, "Hi.")
         await asyncio.sleep(0.2)
         assert table.state.status == "running"
-        table.hall.runs.add_clients(table.run, -1)
+        table.hall.runs.adjust_client_count(table.run, -1)
         assert types(await table.wait_for_turn(), "run_ended") == ["run_ended"]
         assert (table.state.status, table.state.reason) == ("waiting", "person")
 
@@ -122,7 +122,7 @@ def test_a_message_that_arrives_while_the_run_becomes_idle_is_answered(tmp_path:
     async def scene(bench: Bench, table: Conversation) -> None:
         await table.start(WORKER, "Hi.")
         asyncio.get_running_loop().call_later(_CONFIRM_DELAY_S, table.post, "Still there?")
-        table.hall.runs.add_clients(table.run, -1)  # the run becomes idle in the same iteration of the loop
+        table.hall.runs.adjust_client_count(table.run, -1)  # the run becomes idle in the same iteration of the loop
         assert types(await table.wait_for_turn(), "turn_end") == ["turn_end"]
         await wait_until(lambda: table.state.status != "running")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
@@ -215,7 +215,7 @@ def test_unusable_answers_end_the_turn_but_not_the_conversation(tmp_path: Path, 
         assert types(events, "error", "listening", "run_ended") == ["error", "error", "error", "listening", "run_ended"]
         errors = [event.data for event in events if event.type == "error"]
         assert [bool(one.get("transient")) for one in errors] == [True, True, False]
-        assert errors[-1]["message"] == "the turn is over: the answer was cut off at its maximum length"
+        assert errors[-1]["message"] == "the turn is over: the model response was cut off at its maximum length"
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         last = await table.send("Shorter.")
         assert types(last, "error", "turn_end", "listening") == ["turn_end", "listening"]
@@ -305,7 +305,7 @@ def test_a_conversation_can_be_ended_in_the_middle_of_a_turn(tmp_path: Path, sta
     ("change", "step"),
     [
         (lambda c, run: _change_entry(c, run, "u1", words="Something else."), "the message to the model changed"),
-        (lambda c, run: _change_entry(c, run, "m2", words=None), "waits for a message of the user"),
+        (lambda c, run: _change_entry(c, run, "m2", words=None), "waits for a user message"),
     ],
     ids=["changed message", "missing answer"],
 )
@@ -428,7 +428,7 @@ def test_message_keys_are_used_in_order(tmp_path: Path) -> None:
         record = table.hall.history.journal(table.run)
         assert record.message_number("u1") == 1
         for key in ("u0", "u2", "u01", "m1", "", "u", "u-1", "u\u0661", "u1 ", "u" + "9" * 50):
-            with pytest.raises(RuntimeFailed, match="the next one is u1"):
+            with pytest.raises(RuntimeFailed, match="the next key is u1"):
                 record.message_number(key)
 
     run_scene(tmp_path, scene, HELLO)

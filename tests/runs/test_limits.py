@@ -71,6 +71,10 @@ def test_a_timed_out_run_resumes_with_the_same_time_again(guild: Guild, project:
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 5
     assert ran.json["error"]["message"].startswith("timeout: ")
+    details = guild("show", ran.json["run"], "--json").json
+    assert details["reserved_usd"] > 0 == details["cost_usd"]  # the interrupted call counts with its reservation
+    for command in ("show", "cost"):
+        assert "tokens for interrupted model calls; they count against the limits" in guild(command, details["run"]).out
     put_script(project, DONE)
     again = guild(*suggested_command(ran))
     assert (again.code, again.out) == (0, "done\n")
@@ -126,6 +130,33 @@ def test_a_reached_budget_of_a_command_asks(guild: Guild, free_project: Path, an
         assert again.json["asks"][0]["ask"] != ask["ask"]
         assert guild("answer", again.json["asks"][0]["ask"], "no").code == 5
         assert guild(*suggested_command(ran)[:-1], "1").code == 0
+
+
+@pytest.mark.req("X-3")
+def test_printed_limits_are_in_force_and_explain_the_reservation(guild: Guild, free_project: Path) -> None:
+    ran = guild("run", "scribe", "go", "--budget", "0.000001")
+    assert "at most 0.000001 USD" in ran.err
+    assert "the next model call may exceed scribe's limit of 0.000001 USD (budget)" in ran.err
+    ask = guild("ls", "asks", "--json").json["asks"][0]
+    assert "is reserved first" in ask["body"]
+    assert "Spent so far: 0.0000 USD" in ask["body"]
+    answered = guild("answer", ask["ask"], "0.003")
+    assert "at most 0.003001 USD" in answered.err
+    resumed = guild("resume", ask["run"], "--budget", "0.25")
+    assert "at most 0.25 USD" in resumed.err
+    assert resumed.code == 0
+
+
+def test_workers_without_a_price_are_never_shown_with_a_budget(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_worker(project, "boss", allow_workers=["scribe"], tool_rules=None)
+    put_script(project, DONE, price=None)
+    plan = guild("plan", "boss")
+    assert "USD" not in plan.out
+    assert plan.out.count("no known price") == 3  # the model, the called worker and the limits
+    assert guild("plan", "boss", "--json").json["worst_case_usd"] is None
+    put_script(project, DONE)
+    assert "at most 5.00 USD" in guild("plan", "boss").out
 
 
 def test_the_budget_of_the_settings_applies_unless_the_command_has_one(guild: Guild, free_project: Path) -> None:

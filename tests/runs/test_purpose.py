@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 CONTRACT = Contract(artifacts=("report.md",), schema={"type": "object"})
 PURPOSES: list[Purpose] = [
     PLAIN,
-    CallPurpose(worker_name="helper", input_data={"path": "a.md"}, attachments=("a.md",)),
-    JobPurpose(id="j-1", description="A report", remembers=True, contract=CONTRACT),
+    CallPurpose(worker="helper", input_data={"path": "a.md"}, attachments=("a.md",)),
+    JobPurpose(id="j-1", description="A report", has_memory=True, contract=CONTRACT),
     CommissionPurpose(id="c-1", attempt=2, title="A report", contract=CONTRACT),
     CommissionPurpose(id="c-1", attempt=2, title="A report", contract=None),
-    MeetingPurpose(id="m-1", session=2, after=7),
+    MeetingPurpose(id="m-1", session=2, last_message=7),
     WorkflowPurpose(tag="main", params={"path": "a.md"}, mode="start"),
 ]
 

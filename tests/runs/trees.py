@@ -18,7 +18,7 @@ TWO: Answers = [OTHER, {"say": "two is written"}]
 
 def call(worker: str, data: object = "do it") -> dict[str, Any]:
     """Return a call of a worker, as an answer or as one of the calls of an answer."""
-    return {"call": "worker_call", "with": {"worker_name": worker, "input_data": data}}
+    return {"call": "worker_call", "with": {"worker": worker, "input_data": data}}
 
 
 def calls(*each: Mapping[str, Any], **more: Any) -> dict[str, Any]:

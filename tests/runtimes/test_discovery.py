@@ -48,12 +48,12 @@ def test_the_variable_precedes_the_path(tmp_path: Path) -> None:
     write_program(tmp_path / "a", version_script("1.10.2"))
     other = write_program(tmp_path / "b", version_script("2.0.0"))
     assert find(tmp_path / "a", GUILDHALL_TOOL=str(other)).version == "2.0.0"
-    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_TOOL names .*, which does not exist"):
+    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_TOOL is .*, which does not exist"):
         find(tmp_path / "a", GUILDHALL_TOOL=str(tmp_path / "gone"))
 
 
 def test_a_missing_program_is_reported_with_its_installation(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeMissing, match="runtime tool needs The Tool: it is not installed") as missing:
+    with pytest.raises(RuntimeMissing, match="runtime tool needs The Tool: not installed") as missing:
         find(tmp_path)
     assert missing.value.code == "runtime_missing"
     assert "get tool" in (missing.value.hint or "")
@@ -187,5 +187,5 @@ def test_a_request_uses_the_program_that_it_names(tmp_path: Path) -> None:
     assert programs.locate(RUNTIMES["codex"]) is None
     with_program = programs.with_variables({"GUILDHALL_CODEX": f"{tmp_path}/mine"})
     assert with_program.locate(RUNTIMES["codex"]) == tmp_path / "mine"
-    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_CODEX names .*/mine, which does not exist"):
+    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_CODEX is .*/mine, which does not exist"):
         with_program.check_installed(RUNTIMES["codex"])

@@ -152,7 +152,7 @@ def test_an_empty_answer_is_sent_back_and_the_third_fails_the_run(
     doors = RecordingDoors(empty, empty, text_answer("done"))
     assert run_assignment(doors, make_assignment()) == "done"
     assert "The answer was empty" in doors.last_replies()[0].content
-    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model responses in a row"):
         run_assignment(RecordingDoors(empty, empty, empty), make_assignment())
 
 

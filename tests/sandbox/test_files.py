@@ -195,16 +195,16 @@ def test_files_inside_are_read_in_every_spelling(place: Place) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/etc/passwd", "outside the folders of this run: /etc/passwd\nStay inside: "),
+        ("/etc/passwd", "cannot access /etc/passwd: outside the folders of this run\nUse a path inside: "),
         ("../outside/c.txt", "outside the folders"),
         ("out/c.txt", "is a link to an absolute path"),
         ("up/outside/c.txt", "leads out of the folder"),
-        ("loop", "too many links"),
+        ("loop", "more than 40 links"),
         ("a", "is a folder, not a file"),
         ("a/b/c.txt/d", "'c.txt' is not a folder"),
         ("a/b/d.txt", "a/b/d.txt does not exist\nDid you mean 'c.txt'?"),
-        ("private/c.txt", "hidden from this run"),
-        ("d/" * 110 + "x", "nested too deeply"),
+        ("private/c.txt", "Guildhall hides it from workers"),
+        ("d/" * 110 + "x", "more than 100 nested folders"),
         ("y" * 300, "a name in the path is too long"),
     ],
 )
@@ -332,9 +332,9 @@ def test_special_and_huge_files_are_refused(place: Place) -> None:
     rooted = SandboxFiles(place.view)
     for name in names:
         for act in (lambda n=name: rooted.read(rooted.locate(n)), lambda n=name: rooted.write(rooted.locate(n), b"x")):
-            with pytest.raises(Refused, match="is not a regular file"):
+            with pytest.raises(Refused, match="not a regular file"):
                 act()
-    with pytest.raises(Refused, match="larger than the 10,000,000 bytes"):
+    with pytest.raises(Refused, match="permits 10,000,000 bytes"):
         rooted.read(rooted.locate("huge"))
     assert [name for name, _ in rooted.list_files(rooted.locate("."))] == ["a/b/c.txt", "huge"]
 
@@ -351,7 +351,7 @@ def test_devices_are_refused() -> None:
 def test_the_size_limit_applies_to_files_without_a_size() -> None:
     proc = Folder(path=Path("/proc/sys/kernel"), max_bytes=3)
     rooted = SandboxFiles(View(cwd=proc.path, folders=(proc,)))
-    with pytest.raises(Refused, match="larger than the 3 bytes"):
+    with pytest.raises(Refused, match="permits 3 bytes"):
         rooted.read(rooted.locate("ostype"))
 
 
@@ -430,19 +430,19 @@ def test_a_hidden_folder_is_hidden_under_every_path(place: Place) -> None:
         "in/other/way/c.txt",
         f"{place.private}/c.txt",
     ):
-        with pytest.raises(Refused, match="hidden"):
+        with pytest.raises(Refused, match="Guildhall hides"):
             rooted.read(rooted.locate(path))
-        with pytest.raises(Refused, match="hidden"):
+        with pytest.raises(Refused, match="Guildhall hides"):
             rooted.write(rooted.locate(path), b"x")
-    with pytest.raises(Refused, match="hidden"):
+    with pytest.raises(Refused, match="Guildhall hides"):
         rooted.read(rooted.locate_in(rooted.find_sandbox("deep"), "c.txt"))
     for path in ("later", "later/x"):
-        with pytest.raises(Refused, match="hidden"):
+        with pytest.raises(Refused, match="Guildhall hides"):
             rooted.write(rooted.locate(path), b"x")
     (place.base / "later").mkdir()
     (place.base / "later" / "x").write_text("came later")
     (place.base / "by-link").symlink_to("later")
-    with pytest.raises(Refused, match="hidden"):
+    with pytest.raises(Refused, match="Guildhall hides"):
         rooted.read(rooted.locate("by-link/x"))
     names = [name for name, _ in rooted.list_files(rooted.locate("."))]
     assert "in/a/b/c.txt" in names
@@ -456,10 +456,10 @@ def test_a_hidden_file_is_hidden_under_every_name(place: Place) -> None:
     place.link("link.txt", "secret.txt")
     rooted = SandboxFiles(View(cwd=place.root, folders=place.view.folders, hidden=(secret,)))
     for name in ("secret.txt", "same.txt", "link.txt"):
-        with pytest.raises(Refused, match="hidden"):
+        with pytest.raises(Refused, match="Guildhall hides"):
             rooted.read(rooted.locate(name))
     for name in ("secret.txt", "same.txt"):
-        with pytest.raises(Refused, match="hidden"):
+        with pytest.raises(Refused, match="Guildhall hides"):
             rooted.write(rooted.locate(name), b"x")
     names = [name for name, _ in rooted.list_files(rooted.locate("a/.."))]
     assert not {"secret.txt", "same.txt", "link.txt"} & set(names)
@@ -485,7 +485,7 @@ def test_the_rules_of_the_innermost_folder_apply_also_through_a_link(place: Plac
     for path in ("a/x.md", "way/x.md"):
         with pytest.raises(
             Refused,
-            match=r"the sandbox 'a' is read-only: .* was not written\nWrite to the folder .* or the sandbox 'b'",
+            match=r"cannot write .*: the sandbox 'a' is read-only\nWrite to the folder .* or the sandbox 'b'",
         ):
             rooted.write(rooted.locate(path), b"x")
     with pytest.raises(NotFound, match="unmade does not exist"):
@@ -495,7 +495,7 @@ def test_the_rules_of_the_innermost_folder_apply_also_through_a_link(place: Plac
         rooted.write(rooted.locate("dot/unmade/x.md"), b"x")
     assert not (place.root / "unmade").exists()
     assert rooted.write(rooted.locate("way/b/x.txt"), b"12345678")
-    with pytest.raises(Refused, match=r"too large \(9 bytes, the limit is 8\)"):
+    with pytest.raises(Refused, match=r"it has 9 bytes, and .* permits 8 bytes"):
         rooted.write(rooted.locate("way/b/x.txt"), b"123456789")
     assert rooted.read(rooted.locate("a/b/x.txt")).folder.name == "b"
     assert rooted.read(rooted.locate_in(rooted.find_sandbox("a"), "b/x.txt")).folder.name == "b"
@@ -522,7 +522,7 @@ def test_a_folder_reached_through_a_link_is_refused_until_the_view_is_resolved(p
         hidden=(place.base / "way" / "private",),
     )
     rooted = SandboxFiles(view)
-    with pytest.raises(Refused, match=r"is reached through a link, .*/way"):
+    with pytest.raises(Refused, match=r"/way is a link"):
         rooted.read(rooted.locate("a/b/c.txt"))
     with pytest.raises(NotFound, match="gone does not exist"):
         rooted.read(rooted.locate("../gone/x"))
@@ -538,7 +538,7 @@ def test_a_folder_reached_through_a_link_is_refused_until_the_view_is_resolved(p
 def test_hidden_files_stay_hidden_if_the_folder_is_the_root(place: Place) -> None:
     rooted = SandboxFiles(View(cwd=Path("/"), folders=(Folder(path=Path("/")),), hidden=(place.private,)))
     assert rooted.read(rooted.locate(f"{place.root}/a/b/c.txt")).data == b"inside"
-    with pytest.raises(Refused, match="hidden"):
+    with pytest.raises(Refused, match="Guildhall hides"):
         rooted.read(rooted.locate(f"//{place.private}/c.txt"))
     assert rooted.display_path(rooted.locate("/a/b")) == "a/b"
 
@@ -563,7 +563,7 @@ def test_write_creates_and_replaces_files_and_keeps_their_mode(place: Place) -> 
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert list(file.parent.iterdir()) == [file]
     file.chmod(0o444)
-    with pytest.raises(Refused, match="marked read-only"):
+    with pytest.raises(Refused, match="its mode is read-only"):
         rooted.write(rooted.locate("new/deep/x.txt"), b"three")
     assert file.read_bytes() == b"two"
 
@@ -589,7 +589,7 @@ def test_a_refused_write_creates_nothing(place: Place) -> None:
         rooted.write(rooted.locate("n/x.txt"), b"x")
     with pytest.raises(Refused, match="4 bytes"):
         rooted.write(rooted.locate("n/x.md"), b"1234")
-    with pytest.raises(NotFound, match=r"Leave out the '\.\.'"):
+    with pytest.raises(NotFound, match=r"without '\.\.'"):
         rooted.write(rooted.locate_in(folder, "n/../x.md"), b"x")
     with pytest.raises(Refused, match="is a folder"):
         rooted.write(rooted.locate("a"), b"x")

@@ -130,7 +130,7 @@ def test_a_failed_start_opens_no_door(tmp_path: Path) -> None:
         door = await open_door("bubblewrap")
         view = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
         program = await spawn(["/bin/true"], Confinement(view=view, memory_bytes=4096), kind="bubblewrap", door=door)
-        with pytest.raises(ToolUnavailable, match="before it opened its port"):
+        with pytest.raises(ToolUnavailable, match="did not open its port"):
             await door.receive_socket()
         await program.kill()
         door.close()

@@ -17,9 +17,11 @@ import pytest
 from sqlalchemy import func, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
+from guildhall.core.errors import StorageFailed
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import journal, locks, runs
+from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,11 +201,37 @@ def test_a_full_disk_fails_the_write_and_the_store_continues(store: Store):
         return fn
 
     store.submit(limit(1)).result(TIMEOUT_S)  # SQLite uses at least the current size
-    with pytest.raises(OperationalError, match="full"):
+    with pytest.raises(StorageFailed, match="disk full at "):
         store.submit(insert_lock("x" * 1_000_000)).result(TIMEOUT_S)
     store.submit(limit(100_000)).result(TIMEOUT_S)
     assert store.submit(insert_lock("y" * 1_000_000)).result(TIMEOUT_S)
     assert count_locks(store) == 1
+
+
+def test_writes_wait_for_a_full_disk_and_fail_when_the_store_is_closed(store: Store):
+    max_pages, letter, reports = 1, "x", list[StorageFailed]()
+
+    def insert_large(connection: Connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={max_pages}")
+        insert_lock(letter * 1_000_000)(connection)
+
+    store.wait_for_disk(reports.append)
+    blocker = BlockedWriter(store)
+    refused, accepted = store.submit(insert_large), store.submit(insert_lock("small"))
+    blocker.release()
+    wait_until(lambda: store.disk_error is not None)
+    assert not refused.done()
+    assert "disk full" in reports[0].message
+    max_pages = 100_000
+    refused.result(TIMEOUT_S)
+    accepted.result(TIMEOUT_S)
+    assert (count_locks(store), store.disk_error, len(reports)) == (2, None, 1)
+    max_pages, letter = 1, "y"
+    refused = store.submit(insert_large)
+    wait_until(lambda: store.disk_error is not None)
+    store.close()
+    with pytest.raises(StorageFailed):
+        refused.result(TIMEOUT_S)
 
 
 def test_a_write_whose_awaiter_is_cancelled_still_happens(store: Store):
@@ -299,7 +327,7 @@ def test_a_readonly_store_cannot_write(store: Store, database: Path):
     store.submit(insert_lock("a")).result(TIMEOUT_S)
     reader = Store(database, readonly=True)
     assert list_paths(reader) == ["a"]
-    with pytest.raises(RuntimeError, match="reading only"):
+    with pytest.raises(RuntimeError, match="opened read-only"):
         reader.submit(insert_lock("b"))
     with pytest.raises(OperationalError, match="readonly"):
         reader.read(insert_lock("b"))

@@ -154,7 +154,7 @@ def test_another_revision_is_refused_with_file_revision_and_hint(home: Home, rev
     assert repr(REVISION) in caught.value.message
     assert len(caught.value.message) < 200
     assert caught.value.hint is not None
-    assert "move the file away" in caught.value.hint
+    assert "move the file to another folder" in caught.value.hint
     assert "GUILDHALL_HOME" in caught.value.hint
     assert home.database.read_bytes() == before
     assert mode(home.database) == 0o644
@@ -173,7 +173,7 @@ def test_the_command_reports_another_revision(home: Home, guild: Guild):
     execute(home.database, "UPDATE alembic_version SET version_num = '0007'")
     done = guild("ls", "runs")
     assert done.code == 7
-    assert all(part in done.err for part in (str(home.database), "'0007'", "move the file away"))
+    assert all(part in done.err for part in (str(home.database), "'0007'", "move the file to another folder"))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_file_that_is_not_a_database_is_refused_and_not_changed(home: Home, co
     home.path.mkdir()
     home.database.write_bytes(content)
     home.database.chmod(0o644)
-    with pytest.raises(HallUnavailable, match="not a database"):
+    with pytest.raises(HallUnavailable, match="not an SQLite database"):
         prepare(home.database)
     assert contents(home.path) == {"hall.db": content}
     assert mode(home.database) == 0o644
@@ -215,7 +215,7 @@ def test_a_damaged_database_is_reported(home: Home):
     prepare(home.database)
     whole = home.database.read_bytes()
     home.database.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
-    with pytest.raises(HallUnavailable, match="cannot be read"):
+    with pytest.raises(HallUnavailable, match="cannot read it"):
         prepare(home.database)
 
 
@@ -237,7 +237,7 @@ def test_a_home_that_cannot_be_created_is_reported_with_the_reason(tmp_path: Pat
     assert caught.value.hint == "Set GUILDHALL_HOME to another folder."
     (tmp_path / "hall").mkdir()
     (tmp_path / "hall" / ".hall.db.new").mkdir()
-    with pytest.raises(HallUnavailable, match="cannot be made"):
+    with pytest.raises(HallUnavailable, match="cannot create it"):
         prepare(tmp_path / "hall" / "hall.db")
 
 

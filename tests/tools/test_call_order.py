@@ -146,7 +146,7 @@ async def wait_for_turn(arrival_timeout_s: float) -> None:
     """Wait for the turn of a call whose predecessor never arrives."""
     calls = answer("w1", "w2")
     order = CallOrder({"change": change}, arrival_timeout_s=arrival_timeout_s)
-    with order.place(calls[1], lambda: calls) as place:
+    with order.enter(calls[1], lambda: calls) as place:
         await order.wait(place, nullcontext())
 
 
@@ -265,7 +265,7 @@ def test_a_folder_that_another_program_keeps_locked_is_an_error(
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        with pytest.raises(Refused, match="another program has locked its folder"):
+        with pytest.raises(Refused, match="another program has locked the folder"):
             files.write(files.locate("a.txt"), b"new")
         assert (tmp_path / "a.txt").read_text() == "as it was"
     finally:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
 from guildhall.core.errors import Refused, ToolUnavailable
-from guildhall.tools.definition import argument_problem, clean, invoke, result_of, tool
+from guildhall.tools.definition import argument_problem, clean, invoke, to_result, tool
 from guildhall.tools.model import Blob, Text, Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:
@@ -174,9 +174,9 @@ def opaque(thing: asyncio.Task[str]) -> None:
         (only_args, "no docstring"),
         (unresolved_type, "Decimal"),
         (field_default, "Annotated"),
-        (opaque, "JSON"),
-        (lambda: None, "is not a valid name of a tool"),
-        (functools.partial(varargs), "is not a valid name of a tool"),
+        (opaque, "cannot create the input schema"),
+        (lambda: None, "is not a valid tool name"),
+        (functools.partial(varargs), "is not a valid tool name"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_rejected_with_the_reason(function: Any, message: str) -> None:
@@ -190,7 +190,7 @@ def test_a_function_that_cannot_be_a_tool_is_rejected_with_the_reason(function: 
     [
         ({"capabilities": {"netz"}}, "Did you mean 'net'?"),
         ({"capabilities": "net"}, 'capabilities={"net"}'),
-        ({"name": "no spaces"}, "is not a valid name"),
+        ({"name": "no spaces"}, "is not a valid tool name"),
         ({"name": "x" * 65}, "at most 64"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_failing_validator_gives_an_error_result() -> None:
     def picky(picky: Picky) -> None:
         """Picky."""
 
-    assert "cannot be checked: RuntimeError" in call(picky, picky={"word": "a"}).text
+    assert "cannot check the arguments: RuntimeError" in call(picky, picky={"word": "a"}).text
 
 
 class Unprintable(Exception):
@@ -322,14 +322,14 @@ LOOP.append(LOOP)
     ],
 )
 def test_a_return_value_becomes_a_result(value: Any, expected: ToolResult) -> None:
-    assert result_of(value) == expected
+    assert to_result(value) == expected
 
 
 @pytest.mark.parametrize("value", [object(), b"\xff", LOOP, {"x": object()}])
 def test_a_value_without_json_form_gives_an_error_result(value: Any) -> None:
-    result = result_of(value)
+    result = to_result(value)
     assert result.is_error
-    assert "cannot be turned into JSON" in result.text
+    assert "cannot be converted to JSON" in result.text
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))

@@ -10,7 +10,7 @@ import pytest
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import Executor, InFile, ToolEnvironment, built_in_tools, describe_toolbox
+from guildhall.tools.executor import Executor, FileHandler, ToolEnvironment, built_in_tools, describe_toolbox
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import refuse_run_tool
 
@@ -92,8 +92,8 @@ def test_a_toolbox_file_is_described_without_loading_it_into_the_hall(box: Path)
     assert [tool.name for tool in found.tools] == ["look", "put", "who", "die"]
     assert found.tools[0].capabilities == {"fs.read"}
     assert [tool.repeatable for tool in found.tools] == [False, True, False, False]
-    assert all(tool.handler == InFile("box", box) for tool in found.tools)
-    with pytest.raises(ToolUnavailable, match="tool host only"):
+    assert all(tool.handler == FileHandler("box", box) for tool in found.tools)
+    with pytest.raises(ToolUnavailable, match="outside of a tool host"):
         found.tools[0].handler(path="x")
 
 

@@ -73,16 +73,18 @@ class Ledger:
         self.events.append(("effect", None))
         return self._effect
 
-    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
+    async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> ToolResult:
         self.events.append(("refused", verdict))
         self.done[call.key] = result
+        return result
 
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         self.events.append(("started", verdict))
 
-    async def record_end(self, call: ToolCall, result: ToolResult) -> None:
+    async def record_end(self, call: ToolCall, result: ToolResult) -> ToolResult:
         self.events.append(("ended", result))
         self.done[call.key] = result
+        return result
 
 
 def call_tool(

@@ -208,7 +208,7 @@ def test_a_host_executes_calls(spec, kind):
         assert (await host.call("fail", {})).text == "ValueError: not today"
         assert "too large" in (await host.call("huge", {})).text
         assert host._child is not None
-        assert b"adding 2 3" in host._child._printed
+        assert b"adding 2 3" in host._child._log
 
     with_host(spec, use, kind=kind)
 
@@ -278,7 +278,9 @@ def test_a_call_beyond_its_time_limit_kills_the_host(spec, kind):
     async def use(host: ToolHost) -> None:
         await host.describe()
         other = asyncio.ensure_future(host.call("later", {"seconds": 100}))
-        result = await host.call("block", {"seconds": 100}, seconds=0.2)
+        await asyncio.sleep(0)  # the other call keeps the default timeout
+        host._call_timeout_s = 0.2
+        result = await host.call("block", {"seconds": 100})
         assert result.text == "block took longer than 0.2 s and was killed."
         assert "was killed, because block took longer" in (await other).text
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
@@ -309,8 +311,8 @@ def test_a_closed_host_refuses_calls(spec):
     async def use(host: ToolHost) -> None:
         await host.close()
         await host.close()
-        assert "closed" in (await host.call("add", {})).text
-        with pytest.raises(ToolUnavailable, match="closed"):
+        assert "the run has ended" in (await host.call("add", {})).text
+        with pytest.raises(ToolUnavailable, match="the run has ended"):
             await host.describe()
 
     with_host(spec, use)
@@ -417,9 +419,9 @@ INVALID_FILES = pytest.mark.parametrize(
         ("\n\n1 / 0\n", 3, "ZeroDivisionError"),
         ("import sys\nsys.exit(0)\n", 2, "SystemExit"),
         ("from guildhall.tools.definition import tool\n@tool\ndef f(x): 'Doc.'\n", 2, "has no type"),
-        ("def deep():\n    open('/not/there')\ndeep()\n", 2, "the toolbox cannot be loaded"),
+        ("def deep():\n    open('/not/there')\ndeep()\n", 2, "cannot load the toolbox"),
         ("x = 1\n", None, "defines no tools"),
-        ("x = '\0'\n", None, "the toolbox cannot be loaded"),
+        ("x = '\0'\n", None, "cannot load the toolbox"),
     ],
 )
 
@@ -436,7 +438,7 @@ def test_an_invalid_toolbox_file_is_reported_with_its_line(spec, toolbox, source
 
 def test_a_file_that_exits_while_loading_is_reported_with_its_output(spec, toolbox):
     toolbox.write_text("import os\nprint('bye')\nos._exit(0)\n")
-    with pytest.raises(ToolUnavailable, match="ended before it was ready\nbye"):
+    with pytest.raises(ToolUnavailable, match="exited before it was ready\nbye"):
         with_host(spec, lambda host: host.describe())
 
 
@@ -477,7 +479,7 @@ def test_a_toolbox_object_selects_tools_and_names_are_unique(tmp_path, spec, too
     twice = change_spec(spec, toolboxes=[["mine", str(toolbox)], ["second", str(second)]])
     with pytest.raises(ToolUnavailable, match="two tools are named 'add'"):
         with_host(twice, lambda host: host.describe())
-    with pytest.raises(ToolUnavailable, match="no built-in tool 'Raed'"):
+    with pytest.raises(ToolUnavailable, match="unknown built-in tool 'Raed'"):
         with_host(change_spec(spec, builtin=["Raed", "Read"]), lambda host: host.describe())
 
 
@@ -502,7 +504,7 @@ def test_a_toolbox_object_selects_tools_and_names_are_unique(tmp_path, spec, too
 )
 def test_forged_answers_of_a_handler_harm_only_its_host(spec, data):
     async def use(host: ToolHost) -> None:
-        result = await host.call("scribble", {"data": data.hex()}, seconds=15)
+        result = await host.call("scribble", {"data": data.hex()})
         assert result.is_error
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
@@ -546,7 +548,7 @@ def test_a_tool_with_an_unknown_capability_is_rejected(spec, toolbox):
 from guildhall.tools.model import Tool
 mine = Tool(name="mine", description="d", input_schema={}, handler=print, capabilities=frozenset({"everything"}))
 """)
-    with pytest.raises(ToolUnavailable, match="their capabilities are among"):
+    with pytest.raises(ToolUnavailable, match="with these capabilities only"):
         with_host(spec, lambda host: host.describe())
 
 

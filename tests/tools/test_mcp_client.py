@@ -14,10 +14,11 @@ import pytest
 
 from guildhall.core.errors import GuildError, ServerGone, ToolUnavailable
 from guildhall.sandbox.jail import Confinement
+from guildhall.sandbox.mounts import installation_folders
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.mcp import transports
-from guildhall.tools.mcp.client import OnServer, Server, Servers
-from guildhall.tools.mcp.model import ServerSpec, installation, result_of, tool_name
+from guildhall.tools.mcp.client import Server, ServerHandler, Servers
+from guildhall.tools.mcp.model import ServerSpec, parse_result, tool_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,7 +29,7 @@ TOOLS = ["toy_echo", "toy_die", "toy_look", "toy_wait", "toy_flood"]
 
 def spec(place: Path, mode: str = "well", **fields: Any) -> ServerSpec:
     view = View(cwd=place, folders=(Folder(path=place),))
-    confinement = Confinement(view=view, read_only=(TOY.parent, *installation(Path(sys.executable))))
+    confinement = Confinement(view=view, read_only=(TOY.parent, *installation_folders(Path(sys.executable))))
     command = (sys.executable, str(TOY), mode)
     return ServerSpec(**{"name": "toy", "command": command, "confinement": confinement, **fields})
 
@@ -37,7 +38,7 @@ def with_server(
     place: Path, mode: str, work: Callable[[Server], Awaitable[Any]], *, timeout_s: float = 20, **fields: Any
 ) -> Any:
     async def main() -> Any:
-        server = await Server.connect(spec(place, mode, **fields), start_seconds=20, call_seconds=timeout_s)
+        server = await Server.connect(spec(place, mode, **fields), start_timeout_s=20, call_timeout_s=timeout_s)
         try:
             return await work(server)
         finally:
@@ -48,7 +49,7 @@ def with_server(
 
 async def call(server: Server, name: str, **arguments: Any) -> Any:
     tool = next(tool for tool in server.tools if tool.name == f"toy_{name}")
-    assert isinstance(tool.handler, OnServer)
+    assert isinstance(tool.handler, ServerHandler)
     return await tool.handler.call(arguments)
 
 
@@ -77,27 +78,27 @@ def test_servers_with_noise_pages_or_a_newer_protocol_work(tmp_path: Path, mode:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("dead", "exited with code 2; its last output: no licence"),
-        ("silent", "was not ready after 0.3 s and was closed"),
+        ("dead", "exited with code 2; its last output: warming up | no licence | }"),
+        ("silent", "the server was not ready after 0.3 s"),
         ("endless-line", "wrote a message of more than 16,777,216 bytes and was killed"),
-        ("endless-lines", "wrote too many lines that are not answers and was killed"),
-        ("twice", "lists two tools named 'echo'"),
-        ("nameless", "lists a tool without a usable name"),
-        ("no-object", "lists the tool 'echo' with an input schema that cannot be used: it is not about an object"),
-        ("wrong-schema", "lists the tool 'echo' with an input schema that cannot be used: 5 is not of type"),
-        ("no-schema", "lists the tool 'echo' with an input schema that cannot be used"),
-        ("deep", "lists the tool 'echo' with an input schema that cannot be used"),
-        ("many", "lists 600 tools"),
-        ("long", "which is too much for a model"),
-        ("endless", "its list of tools has no end"),
-        ("no-list", "its list of tools is invalid"),
+        ("endless-lines", "wrote more than 100,000 lines that are not responses and was killed"),
+        ("twice", "invalid tool list: two tools are named 'echo'"),
+        ("nameless", "invalid tool list: a tool name has 1 to 200 printable characters"),
+        ("no-object", "invalid input schema of the tool 'echo': its type is not \"object\""),
+        ("wrong-schema", "invalid input schema of the tool 'echo': 5 is not of type"),
+        ("no-schema", "invalid input schema of the tool 'echo': not a JSON object"),
+        ("deep", "invalid input schema of the tool 'echo': nested too deeply"),
+        ("many", "tool list too large: 600 tools"),
+        ("long", "at most 500 tools with 2,000,000 characters are allowed"),
+        ("endless", "invalid tool list: more than 100 pages"),
+        ("no-list", "invalid tool list: `tools` is not an array"),
     ],
 )
 def test_an_unusable_server_is_reported_with_its_name(tmp_path: Path, mode: str, message: str) -> None:
     timeout_s = 0.3 if mode == "silent" else 20
     with pytest.raises(ToolUnavailable) as caught:
-        asyncio.run(Server.connect(spec(tmp_path, mode, where="w.yaml"), start_seconds=timeout_s))
-    assert caught.value.message.startswith("mcp_servers: toy ")
+        asyncio.run(Server.connect(spec(tmp_path, mode, worker_file="w.yaml"), start_timeout_s=timeout_s))
+    assert caught.value.message.startswith("mcp_servers: toy: ")
     assert message in caught.value.message
     assert caught.value.where == "w.yaml"
 
@@ -108,9 +109,9 @@ def test_only_the_named_tools_are_loaded_and_validated(tmp_path: Path) -> None:
 
     assert with_server(tmp_path, "many", work, tools=("t7", "t3")) == ["toy_t3", "toy_t7"]
     assert with_server(tmp_path, "odd", work) == ["toy_a_b_c", tool_name("toy", "x" * 100), "toy_echo"]
-    with pytest.raises(ToolUnavailable, match="has no tool 'ecco'") as caught:
+    with pytest.raises(ToolUnavailable, match="unknown tool 'ecco'") as caught:
         with_server(tmp_path, "well", work, tools=("ecco",))
-    assert caught.value.hint == "It has: die, echo, flood, look, wait."
+    assert caught.value.hint == "Tools of the server: die, echo, flood, look, wait."
 
 
 def test_tool_names_are_valid_for_every_model() -> None:
@@ -127,8 +128,8 @@ def test_a_server_that_dies_in_a_call_fails_the_call_and_then_is_gone(tmp_path: 
         broken = await call(server, "die")
         assert broken.is_error
         message = "exited with code 3; its last output: out of paper"
-        assert broken.text == f"The server toy {message}; its effect is unknown."
-        with pytest.raises(ServerGone, match="mcp_servers: toy exited"):
+        assert broken.text == f"The server toy {message}; the effect of the call is unknown."
+        with pytest.raises(ServerGone, match="mcp_servers: toy: the server exited"):
             await call(server, "echo", text="b")
 
     with_server(tmp_path, "well", work)
@@ -137,7 +138,7 @@ def test_a_server_that_dies_in_a_call_fails_the_call_and_then_is_gone(tmp_path: 
 def test_an_unanswered_call_times_out(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         late = await call(server, "wait")
-        assert late.text == "The server toy did not answer within 0.2 s; its effect is unknown."
+        assert late.text == "The server toy did not respond within 0.2 s; the effect of the call is unknown."
 
     with_server(tmp_path, "well", work, timeout_s=0.2)
 
@@ -163,9 +164,9 @@ def test_requests_of_a_server_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("rubbish", "[a part of the result that is not base64]\n[a part of the result that cannot be shown]"),
-        ("no-result", "refused the call: no reason given"),
-        ("refuses", "The server toy refused the call: closed for  [31mlunch"),
+        ("rubbish", "[invalid content block: the data is not base64]\n[unsupported content block]"),
+        ("no-result", "rejected the call: no reason given"),
+        ("refuses", "The server toy rejected the call: closed for  [31mlunch"),
     ],
 )
 def test_an_invalid_answer_is_reported_to_the_model(tmp_path: Path, mode: str, message: str) -> None:
@@ -204,9 +205,9 @@ def test_a_program_has_only_its_folders_and_variables(tmp_path: Path, monkeypatc
 def test_a_closed_server_exits_or_is_killed(tmp_path: Path, mode: str) -> None:
     async def main() -> None:
         server = await Server.connect(spec(tmp_path, mode))
-        link = server._link
-        assert isinstance(link, transports.StdioLink)
-        process = link._confined.process
+        transport = server._transport
+        assert isinstance(transport, transports.StdioTransport)
+        process = transport._confined.process
         began = time.monotonic()
         await server.close()
         assert process.returncode is not None
@@ -260,15 +261,14 @@ def test_a_missing_program_is_reported(tmp_path: Path) -> None:
         ({"content": [], "structuredContent": {"a": "é"}}, '{"a": "é"}', False),
         ({"content": [{"type": "resource", "resource": {"uri": "x", "text": "t"}}]}, "t", False),
         ({"content": [{"type": "resource", "resource": {"uri": "x", "blob": "YQ=="}}]}, "[application/octet-stream, 1 bytes]", False),  # noqa: E501
-        ({"content": [{"type": "resource_link", "uri": "doc://1", "name": "n"}]}, "[a resource of the server: doc://1]", False),  # noqa: E501
+        ({"content": [{"type": "resource_link", "uri": "doc://1", "name": "n"}]}, "[resource link: doc://1]", False),
         ({"content": [{"type": "audio", "data": "YQ==", "mimeType": "audio/wav"}]}, "[audio/wav, 1 bytes]", False),
         ({"content": [{"type": "text", "text": "\ud800"}]}, "\ufffd", False),
         ({"content": "x"}, "done", False),
         ({}, "done", False),
-        ([], "The server answered with an invalid result.", True),
-        ({"resultType": "input_required"}, "The server requested input, which is not supported.", True),
+        ({"resultType": "input_required"}, "The server requested further input, which is not supported.", True),
     ],
 )  # fmt: skip
 def test_results_are_converted_for_the_model(answer: Any, text: str, is_error: bool) -> None:
-    result = result_of(answer)
+    result = parse_result(answer)
     assert (result.text, result.is_error) == (text, is_error)

@@ -11,7 +11,7 @@ import pytest
 from mcp.server.mcpserver import Image, MCPServer
 
 from guildhall.core.errors import ServerGone, ToolUnavailable
-from guildhall.tools.mcp.client import OnServer, Server
+from guildhall.tools.mcp.client import Server, ServerHandler
 from guildhall.tools.mcp.model import MAX_MESSAGE_BYTES, ServerSpec
 from guildhall.tools.model import Blob
 from tests.hall.doors import serve_app
@@ -62,7 +62,7 @@ class TokenGuard:
 
 async def call(server: Server, name: str, **arguments: Any) -> Any:
     tool = next(tool for tool in server.tools if tool.name == f"far_{name}")
-    assert isinstance(tool.handler, OnServer)
+    assert isinstance(tool.handler, ServerHandler)
     return await tool.handler.call(arguments)
 
 
@@ -88,9 +88,9 @@ def test_a_server_of_the_official_library_is_called(stateless: bool, is_json: bo
             assert failed.is_error
             assert "fail" in failed.text
             await server.close()
-            with pytest.raises(ToolUnavailable, match=r"far answered with HTTP status 401 \(invalid token\)"):
+            with pytest.raises(ToolUnavailable, match=r"far: the server responded .* 401 \(invalid token\)"):
                 await Server.connect(spec(f"{url}/mcp", "wrong"))
-            with pytest.raises(ToolUnavailable, match="far answered with HTTP status 404"):
+            with pytest.raises(ToolUnavailable, match="far: the server responded with HTTP status 404"):
                 await Server.connect(spec(f"{url}/elsewhere"))
 
     asyncio.run(main())
@@ -151,7 +151,7 @@ def answer_calls_with(
 @asynccontextmanager
 async def connect_to(server: FakeServer) -> AsyncGenerator[Server]:
     async with serve_app(server) as url:
-        connected = await Server.connect(spec(url), start_seconds=10, call_seconds=2)
+        connected = await Server.connect(spec(url), start_timeout_s=10, call_timeout_s=2)
         try:
             yield connected
         finally:
@@ -165,20 +165,26 @@ def event(message: Any) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (lambda request: (500, {}, [b"oops"]), "answered with HTTP status 500"),
-        (lambda request: (302, {"location": "http://127.0.0.1:1/"}, []), "answered with HTTP status 302"),
-        (lambda request: (200, JSON, [b"{"]), "answered with HTTP status 200"),
-        (lambda request: (200, JSON, [b"[" * 100_000]), "answered with HTTP status 200"),
-        (lambda request: (202, {}, []), "answered with HTTP status 202"),
-        (lambda request: (200, EVENTS, [b": nothing\n\n"]), "ended its answer early"),
-        (lambda request: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]), "ended its answer early"),
-        (lambda request: (200, EVENTS, [b"data: {\n\n"]), "ended its answer early"),
+        (lambda request: (500, {}, [b"oops"]), "responded with HTTP status 500"),
+        (lambda request: (302, {"location": "http://127.0.0.1:1/"}, []), "responded with HTTP status 302"),
+        (lambda request: (200, JSON, [b"{"]), "responded with HTTP status 200"),
+        (lambda request: (200, JSON, [b"[" * 100_000]), "responded with HTTP status 200"),
+        (lambda request: (202, {}, []), "responded with HTTP status 202"),
+        (lambda request: (200, EVENTS, [b": nothing\n\n"]), "closed the stream before its response"),
+        (
+            lambda request: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]),
+            "closed the stream before its response",
+        ),
+        (lambda request: (200, EVENTS, [b"data: {\n\n"]), "closed the stream before its response"),
         (
             lambda request: (200, JSON, [b" " * 1_000_000] * 17),
             f"message of more than {MAX_MESSAGE_BYTES:,} bytes",
         ),
-        (lambda request: (200, EVENTS, [b"data: " + b"x" * 1_000_000 + b"\n"] * 17), "sent more than"),
-        (lambda request: (200, EVENTS, [b"data: {}\n\n" * 1000] * 11), "or 10,000 events"),
+        (
+            lambda request: (200, EVENTS, [b"data: " + b"x" * 1_000_000 + b"\n"] * 17),
+            "sent an event of more than 16,777,216 bytes",
+        ),
+        (lambda request: (200, EVENTS, [b"data: {}\n\n" * 1000] * 11), "sent more than 10,000 events"),
     ],
 )
 def test_an_invalid_http_answer_is_an_error_with_the_reason(answer: Any, expected: str) -> None:
@@ -188,7 +194,7 @@ def test_an_invalid_http_answer_is_an_error_with_the_reason(answer: Any, expecte
                 result = await call(server, "echo")
                 assert result.is_error
                 assert expected in result.text
-                assert "its effect is unknown" in result.text
+                assert "the effect of the call is unknown" in result.text
 
     asyncio.run(main())
 
@@ -228,11 +234,12 @@ def test_the_session_id_is_sent_until_the_session_is_closed() -> None:
     assert fake.headers[1]["mcp-protocol-version"] == "2025-11-25"
 
 
-def test_a_server_without_a_handshake_is_called_without_it() -> None:
+@pytest.mark.parametrize(("status", "code"), [(404, -32601), (400, -32022), (400, -32020)])
+def test_a_server_without_a_handshake_is_called_without_it(status: int, code: int) -> None:
     def answers(request: dict[str, Any]) -> tuple[int, dict[str, str], list[bytes]]:
         if request["method"] == "initialize":
-            error = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "no"}}
-            return 404, JSON, [json.dumps(error).encode()]
+            error = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": "no"}}
+            return status, JSON, [json.dumps(error).encode()]
         return 200, JSON, [json.dumps(answer_correctly(request)).encode()]
 
     fake = FakeServer(answers)
@@ -248,7 +255,7 @@ def test_a_server_without_a_handshake_is_called_without_it() -> None:
 
 
 def test_an_unreachable_server_fails_at_once_and_a_vanished_server_at_the_second_call() -> None:
-    with pytest.raises(ToolUnavailable, match="mcp_servers: far cannot be reached"):
+    with pytest.raises(ToolUnavailable, match="mcp_servers: far: the server cannot be reached"):
         asyncio.run(Server.connect(spec("http://127.0.0.1:9/mcp")))
 
     async def main() -> None:
@@ -258,7 +265,7 @@ def test_an_unreachable_server_fails_at_once_and_a_vanished_server_at_the_second
         assert first.is_error
         assert "cannot be reached" in first.text
         assert "the call was not made" in first.text
-        with pytest.raises(ServerGone, match="mcp_servers: far cannot be reached"):
+        with pytest.raises(ServerGone, match="mcp_servers: far: the server cannot be reached"):
             await call(server, "echo")
         await server.close()
 
@@ -278,6 +285,6 @@ def test_a_server_that_never_answers_times_out() -> None:
     async def main() -> None:
         async with serve_app(Silent()) as url:
             with pytest.raises(ToolUnavailable, match=r"was not ready after 0\.2 s"):
-                await Server.connect(spec(url), start_seconds=0.2)
+                await Server.connect(spec(url), start_timeout_s=0.2)
 
     asyncio.run(main())

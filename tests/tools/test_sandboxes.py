@@ -70,8 +70,16 @@ def test_sandboxes_add_tools_and_a_write_tool_if_one_is_writable(view: View, tmp
     assert [each.input_schema["required"] for each in tools] == [
         ["sandbox"],
         ["sandbox", "path"],
-        ["sandbox", "path", "content"],
+        ["path", "content"],
     ]
+    shown = [each.input_schema["properties"]["sandbox"] for each in tools]
+    named = [folder for folder in view.folders if folder.name]
+    writable = [folder.name for folder in named if folder.is_writable]
+    assert [each["enum"] for each in shown] == [*([folder.name for folder in named],) * 2, writable]
+    assert shown[2]["default"] == writable[0], "it is the only one"
+    assert "default" not in shown[0]
+    assert f"{writable[0]} (./" in shown[2]["description"]
+    assert "read-only" in shown[0]["description"]
     readable = View(cwd=tmp_path, folders=view.folders[:1])
     assert [each.name for each in sandbox_tools(readable)] == ["sandbox_list", "sandbox_read_text"]
     assert sandbox_tools(View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),))) == ()
@@ -87,7 +95,7 @@ def test_listing_shows_only_permitted_files(view: View) -> None:
         (view.folders[1].path / f"{number}.txt").write_text("")
     shown = call_text(view, "sandbox_list", sandbox="output")
     assert shown.count("\n") == 1000
-    assert shown.endswith("[the first 1,000; give a narrower pattern]")
+    assert shown.endswith("[the first 1,000; use a narrower pattern]")
 
 
 @pytest.mark.req("DO-4")
@@ -109,7 +117,7 @@ def test_reading_text_obeys_the_rules(view: View) -> None:
         ("../outside/secret.md", "leads out of the folder"),
         ("up/outside/secret.md", "leads out of the folder"),
         (f"{view.cwd}/input/notes.md", "Use a path relative to the sandbox 'input'"),
-        ("big.md", "larger than the 100 bytes"),
+        ("big.md", "permits 100 bytes"),
         ("bad.md", "not UTF-8 text"),
         ("nul.md", "a binary file"),
     ]:
@@ -130,9 +138,9 @@ def test_writing_text_obeys_the_rules(view: View) -> None:
     )
     assert call_text(view, "sandbox_read_text", sandbox="output", path="a/report.md") == "d"
     for sandbox, path, content, message in [
-        ("input", "x.md", "x", "the sandbox 'input' is read-only: x.md was not written\nWrite to the sandbox 'output'"),
+        ("input", "x.md", "x", "cannot write x.md: the sandbox 'input' is read-only\nWrite to the sandbox 'output'"),
         ("output", "x.sh", "x", "permits text only in files ending in .md, .txt"),
-        ("output", "x.md", "x" * 51, "too large (51 bytes, the limit is 50)"),
+        ("output", "x.md", "x" * 51, "it has 51 bytes, and the sandbox 'output' permits 50 bytes"),
         ("output", "../outside/secret.md", "x", "leads out"),
         ("output", "x.md", "\ud800", "lone surrogate"),
         ("outputs", "x.md", "x", "Did you mean 'output'?"),

@@ -246,7 +246,7 @@ def test_the_time_limit_ends_all_processes(bash, work):
     (work / "held").touch()
     result = run(bash("exec 9<held; echo begun; setsid sleep 300 & sleep 300", timeout=0.5))
     assert result.is_error
-    assert result.text == "begun\n[ended after 0.5 s: the time limit of this call]"
+    assert result.text == "begun\n[killed: the command took longer than the timeout of 0.5 s]"
     _wait_until_closed(str(work / "held"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import ToolEnvironment, describe_toolbox
-from guildhall.tools.host.protocol import MAX_SOURCE_BYTES, pin_of, read_source
+from guildhall.tools.host.protocol import MAX_SOURCE_BYTES, read_source, source_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"x = 1\n")
     assert read_source(path) == b"x = 1\n"
-    assert pin_of(b"x = 1\n") == hashlib.sha256(b"x = 1\n").hexdigest()
+    assert source_digest(b"x = 1\n") == hashlib.sha256(b"x = 1\n").hexdigest()
 
 
 def test_special_and_missing_files_are_rejected(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_special_and_missing_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("pipe", "folder", "loop", "none", "x" * 300, "/dev/null"):
-        with pytest.raises(ToolUnavailable, match=r"not a regular file|cannot be read"):
+        with pytest.raises(ToolUnavailable, match=r"not a regular file|cannot read"):
             read_source(tmp_path / name)
 
 
@@ -59,7 +59,7 @@ def list_tools(path: Path, pin: str | None) -> list[str]:
 def test_a_pinned_toolbox_is_rejected_after_a_change(tmp_path: Path) -> None:
     path = tmp_path / "box.py"
     path.write_text(TOOLBOX)
-    pin = pin_of(TOOLBOX.encode())
+    pin = source_digest(TOOLBOX.encode())
     assert list_tools(path, pin) == ["hello"]
     path.write_text(TOOLBOX + "# more\n")
     assert list_tools(path, None) == ["hello"]

@@ -205,7 +205,7 @@ def test_length_is_limited(site):
 @pytest.mark.parametrize("path", ["bomb", "large"])
 def test_size_is_limited(site, path):
     text = fetch(url_of(site, path)).text
-    assert "the page was too large and ends early" in text
+    assert "only the first 2,000,000 bytes were read" in text
     assert len(text) < 21_000
 
 
@@ -213,9 +213,9 @@ def test_size_is_limited(site, path):
     ("path", "expected"),
     [
         ("missing", "Status: 404\n\nnot here"),
-        ("image", "is image/png, not text"),
-        ("broken", "could not be reached"),
-        ("rude", "could not be reached"),
+        ("image", "image/png is not text"),
+        ("broken", "cannot reach"),
+        ("rude", "cannot reach"),
         ("round", "more than 5 redirects"),
     ],
 )
@@ -236,8 +236,8 @@ def test_redirects_are_followed_and_the_last_address_is_shown(site):
         ("http://inside.example/", "not a public address"),
         ("http://169.254.169.254/latest/meta-data", "not a public address"),
         ("http://[::1]/", "not a public address"),
-        ("file:///etc/passwd", "only http and https"),
-        ("ftp://site.example/", "only http and https"),
+        ("file:///etc/passwd", "must be http or https"),
+        ("ftp://site.example/", "must be http or https"),
         ("http://user:secret@site.example/", "user name or password"),
         ("http://site.example:22/", "port 22"),
         ("//localhost/", "not a public address"),
@@ -256,8 +256,9 @@ def test_each_redirect_target_is_checked(site, target, expected):
 @pytest.mark.parametrize(
     "host",
     [
-        "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "localhost", "10.1.2.3",
-        "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1",
+        "192.88.99.1", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "localhost",
+        "10.1.2.3", "172.16.0.1", "192.168.0.1", "169.254.169.254",
+        "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1",
         "240.0.0.1", "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:8.8.8.8]", "[fe80::1]",
         "[fc00::1]", "[fec0::1]", "[ff02::1]", "[2001:db8::1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[::127.0.0.1]",
     ],
@@ -326,18 +327,18 @@ def test_an_unknown_host_is_an_error():
 def test_an_unreachable_server_is_an_error(site):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert "could not be reached" in fetch(f"http://site.example:{port}/").text
+    assert "cannot reach" in fetch(f"http://site.example:{port}/").text
 
 
 def test_an_endless_response_times_out(site, monkeypatch):
-    monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(web_fetch, "TIMEOUT_S", 0.3)
     result = fetch(url_of(site, "slow"))
-    assert "did not answer within 0.3 s" in result.text
+    assert "did not respond within 0.3 s" in result.text
 
 
 def test_the_time_limit_includes_redirects(site, monkeypatch):
-    monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.0)
-    assert "did not answer within" in fetch(url_of(site, "page")).text
+    monkeypatch.setattr(web_fetch, "TIMEOUT_S", 0.0)
+    assert "did not respond within" in fetch(url_of(site, "page")).text
 
 
 def test_https_rejects_an_untrusted_certificate(tmp_path):
@@ -359,7 +360,7 @@ def test_https_rejects_an_untrusted_certificate(tmp_path):
         result = fetch(f"https://site.example:{server.getsockname()[1]}/")
         thread.join(5)
     assert result.is_error
-    assert "no safe connection: CERTIFICATE_VERIFY_FAILED" in result.text
+    assert "securely: CERTIFICATE_VERIFY_FAILED" in result.text
 
 
 def test_https_accepts_a_trusted_certificate(tmp_path, monkeypatch):

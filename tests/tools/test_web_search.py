@@ -127,10 +127,10 @@ def test_an_answer_without_results_is_reported(reply):
 @pytest.mark.parametrize(
     ("reply", "status", "expected"),
     [
-        (b"<html>", 200, "did not answer with JSON"),
-        (b"[" * 100_000, 200, "did not answer with JSON"),
+        (b"<html>", 200, "did not respond with JSON"),
+        (b"[" * 100_000, 200, "did not respond with JSON"),
         (b"x" * (MAX_BYTES + 1), 200, "more than"),
-        (b"", 401, "status 401\nCheck its key."),
+        (b"", 401, "status 401\nCheck the key of the search engine."),
         (b"", 429, "status 429\nWait"),
         (b"", 500, "status 500"),
         (b"", 302, "status 302"),
@@ -146,15 +146,15 @@ def test_an_engine_error_is_reported_without_the_key(reply, status, expected):
 
 
 def test_an_engine_that_does_not_answer_times_out(monkeypatch):
-    monkeypatch.setattr(web_search, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(web_search, "TIMEOUT_S", 0.1)
     with start_engine(None) as server:
-        assert "did not answer within 0.1 s" in search(search_tool({"searxng": url(server)}, {})).text
+        assert "did not respond within 0.1 s" in search(search_tool({"searxng": url(server)}, {})).text
 
 
 def test_an_unreachable_engine_is_reported():
     with start_engine({}) as server:
         tool = search_tool({"searxng": url(server)}, {})
-    assert "SearXNG could not be reached: ConnectError" in search(tool).text
+    assert "cannot reach SearXNG: ConnectError" in search(tool).text
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_unreachable_engine_is_reported():
         ({"provider": "tavly"}, "Did you mean 'tavily'?"),
         ({"provider": "tavily"}, "Set TAVILY_API_KEY"),
         ({"provider": "brave"}, "Set BRAVE_API_KEY"),
-        ({"searxng": "file:///etc/passwd"}, "is not an address"),
+        ({"searxng": "file:///etc/passwd"}, "invalid URL"),
     ],
 )
 def test_settings_without_a_usable_engine_are_rejected_with_a_hint(settings, expected):

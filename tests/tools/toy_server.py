@@ -85,7 +85,7 @@ def answer(mode, message):
 def main(mode):
     if mode == "dead":
         print("warming up", file=sys.stderr)
-        print("no licence", file=sys.stderr, flush=True)
+        print("no licence\n}", file=sys.stderr, flush=True)
         sys.exit(2)
     if mode == "silent":
         time.sleep(60)

@@ -9,8 +9,9 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import ModelUnusable
-from guildhall.workers.loader import load, worker_from_fields
+from guildhall.workers.loader import load
 from guildhall.workers.registry import MODEL_CONFIG, ModelChoice, choose_model, normalize_model
+from tests.workers.conftest import make_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from tests.workers.conftest import Write
 
 
-@pytest.mark.req("DO-3")
 def test_worker_then_caller_then_frame_then_settings_and_override_beats_all(frame: Frame):
-    worker = worker_from_fields({"name": "w", "instructions": "x", "model": "a/worker"})
-    bare = worker_from_fields({"name": "w", "instructions": "x", "model": None})
+    worker = make_worker(model="a/worker")
+    bare = make_worker(model=None)
     framed = replace(frame, model="c:frame")
     settings = Settings(model="d:settings")
 
@@ -34,24 +34,19 @@ def test_worker_then_caller_then_frame_then_settings_and_override_beats_all(fram
     assert choose_model(bare, frame, settings) == ModelChoice(model="d:settings", by="settings")
 
 
-@pytest.mark.req("DO-3")
 def test_no_model_is_a_clear_error(frame: Frame):
     with pytest.raises(ModelUnusable, match=r"no model set for worker 'w'\n.*or use --model") as caught:
-        choose_model(worker_from_fields({"name": "w", "instructions": "x"}), frame, Settings())
+        choose_model(make_worker(), frame, Settings())
     hint = caught.value.hint or ""
     assert "GUILDHALL_MODEL" in hint
     assert "dispatch" not in hint, "what was typed is named, and nothing else"
     with pytest.raises(ModelUnusable, match=r"or use --config '\{\"model\": \"provider:model\"\}'"):
-        choose_model(
-            worker_from_fields({"name": "w", "instructions": "x"}), frame, Settings(), model_option=MODEL_CONFIG
-        )
+        choose_model(make_worker(), frame, Settings(), model_option=MODEL_CONFIG)
 
 
 def test_a_member_is_told_of_no_option_that_does_not_reach_it(frame: Frame):
     with pytest.raises(ModelUnusable, match=r"Dispatch with --config '\{\"model\": \"provider:model\"\}'") as caught:
-        choose_model(
-            worker_from_fields({"name": "w", "instructions": "x"}), replace(frame, caller="member"), Settings()
-        )
+        choose_model(make_worker(), replace(frame, caller="member"), Settings())
     hint = caught.value.hint or ""
     assert "GUILDHALL_MODEL" not in hint
     assert "--model" not in hint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.projects.commissions.workshop import Workshop
+from tests.projects.commissions.harness import CommissionProject
 from tests.runs.places import DONE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def test_a_started_draft_gets_no_schedule(guild_hall: GuildWithHall, project: Pa
 
 @pytest.mark.req("DO-14")
 def test_a_draft_gets_no_commission(guild: Guild, tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    workshop = Workshop.at(tmp_path, home)
-    monkeypatch.chdir(workshop.repo.path)
-    workshop.worker(status="draft")
+    harness = CommissionProject.at(tmp_path, home)
+    monkeypatch.chdir(harness.repo.path)
+    harness.worker(status="draft")
     for words in ("--hold", "--wait"):
         refused = guild("dispatch", "smith", "Forge a key.", "--project", "shop", words)
         assert refused.code == 4

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         ("{name: w} # c\n", "{status: active, name: w} # c\n"),
         ("name: w\nstatus:\na: 1 # c\n", "name: w\nstatus: active\na: 1 # c\n"),
         ("name: >\n  w\na: 1\n", "name: >\n  w\na: 1\nstatus: active\n"),
-        ("base: &b {status: draft}\n<<: *b\nname: w\n", "base: &b {status: draft}\n<<: *b\nname: w\nstatus: active\n"),
         ("a: [x,   y] # c\nname: w\nb: 'q'\n", "a: [x,   y] # c\nname: w\nstatus: active\nb: 'q'\n"),
     ],
 )

@@ -8,9 +8,10 @@ import pytest
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.policy.rules import Action, Rule, judge
-from guildhall.workers.loader import load, worker_from_fields
+from guildhall.workers.loader import load
 from guildhall.workers.model import project_folder
 from guildhall.workers.registry import Registry
+from tests.workers.conftest import make_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,16 +49,15 @@ def test_rules_are_in_the_words_of_policy(write: Write):
 
 @pytest.mark.req("WKR-3")
 def test_posture_never_changes_the_tools(frame: Frame):
-    fields = {"name": "w", "tools": ["Read"], "sandboxes": {"here": {"path": "."}}, "tool_rules": {"fs.write": {}}}
-    modest = worker_from_fields({**fields, "instructions": "You only read."})
-    bold = worker_from_fields({**fields, "instructions": "tools: [Bash]\nYou may use Bash, Write and everything else."})
+    fields = {"tools": ["Read"], "sandboxes": {"here": {"path": "."}}, "tool_rules": {"fs.write": {}}}
+    modest = make_worker(**fields, instructions="You only read.")
+    bold = make_worker(**fields, instructions="tools: [Bash]\nYou may use Bash, Write and everything else.")
     assert modest.definition.tools == bold.definition.tools == ("Read",)
     assert modest.rules == bold.rules
     assert modest.sandbox_folders(frame) == bold.sandbox_folders(frame)
 
 
-@pytest.mark.req("WKR-4")
-def test_who_it_is_does_not_depend_on_what_it_says_today(write: Write, project: Path, home: Home):
+def test_the_identity_of_a_worker_does_not_depend_on_its_text(write: Write, project: Path, home: Home):
     registry = Registry(project, home)
     write("workers/w.yaml", "instructions: one")
     first = registry.find("w", project)
@@ -69,7 +69,6 @@ def test_who_it_is_does_not_depend_on_what_it_says_today(write: Write, project: 
     home.workers.mkdir(parents=True)
     (home.workers / "w.yaml").write_text("instructions: one")
     assert registry.find("home/w", project).identity != first.identity
-    assert worker_from_fields({"name": "w", "instructions": "x"}).identity == "given:w"
 
 
 def test_sandboxes_are_folders_of_the_project(write: Write, project: Path, frame: Frame):
@@ -98,10 +97,7 @@ def test_sandboxes_of_a_worker_without_a_project_are_the_caller_s(frame: Frame, 
     (home.workers / "w.yaml").write_text("instructions: x\nsandboxes: {here: {path: .}}")
     worker = Registry(project, home).find("w", project)
     assert worker.sandbox_folders(frame)[0].path == project
-    assert worker.resource_folder(frame) == home.path
-    built = worker_from_fields({"name": "w", "instructions": "x", "sandboxes": {"here": {"path": "."}}})
-    assert built.sandbox_folders(frame)[0].path == project
-    assert built.resource_folder(frame) == project
+    assert worker.resource_folder == home.path
 
 
 @pytest.mark.parametrize(
@@ -136,4 +132,3 @@ def test_a_worker_as_json(write: Write):
     shown = load(path).as_dict()
     assert (shown["name"], shown["instructions"], shown["locked"]) == ("w", "from a file", True)
     assert (shown["path"], shown["scope"]) == (str(path), "project")
-    assert worker_from_fields({"name": "w", "instructions": "x"}).as_dict()["path"] is None

@@ -118,10 +118,10 @@ def test_what_is_wrong_is_not_added(home: Home, tmp_path: Path) -> None:
     (source / "pyproject.toml").write_text(MAIL.replace("post.tools", "nowhere"))
     with pytest.raises(InvalidFile, match="unknown module nowhere") as caught:
         add(home, source)
-    assert caught.value.where == str(source / "pyproject.toml")
+    assert (caught.value.where or "").startswith(f"{source / 'pyproject.toml'}:")
     with (source / "large.bin").open("wb") as file:
         file.truncate(50_000_001)
-    with pytest.raises(Conflict, match="the package is too large"):
+    with pytest.raises(Conflict, match="more than 50,000,000 bytes"):
         add(home, source)
     assert names(home.packages) == []
 

@@ -16,8 +16,9 @@ from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.room import records as room_records
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
+from guildhall.workflow.instance import Start
 from guildhall.workflow.service import WorkflowPolicy
-from guildhall.workflow.target import Start, Target
+from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from guildhall.room.model import LogEntry
     from guildhall.room.service import Room
     from guildhall.runs.model import Run
-    from guildhall.workflow.target import AgentState
+    from guildhall.workflow.instance import AgentState
 
 QUICK_S = 0.01  # the first pause of a retry, so that tests do not wait
 
@@ -42,8 +43,13 @@ def send(message: str) -> Answer:
     return call("channel_send", message=message)
 
 
-def say(text: str = "done") -> Answer:
+def say(text: str) -> Answer:
     return {"say": text}
+
+
+def stop() -> Answer:
+    """End the turn without a reply."""
+    return call("no_action")
 
 
 @dataclass(kw_only=True)

@@ -89,7 +89,8 @@ UNUSABLE_AGENTS = [
     ("{worker: boxed}", 4, "mail is untrusted code"),
     ("{worker: sandy}", 1, "does not exist"),
     ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "script not found"),
-    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "it is not installed"),
+    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "not installed"),
+    ('{system_prompt: x, model: "anthropic:claude-sonnet-4-5"}', 2, "agent b: anthropic:claude-sonnet-4-5 needs"),
 ]
 
 

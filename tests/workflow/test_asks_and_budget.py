@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.runs.model import Answer
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, send, stop
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
 APPROVAL_RULE = {"tool_rules": {"document_append": {"approval_required": True}}}
-APPEND_RUN: list[Any] = [call("document_append", content="x"), say()]
+APPEND_RUN: list[Any] = [call("document_append", content="x"), stop()]
 
 
 @pytest.mark.req("X-5", "AW-14")
 def test_the_other_agents_continue_while_one_waits_and_an_answer_resumes_it(team: Team, guild: Guild) -> None:
     team.write_workflow("ann bob cid", each={"ann": APPROVAL_RULE, "cid": APPROVAL_RULE}, kickoff="@all begin")
-    team.write_script(ann=[APPEND_RUN], bob=[[send("I am done"), say()]], cid=[APPEND_RUN])
+    team.write_script(ann=[APPEND_RUN], bob=[[send("I am done"), stop()]], cid=[APPEND_RUN])
     ran = guild("run", "team.yaml", "--output", "json")
     assert (ran.code, ran.json["status"]) == (4, "waiting"), ran.err
     statuses = {one["worker"]: one["status"] for one in ran.json["runs"]}
@@ -46,7 +46,7 @@ def test_an_answer_resumes_only_the_agent_that_asked_in_a_running_team(team: Tea
             lambda: len([one for one in team.events_of("run_ended") if one.data["status"] == "waiting"]) == 2
         )
         run = team.events[0].run
-        asks = {ask.run: ask for ask in team.hall.asks.open()}
+        asks = {ask.run: ask for ask in team.hall.asks.list_open()}
         ann = team.agents(run)["ann"].run
         await team.client.asks.answer(asks[ann].id, Answer(choice="yes"))
         await team.wait_until(lambda: team.events_of("document"))
@@ -101,7 +101,7 @@ def test_stopping_a_waiting_workflow_withdraws_its_asks(team: Team) -> None:
     async def work(team: Team) -> None:
         run = await team.run()
         await team.client.runs.stop(run.id)
-        assert [ask.status for ask in team.hall.asks.of_run(run.id)] == ["withdrawn"]
+        assert [ask.status for ask in team.hall.asks.list_of_run(run.id)] == ["withdrawn"]
         assert {one.status for one in team.runs(run.id)} == {"cancelled"}
 
     team.run_in_hall(work)
@@ -166,7 +166,7 @@ def test_a_workflow_ends_at_its_budget_and_resumes_with_a_larger_one(team: Team)
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.status == "waiting"
-        (ask,) = team.hall.asks.open()
+        (ask,) = team.hall.asks.list_open()
         await team.client.asks.answer(ask.id, Answer(choice="no"))
         run = await team.resume(run.id)
         assert (run.status, run.reason, run.error["limit"]) == ("failed", "limit", "budget")
@@ -184,7 +184,7 @@ def test_a_budget_with_an_unpriced_model_is_refused_before_the_workflow_starts(
     team: Team, guild: Guild, where: str
 ) -> None:
     team.write_workflow(each={"bob": {"model": "script:free.yaml"}}, **({"budget": 5.0} if where == "file" else {}))
-    team.write_script(price=PRICE, ann=[[say()]])
+    team.write_script(price=PRICE, ann=[[stop()]])
     (team.project / "free.yaml").write_text(json.dumps({"workers": {}}))
     ran = guild("run", "team.yaml", *(["--budget", "5"] if where == "command" else []))
     assert ran.code == 2, ran.err

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, say, send, stop
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -65,7 +65,7 @@ def test_a_room_works_with_every_provider(team: Team, guild: Guild, provider: st
     read = {**call("document_read", file="plan/a.md"), "expect": "#2 from ann"}
     write = call("document_write", file="plan/a.md", content="the plan")
     seen = {"expect": "the plan", **send("I have seen it")}
-    team.write_script(ann=[[write, send("@bob see plan/a.md"), say()]], bob=[[read, seen, say()]])
+    team.write_script(ann=[[write, send("@bob see plan/a.md"), stop()]], bob=[[read, seen, stop()]])
     ran = guild("run", "team.yaml")
     assert (ran.code, ran.out) == (0, "I have seen it\n"), ran.err
     room = team.project / ".workflow/team/main"

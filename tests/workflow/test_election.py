@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, say, send, stop
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
-WORK = {"ann": [[send("@bob begin"), say()]], "bob": [[call("document_write", content="x"), say()]]}
+WORK = {"ann": [[send("@bob begin"), stop()]], "bob": [[call("document_write", content="x"), stop()]]}
 
 
 def read_votes(team: Team) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_the_run_of_a_voter_can_only_vote(team: Team) -> None:
 )
 def test_a_workflow_without_a_choice_has_no_election(team: Team, agents: str, context: Any) -> None:
     team.write_workflow(context=context, agents=agents)
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -77,7 +77,7 @@ def test_a_workflow_without_a_choice_has_no_election(team: Team, agents: str, co
 
 def test_the_elected_owner_stays_in_the_next_generation(team: Team) -> None:
     team.write_workflow(context={})
-    team.write_script(ann=[[say()], [say()]], election={"ann": "bob", "bob": "bob"})
+    team.write_script(ann=[[stop()], [stop()]], election={"ann": "bob", "bob": "bob"})
 
     async def work(team: Team) -> None:
         await team.run()
@@ -92,7 +92,7 @@ def test_the_elected_owner_stays_in_the_next_generation(team: Team) -> None:
 def test_an_agent_that_fails_to_vote_has_no_vote_and_the_majority_decides(team: Team) -> None:
     team.write_workflow(agents="ann bob cid", context={})
     bad = {"election.ann": [[{"fail": 400}]], "election.bob": [[say("I do not care")]]}
-    team.write_script(**bad, ann=[[say()]], election={"cid": "cid"})
+    team.write_script(**bad, ann=[[stop()]], election={"cid": "cid"})
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -105,7 +105,7 @@ def test_an_agent_that_fails_to_vote_has_no_vote_and_the_majority_decides(team: 
 @pytest.mark.req("AW-9")
 def test_without_any_vote_the_first_agent_of_the_file_becomes_the_owner(team: Team) -> None:
     team.write_workflow(agents="bob ann", context={}, kickoff="@ann begin")
-    team.write_script(**{"election.ann": [[say("no")]]}, ann=[[say()]], election={"bob": "nobody"})
+    team.write_script(**{"election.ann": [[say("no")]]}, ann=[[stop()]], election={"bob": "nobody"})
 
     async def work(team: Team) -> None:
         assert (await team.run()).status == "completed"
@@ -129,7 +129,7 @@ def test_votes_are_neither_lost_nor_repeated_if_the_hall_stops_during_an_electio
         task.cancel()
 
     team.run_in_hall(start)
-    team.write_script(**{"election.ann": [slow], "election.bob": [[{**waits[0], "sleep": 0}, say()]]}, ann=[[say()]])
+    team.write_script(**{"election.ann": [slow], "election.bob": [[{**waits[0], "sleep": 0}, stop()]]}, ann=[[stop()]])
 
     async def resume(team: Team) -> None:
         assert read_votes(team) == {"ann": "bob"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, say, send, stop
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -29,11 +29,11 @@ def test_a_proposal_closes_a_tool_and_a_document_for_all_until_it_passes(team: T
     plan = call("document_write", file="plan.md", content="x")
     team.write_script(
         ann=[
-            [WRITE, call("proposal_create", **APPROVAL, quorum=1), WRITE, {**closed, **plan}, {**closed, **say()}],
-            [{"expect": "tried", **vote("approve")}, call("Write", file_path="b.txt", content="y"), plan, say()],
-            [say()],
+            [WRITE, call("proposal_create", **APPROVAL, quorum=1), WRITE, {**closed, **plan}, {**closed, **stop()}],
+            [{"expect": "tried", **vote("approve")}, call("Write", file_path="b.txt", content="y"), plan, stop()],
+            [stop()],
         ],
-        bob=[[WRITE, {**closed, **send("@ann I have tried")}, say()], [say()]],
+        bob=[[WRITE, {**closed, **send("@ann I have tried")}, stop()], [stop()]],
         repeat=True,
     )
     ran = guild("run", "team.yaml", "--output", "json")
@@ -51,8 +51,8 @@ def test_a_tool_stays_closed_if_its_proposal_is_rejected(team: Team) -> None:
     team.write_workflow(each={"ann": {"tools": ["Write"], "workdir": "w"}})
     create = call("proposal_create", **APPROVAL, resolution="unanimous")
     team.write_script(
-        ann=[[create, vote("approve"), say()], [WRITE, {"expect": "closed until p-1", "say": "a pity"}]],
-        bob=[[vote("reject"), say()]],
+        ann=[[create, vote("approve"), stop()], [WRITE, {"expect": "closed until p-1", "say": "a pity"}]],
+        bob=[[vote("reject"), stop()]],
     )
 
     async def work(team: Team) -> None:
@@ -69,9 +69,9 @@ def test_a_vote_times_out_also_while_an_agent_works(team: Team) -> None:
     team.write_workflow("ann bob cid")
     create = call("proposal_create", type="decision", title="Tabs", options=["yes", "no"], timeout=0.2)
     team.write_script(
-        ann=[[create, send("@cid work"), say()], [{"expect": r"\[EXPIRED\] p-1", "say": "so be it"}]],
+        ann=[[create, send("@cid work"), stop()], [{"expect": r"\[EXPIRED\] p-1", "say": "so be it"}]],
         bob=[[say("no vote")]],
-        cid=[[say()], [{"sleep": 3, "say": "slow"}]],
+        cid=[[stop()], [{"sleep": 3, "say": "slow"}]],
     )
 
     async def work(team: Team) -> None:
@@ -99,7 +99,7 @@ def test_open_votes_are_resolved_if_no_agent_can_continue(team: Team) -> None:
     team.write_workflow("ann bob cid")
     create = call("proposal_create", type="decision", title="Tabs", options=["yes", "no"])
     team.write_script(
-        ann=[[create, vote("no"), say()], [{"expect": "RESOLVED(?s:.*)no", "say": "ok"}]],
+        ann=[[create, vote("no"), stop()], [{"expect": "RESOLVED(?s:.*)no", "say": "ok"}]],
         bob=[[say("no vote")]],
         cid=[[say("no vote")]],
     )
@@ -124,7 +124,7 @@ def test_a_network_call_needs_approval_if_another_agent_reads_private_files(
     team.write_workflow(
         each={"ann": {"tools": ["Read"]}, "bob": {"tools": ["WebFetch"]}}, context=context, kickoff="@bob begin"
     )
-    team.write_script(bob=[[call("WebFetch", url="http://127.0.0.1:9/"), say()]])
+    team.write_script(bob=[[call("WebFetch", url="http://127.0.0.1:9/"), say("done")]])
     shared = context is not False
     plan = guild("plan", "team.yaml")
     assert plan.code == 0, plan.err

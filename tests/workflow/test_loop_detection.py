@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.runs.model import Answer
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, send, stop
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -17,12 +17,12 @@ HIGH_LIMITS = {"max_hops": 100, "max_repeats": 100, "max_rounds_without_progress
 
 def thank_each_run(to: str, runs: int, more: tuple[dict[str, Any], ...] = ()) -> list[Any]:
     """Return runs that each thank another agent, with a different text each time."""
-    return [[*more, send(f"@{to} thank you, {'really ' * number}so much"), say()] for number in range(runs)]
+    return [[*more, send(f"@{to} thank you, {'really ' * number}so much"), stop()] for number in range(runs)]
 
 
 def repeat_thanks(to: str, runs: int) -> list[Any]:
     words = ["@{} Thank you!", "@{} thank you", "@{}   THANK you.", "@{}, thank you!!"]
-    return [[send(words[number % 4].format(to)), say()] for number in range(runs)]
+    return [[send(words[number % 4].format(to)), stop()] for number in range(runs)]
 
 
 @pytest.mark.req("X-4", "AW-14")
@@ -57,7 +57,7 @@ def test_an_agent_that_repeats_a_message_is_stopped(team: Team) -> None:
         run = await team.run()
         assert (run.status, run.reason) == ("waiting", "ask")
         assert len(team.runs(run.id, "ann")) == 3  # the third message is held
-        (ask,) = team.hall.asks.open()
+        (ask,) = team.hall.asks.list_open()
         assert "max_repeats" in ask.question.body
         await team.client.asks.answer(ask.id, Answer(choice="yes"))
         run = await team.resume(run.id)
@@ -79,11 +79,11 @@ def test_an_agent_that_repeats_a_message_is_stopped(team: Team) -> None:
 def test_rounds_without_progress_are_stopped(team: Team, progress: dict[str, Any] | None, *, stopped: bool) -> None:
     team.write_workflow(limits={**HIGH_LIMITS, "max_rounds_without_progress": 2})
     more = (progress,) if progress else ()
-    team.write_script(ann=thank_each_run("bob", 4, more), bob=[*thank_each_run("ann", 3), [say()], [say()]])
+    team.write_script(ann=thank_each_run("bob", 4, more), bob=[*thank_each_run("ann", 3), [stop()], [stop()]])
 
     async def work(team: Team) -> None:
         run = await team.run()
-        asks = team.hall.asks.open()
+        asks = team.hall.asks.list_open()
         assert run.status == ("waiting" if stopped else "completed")
         assert [ask.kind for ask in asks] == (["loop"] if stopped else [])
         if stopped:
@@ -94,7 +94,7 @@ def test_rounds_without_progress_are_stopped(team: Team, progress: dict[str, Any
 
 def test_a_message_of_the_user_resets_the_counts(team: Team) -> None:
     team.write_workflow(limits={**HIGH_LIMITS, "max_repeats": 1}, agents="ann bob")
-    team.write_script(ann=repeat_thanks("bob", 9), bob=[[say()]] * 9)
+    team.write_script(ann=repeat_thanks("bob", 9), bob=[[stop()]] * 9)
 
     async def work(team: Team) -> None:
         for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_loop_is_asked_about_inline_at_a_terminal(team: Team) -> None:
         run = team.hall.history.get(team.events[0].run)
         assert (run.status, len(team.runs(run.id))) == ("completed", 6)
         assert ("system", "The user ended this exchange. Not delivered: #7") in team.messages()
-        assert [one.status for one in team.hall.asks.of_run(run.id)] == ["applied", "applied"]
+        assert [one.status for one in team.hall.asks.list_of_run(run.id)] == ["applied", "applied"]
 
     team.run_in_hall(work)
 
@@ -127,22 +127,22 @@ def test_a_held_message_is_still_unread_if_it_is_released_late(team: Team) -> No
     """Answer the ask while the addressee works on a newer message."""
     team.debounce = 0.2
     team.write_workflow(limits={**HIGH_LIMITS, "max_hops": 1})
-    slow = [{"expect": "#4 from person", **call("no_action")}, {"sleep": 0.2, "say": "done"}]
+    slow = [{"expect": "#4 from person", **call("status_set", task="slow")}, {"sleep": 0.2, "say": "done"}]
     team.write_script(
-        ann=[[send("@bob one"), say()], slow, [{"expect": "1 unread(?s:.*)#3 from bob", "say": "handled"}]],
-        bob=[[send("@ann back"), say()]],
+        ann=[[send("@bob one"), stop()], slow, [{"expect": "1 unread(?s:.*)#3 from bob", **stop()}]],
+        bob=[[send("@ann back"), stop()]],
     )
 
     async def work(team: Team) -> None:
         task = team.start_task()
         await team.wait_until(lambda: team.events_of("ask_opened"))
         await team.client.rooms.send(team.target("ann"), "hello")
-        await team.wait_until(lambda: team.events_of("no_action"))
-        (ask,) = team.hall.asks.open()
+        await team.wait_until(lambda: team.events_of("status"))
+        (ask,) = team.hall.asks.list_open()
         await team.client.asks.answer(ask.id, Answer(choice="yes"))
         run = await task
         assert run.status == "completed"
-        assert [one.output for one in team.runs(run.id, "ann")] == ["done", "done", "handled"]
+        assert [one.output for one in team.runs(run.id, "ann")] == [None, "done", None]
 
     team.run_in_hall(work)
 
@@ -155,10 +155,10 @@ def test_messages_held_in_a_stopped_generation_do_not_affect_the_next_one(team: 
         first = await team.run()
         assert (first.status, first.reason) == ("waiting", "ask")
         await team.client.runs.stop(first.id)
-        team.write_script(ann=[[say()]])
+        team.write_script(ann=[[stop()]])
         second = await team.run()
         assert (second.status, second.error) == ("completed", None)
-        assert team.hall.asks.open() == []
+        assert team.hall.asks.list_open() == []
         assert (await team.client.runs.replay(second.id, team.frame())).matches
 
     team.run_in_hall(work)

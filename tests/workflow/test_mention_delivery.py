@@ -16,7 +16,7 @@ from guildhall.core.errors import Conflict
 from guildhall.room.model import Actor
 from guildhall.room.service import Rooms
 from tests.room.tool_calls import count_unread
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, say, send, stop
 
 if TYPE_CHECKING:
     from guildhall.room.model import Message
@@ -43,7 +43,7 @@ def script_runs(runs: list[tuple[float, str, bool]]) -> list[list[Any]]:
         answers: list[Any] = [send(f"@{to} number {number}")] if to else [call("no_action")]
         answers += [call("inbox_read")] if reads else []
         made.append([*answers, {"sleep": moment, "say": "done"}])
-    return [*made, [say()]]
+    return [*made, [stop()]]
 
 
 @pytest.mark.req("AW-6", "AW-17")
@@ -87,13 +87,13 @@ def test_every_mention_is_handled_exactly_once(
 def test_a_mention_of_a_busy_agent_is_handled_after_its_run(team: Team) -> None:
     team.write_workflow("ann bob", kickoff="@ann @bob begin")
     team.write_script(
-        ann=[[{"sleep": 0.1, "say": "slow"}], [say("again")]], bob=[[send("@ann when you are done"), say()]]
+        ann=[[{"sleep": 0.1, "say": "slow"}], [say("again")]], bob=[[send("@ann when you are done"), stop()]]
     )
 
     async def work(team: Team) -> None:
         run = await team.run()
-        assert [one.output for one in team.runs(run.id, "ann")] == ["slow", "again"]
-        first, second = team.runs(run.id, "ann")
+        assert [one.output for one in team.runs(run.id, "ann")][:2] == ["slow", "again"]
+        first, second = team.runs(run.id, "ann")[:2]
         assert second.created_at >= (first.ended_at or "")
 
     team.run_in_hall(work)
@@ -109,7 +109,7 @@ class HurryingClock(SystemClock):
 @pytest.mark.req("AW-17")
 def test_a_lost_wake_up_is_repeated_and_starts_no_other_agent(team: Team) -> None:
     team.write_workflow("ann bob cid")
-    team.write_script(ann=[[{"sleep": 30, "say": "late"}]], bob=[[send("I was asked"), say()]])
+    team.write_script(ann=[[{"sleep": 30, "say": "late"}]], bob=[[send("I was asked"), stop()]])
 
     async def work(team: Team) -> None:
         team.hall.main.workflows.clock = HurryingClock()

@@ -43,6 +43,9 @@ budget: 2
 """
 
 
+KEYS = {"OPENAI_API_KEY": "sk-x", "ANTHROPIC_API_KEY": "sk-ant-x"}
+
+
 @pytest.fixture
 def team(write: Write) -> Path:
     write("workers/coder.yaml", "{instructions: Code., model: 'openai:gpt-5', tools: [WebFetch]}")
@@ -53,7 +56,7 @@ def team(write: Write) -> Path:
 def test_the_plan_shows_setup_room_limits_and_agents(guild: Guild, team: Path, home: Home):
     home.path.mkdir(parents=True)
     home.settings.write_text("env: [TEAM, OTHER]\n")
-    ran = guild("plan", "review.yaml", "--param", "pr=12", "--tag", "t1", env={"TEAM": "us", "OTHER": "x"})
+    ran = guild("plan", "review.yaml", "--param", "pr=12", "--tag", "t1", env={"TEAM": "us", "OTHER": "x", **KEYS})
     assert ran.code == 0, ran.err
     for line in (
         f"workflow      code-review:t1 ({team})",
@@ -87,7 +90,7 @@ def test_the_plan_shows_setup_room_limits_and_agents(guild: Guild, team: Path, h
 
 @pytest.mark.req("X-16")
 def test_the_plan_as_json_names_missing_params_and_problems(guild: Guild, team: Path):
-    plan = guild("plan", "review.yaml", "--json").json
+    plan = guild("plan", "review.yaml", "--json", env=KEYS).json
     assert plan["params"] == {"pr": None, "topic": "parsers"}
     assert plan["worst_case_usd"] == 2
     assert plan["setup"]["commands"][0]["keeps"] == "diff"

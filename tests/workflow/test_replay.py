@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import RuntimeMissing
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, send, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +27,14 @@ BUSY = {
             {"calls": [send("@bob @cid begin, and @dan later"), call("document_write", content="one\n")]},
             call("proposal_create", type="decision", title="Which way?", options=["left", "right"], tie_break="random"),
             call("proposal_vote", proposal="p-1", choice="left"),
-            say(),
+            stop(),
         ],
-        [call("inbox_read"), call("channel_read"), say()],
+        [call("inbox_read"), call("channel_read"), stop()],
     ],
     **{
         name: [
-            [call("document_append", content=f"{name}\n"), send("@ann done, see notes.md"), say()],
-            [call("proposal_vote", proposal="p-1", choice="right"), call("document_read"), say()],
+            [call("document_append", content=f"{name}\n"), send("@ann done, see notes.md"), stop()],
+            [call("proposal_vote", proposal="p-1", choice="right"), call("document_read"), stop()],
         ]
         for name in ("bob", "cid", "dan")
     },
@@ -69,9 +69,9 @@ def change_workflow(team: Team, change: Callable[[dict[str, Any]], None]) -> Non
 @pytest.mark.req("X-1")
 def test_thirty_replays_of_parallel_agents_are_identical(team: Team) -> None:
     team.write_workflow(agents="ann bob cid")
-    report = [send("@ann done"), call("channel_read"), say()]
+    report = [send("@ann done"), call("channel_read"), stop()]
     team.write_script(
-        ann=[[send("@bob @cid begin"), say()], [call("inbox_read"), say()], [say()]], bob=[report], cid=[report]
+        ann=[[send("@bob @cid begin"), stop()], [call("inbox_read"), stop()], [stop()]], bob=[report], cid=[report]
     )
     run = team.run_in_hall(lambda team: team.run()).id
     folder = {path: path.read_bytes() for path in team.project.rglob("*") if path.is_file()}
@@ -172,7 +172,7 @@ def test_a_workflow_and_workers_without_files_are_replayed_from_the_journal(team
     worker.write_text("name: helper\ninstructions: Help.\nmodel: script:script.yaml\n")
     team.write_workflow(agents="ann")
     change_workflow(team, lambda data: data["agents"].update(bob={"worker": "helper"}))
-    team.write_script(ann=[[send("@bob begin"), say()]], bob=[[say()]])
+    team.write_script(ann=[[send("@bob begin"), stop()]], bob=[[stop()]])
     run = team.run_in_hall(lambda team: team.run())
     assert run.status == "completed"
     assert replay(team, run.id).worker_gone is False
@@ -196,14 +196,14 @@ def test_an_election_is_replayed(team: Team) -> None:
 def test_documents_edited_by_hand_are_replayed_with_the_edits(team: Team) -> None:
     team.write_workflow(agents="ann bob")
     team.write_script(
-        ann=[[call("document_write", content="one"), send("@bob go"), say()], [call("document_read"), say()]],
+        ann=[[call("document_write", content="one"), send("@bob go"), stop()], [call("document_read"), stop()]],
         bob=[
             [
                 {"sleep": 0.2, **call("document_list")},
                 call("document_read"),
                 call("document_append", content="three"),
                 send("@ann read"),
-                say(),
+                stop(),
             ]
         ],
     )
@@ -224,13 +224,13 @@ def test_documents_edited_by_hand_are_replayed_with_the_edits(team: Team) -> Non
 
 def test_a_failed_or_paused_run_is_replayed_up_to_its_last_step(team: Team) -> None:
     team.write_workflow(agents="ann bob")
-    team.write_script(ann=[[send("@bob go"), say()], [say()]], bob=[[send("@nobody"), {"fail": 400}]] * 3)
+    team.write_script(ann=[[send("@bob go"), stop()], [stop()]], bob=[[send("@nobody"), {"fail": 400}]] * 3)
 
     run = team.run_in_hall(lambda team: team.run())
     assert run.status == "failed"
     assert replay(team, run.id).difference is None
 
-    team.write_script(ann=[[send("@bob go"), {"sleep": 30, "say": "late"}]], bob=[[say()]])
+    team.write_script(ann=[[send("@bob go"), {"sleep": 30, "say": "late"}]], bob=[[stop()]])
 
     async def run_and_pause(team: Team) -> str:
         before = len(team.hall.history.recent(children=True))
@@ -264,8 +264,8 @@ def test_a_second_generation_is_replayed_in_the_room_of_the_first(team: Team) ->
 def test_a_killed_and_resumed_run_is_replayed_and_becomes_a_test(team: Team, guild: Guild) -> None:
     team.write_workflow(agents="ann bob")
     team.write_script(
-        ann=[[call("document_write", content="one\n"), send("@bob go"), say()], [call("channel_read"), say()]],
-        bob=[[call("document_append", content="two\n"), {"sleep": 0.5, **send("@ann done")}, say()]],
+        ann=[[call("document_write", content="one\n"), send("@bob go"), stop()], [call("channel_read"), stop()]],
+        bob=[[call("document_append", content="two\n"), {"sleep": 0.5, **send("@ann done")}, stop()]],
     )
     document = team.project / ".workflow/team/main/documents/notes.md"
     process = guild.start("run", "team.yaml")

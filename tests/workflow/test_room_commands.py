@@ -16,7 +16,7 @@ import pytest
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from tests.hall.hall_server import serve_hall
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, say, send, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.req("AW-5", "AW-23")
 def test_messages_never_change_and_each_tag_has_its_own(team: Team, guild: Guild) -> None:
     team.write_workflow()
-    team.write_script(ann=[[send("@bob and @cid, look"), say()]], bob=[[say()]], cid=[[say()]], repeat=True)
+    team.write_script(ann=[[send("@bob and @cid, look"), stop()]], bob=[[stop()]], cid=[[stop()]], repeat=True)
     assert guild("run", "team.yaml", "--tag", "a").code == 0
     first = read_messages(guild, "@team:a")
     assert first == [("system", "@ann begin", ["ann"]), ("ann", "@bob and @cid, look", ["bob"])]
@@ -82,8 +82,8 @@ def test_a_run_starts_with_its_unread_messages_which_are_handled_at_its_end(team
     approval = {"tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}, "backend": "pydantic"}
     team.write_workflow(each={"bob": approval, "ann": {"backend": "pydantic"}})
     team.write_script(
-        ann=[[call("document_write", content="the secret plan"), send("@bob first"), send("@bob second"), say()]],
-        bob=[[call("inbox_read"), call("Write", file_path="x.txt", content="x"), say("done")], [say("late")]],
+        ann=[[call("document_write", content="the secret plan"), send("@bob first"), send("@bob second"), stop()]],
+        bob=[[call("inbox_read"), call("Write", file_path="x.txt", content="x"), stop()], [stop()]],
     )
     waiting = guild("run", "team.yaml", "--output", "json")
     assert waiting.code == 4, waiting.err
@@ -96,7 +96,7 @@ def test_a_run_starts_with_its_unread_messages_which_are_handled_at_its_end(team
     first = first_message_of(guild, next(one["run"] for one in waiting.json["runs"] if one["worker"] == "bob"))
     assert "Your inbox (" in first
     assert "from ann, normal priority\n@bob first" in first
-    for tool in ("channel_send", "channel_read", "document_read", "no_action"):
+    for tool in ("channel_send", "no_action"):
         assert tool in first
     assert "the secret plan" not in first  # documents and the channel are read with tools
     assert "@ann begin" not in first
@@ -111,16 +111,16 @@ def test_the_first_message_is_bounded(team: Team, guild: Guild) -> None:
     many = 300
     approval = {"tools": ["Write"], "tool_rules": {"fs.write": {"approval_required": True}}}
     team.write_workflow(each={"bob": approval}, kickoff="@bob begin, and so do you, @ann")
-    pieces = [{"calls": [send(f"@bob {'x' * 400} number {n}") for n in range(many)]}, say()]
-    busy = [call("Write", file_path="x.txt", content="x"), say()]
-    team.write_script(ann=[pieces], bob=[busy, [say("more")]], repeat=True)
+    pieces = [{"calls": [send(f"@bob {'x' * 400} number {n}") for n in range(many)]}, stop()]
+    busy = [call("Write", file_path="x.txt", content="x"), stop()]
+    team.write_script(ann=[pieces], bob=[busy, [stop()]], repeat=True)
     waiting = guild("run", "team.yaml", "--output", "json")
     assert waiting.code == 4, waiting.err
     ran = guild("answer", waiting.json["asks"][0]["ask"], "yes", "--output", "json")
     assert ran.code == 0, ran.err
     assert agents(guild)["bob"]["unread"] == 0
     firsts = [first_message_of(guild, one["run"]) for one in ran.json["runs"] if one["worker"] == "bob"]
-    assert any("more unread messages: read them with inbox_read" in first for first in firsts)
+    assert any("more unread messages will be delivered" in first for first in firsts)
     assert all(len(first) < 60_000 for first in firsts)
     text = "".join(firsts)
     assert all(f"number {n}\n" in text for n in range(many))
@@ -130,8 +130,8 @@ def test_the_first_message_is_bounded(team: Team, guild: Guild) -> None:
 def test_a_long_text_is_stored_under_its_hash_and_read_by_it(team: Team, guild: Guild) -> None:
     team.write_workflow()
     team.write_script(
-        ann=[[send(f"@bob {LONG_TEXT}"), call("resource_create", content=LONG_TEXT), say()]],
-        bob=[[call("channel_read"), say()]],
+        ann=[[send(f"@bob {LONG_TEXT}"), call("resource_create", content=LONG_TEXT), stop()]],
+        bob=[[call("channel_read"), stop()]],
     )
     assert guild("run", "team.yaml").code == 0
     (message,) = [line for line in messages(guild, "@team") if line["sender"] == "ann"]
@@ -143,7 +143,9 @@ def test_a_long_text_is_stored_under_its_hash_and_read_by_it(team: Team, guild: 
     assert sorted(kept.values()) == sorted([f"@bob {LONG_TEXT}", LONG_TEXT])
     resource = message["resource"]
     again = {"expect": "more. $", **say("read")}
-    team.write_script(ann=[[say()], [call("resource_read", id=resource), again]], bob=[[say()], [say()]], repeat=True)
+    team.write_script(
+        ann=[[stop()], [call("resource_read", id=resource), again]], bob=[[stop()], [stop()]], repeat=True
+    )
     assert guild("run", "team.yaml").code == 0
 
 
@@ -151,7 +153,7 @@ def test_a_long_text_is_stored_under_its_hash_and_read_by_it(team: Team, guild: 
 def test_a_running_team_receives_messages_from_many_senders(guild_hall: GuildWithHall, team: Team) -> None:
     guild = guild_hall
     team.write_workflow(agents="ann bob cid", kickoff=None)
-    team.write_script(**{name: [[say()]] for name in ("ann", "bob", "cid")}, repeat=True)
+    team.write_script(**{name: [[stop()]] for name in ("ann", "bob", "cid")}, repeat=True)
     assert guild("start", "team.yaml", "--background").code == 0
     delivery = guild("send", "@team", "@all sync up", "--json").json
     assert sorted(delivery["reached"]) == ["ann", "bob", "cid"]
@@ -180,7 +182,7 @@ def test_a_running_team_receives_messages_from_many_senders(guild_hall: GuildWit
 def test_the_token_of_an_agent_opens_the_room_over_http(home: Home, team: Team, guild: Guild) -> None:
     """Start the team with the command, and send the requests of the agent over HTTP."""
     team.write_workflow()
-    team.write_script(ann=[[{"sleep": 30, **say()}]], bob=[[{"sleep": 30, **say()}]])
+    team.write_script(ann=[[{"sleep": 30, **stop()}]], bob=[[{"sleep": 30, **stop()}]])
 
     async def send_request(client: httpx2.AsyncClient, token: str, method: str, **params: Any) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

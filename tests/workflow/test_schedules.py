@@ -13,10 +13,11 @@ import pytest
 
 from guildhall.core.clock import local_zone, parse_stamp
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.workflow.target import Schedule, parse
+from guildhall.workflow.instance import Schedule
+from guildhall.workflow.target import parse
 from guildhall.workflow.wakeup_schedules import next_due
 from tests.room.tool_calls import unread_mail
-from tests.workflow.teams import say, send
+from tests.workflow.teams import send, stop
 from tests.workflow.test_started_workflows import (
     read_messages,
     recover,
@@ -49,7 +50,7 @@ async def make_all_due(team: Team) -> None:
 @pytest.mark.req("AW-17", "AW-16")
 def test_an_agent_starts_at_its_due_time_with_the_prompt_of_its_schedule(team: Team) -> None:
     team.write_workflow(kickoff=None)
-    team.write_script(ann=[[send("woke"), say()], [send("woke again"), say()]], bob=[[send("me too"), say()]])
+    team.write_script(ann=[[send("woke"), stop()], [send("woke again"), stop()]], bob=[[send("me too"), stop()]])
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -72,7 +73,7 @@ def test_an_agent_starts_at_its_due_time_with_the_prompt_of_its_schedule(team: T
 
 def test_an_agent_with_a_short_interval_starts_repeatedly(team: Team) -> None:
     team.write_workflow(kickoff=None, agents="ann")
-    team.write_script(ann=[[send("tick"), say()]], repeat=True)
+    team.write_script(ann=[[send("tick"), stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -84,7 +85,7 @@ def test_an_agent_with_a_short_interval_starts_repeatedly(team: Team) -> None:
 
 def test_a_busy_or_stopped_agent_gets_no_second_reminder(team: Team) -> None:
     team.write_workflow(kickoff=None)
-    team.write_script(ann=[[{"sleep": 0.2, "say": "x"}], [say()]], repeat=True, bob=[[say()]])
+    team.write_script(ann=[[{"sleep": 0.2, "say": "x"}], [stop()]], repeat=True, bob=[[stop()]])
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -105,7 +106,7 @@ def test_a_busy_or_stopped_agent_gets_no_second_reminder(team: Team) -> None:
 def test_a_schedule_of_the_file_that_was_missed_starts_its_agent_once_in_the_next_hall(team: Team) -> None:
     prompt = "Look at ${{ workflow.tag }}."
     write_scheduled_workflow(team, wakeup="1h", wakeup_prompt=prompt)
-    team.write_script(ann=[[send("looked"), say()]], repeat=True)
+    team.write_script(ann=[[send("looked"), stop()]], repeat=True)
 
     async def first(team: Team) -> None:
         await start_workflow(team)
@@ -134,7 +135,7 @@ def write_scheduled_workflow(team: Team, **fields: str) -> None:
 
 def test_a_schedule_does_not_keep_a_run_alive(team: Team) -> None:
     write_scheduled_workflow(team, wakeup="1s")
-    team.write_script(ann=[[say()]], repeat=True)
+    team.write_script(ann=[[stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         completed_run = await run_workflow(team)
@@ -161,7 +162,7 @@ INVALID_TIMES = [
 
 def test_an_invalid_time_or_prompt_is_refused(team: Team) -> None:
     team.write_workflow(kickoff=None)
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -204,7 +205,7 @@ def test_the_time_zone_is_that_of_the_environment_if_it_is_valid() -> None:
 def test_an_empty_prompt_becomes_the_default_reminder(team: Team, prompt: str) -> None:
     each = {"ann": {"wakeup": "1h", "wakeup_prompt": prompt}}
     team.write_workflow(kickoff=None, agents="ann", each=each, params={"news": {"default": ""}})
-    team.write_script(ann=[[send("woke"), say()]])
+    team.write_script(ann=[[send("woke"), stop()]])
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -219,7 +220,7 @@ def test_a_schedule_with_an_overlong_prompt_does_not_end_the_team(team: Team) ->
     long = "${{ params.a }}" * 2
     each = {"ann": {"wakeup": "1h", "wakeup_prompt": long}}
     team.write_workflow(kickoff=None, each=each, params={"a": {"default": "x" * 600_000}})
-    team.write_script(bob=[[send("here"), say()]])
+    team.write_script(bob=[[send("here"), stop()]])
 
     async def work(team: Team) -> None:
         began = await start_workflow(team)

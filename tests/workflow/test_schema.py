@@ -11,7 +11,7 @@ import pytest
 from scripts.docs import WORKFLOW_SCHEMA, generated, workflow_schema
 
 from guildhall.core import yaml
-from guildhall.workflow.definition import AgentDefinition, Definition
+from guildhall.workflow.definition import FIELD_ALIASES, AgentDefinition, Definition
 from tests.workflow.test_docs import EXAMPLES
 from tests.workflow.test_load import FULL, SIMPLE, TEAM
 
@@ -30,8 +30,7 @@ def test_every_field_is_described():
     }
     assert {name for name, field in agent.items() if field.get("description")} == {
         *AgentDefinition.model_fields,
-        "backend",
-        "ref",
+        *FIELD_ALIASES,
     }
 
 

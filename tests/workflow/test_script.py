@@ -18,7 +18,7 @@ from guildhall.models.scripted.source import Script
 from guildhall.models.scripted.test_case import Case, Reply, SetupCommand, UserMessage
 from guildhall.room.model import Actor
 from guildhall.runs.model import Answer
-from tests.workflow.teams import Team, call, say, send
+from tests.workflow.teams import Team, call, say, send, stop
 from tests.workflow.test_replay import run_busy_team
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _first_voter(script: Script) -> str:
 @pytest.mark.req("X-17")
 def test_a_difference_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> None:
     team.write_workflow(agents="ann bob", setup=[{"shell": "echo 1", "as": "one"}], params={"what": {"default": "x"}})
-    team.write_script(ann=[[send("@bob go"), say()]], bob=[[send("@person it is done"), say()]])
+    team.write_script(ann=[[send("@bob go"), stop()]], bob=[[send("@person it is done"), stop()]])
     assert guild("trust", "--yes", "team.yaml").code == 0
     run = guild("run", "team.yaml", "--output", "json").json["run"]
     assert guild("script", run, "--out", "tests/team.yaml").code == 0
@@ -104,8 +104,8 @@ def test_a_difference_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
 def test_a_message_of_the_user_is_sent_again(team: Team) -> None:
     team.write_workflow(agents="ann bob")
     team.write_script(
-        ann=[[send("@bob go"), {"sleep": 0.2, "say": "done"}], [call("inbox_read"), say()]],
-        bob=[[send("@ann here"), say()]],
+        ann=[[send("@bob go"), {"sleep": 0.2, "say": "done"}], [call("inbox_read"), stop()]],
+        bob=[[send("@ann here"), stop()]],
     )
 
     async def work(team: Team) -> None:
@@ -131,7 +131,9 @@ def test_a_failed_run_fails_again_with_the_documents_of_its_start(team: Team) ->
     (documents / "notes.md").write_text("before\n")
     team.write_workflow(agents="ann bob")
     append = call("document_append", content="after")
-    team.write_script(ann=[[call("document_read"), append, send("@bob go"), say()], [say()]], bob=[[{"fail": 400}]] * 3)
+    team.write_script(
+        ann=[[call("document_read"), append, send("@bob go"), stop()], [stop()]], bob=[[{"fail": 400}]] * 3
+    )
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -148,7 +150,7 @@ def test_an_agent_fails_at_the_recorded_position(team: Team) -> None:
     team.write_workflow(agents="ann bob")
     talk = [{"sleep": 0.1, **send("one")}, *(send(text) for text in ("two", "three", "four"))]
     tries = [[send("@person a try"), {"fail": 400}]] * 2
-    team.write_script(ann=[[send("@bob go"), *talk, say()], [say()]], bob=[*tries, [{"sleep": 0.2, "fail": 400}]])
+    team.write_script(ann=[[send("@bob go"), *talk, stop()], [stop()]], bob=[*tries, [{"sleep": 0.2, "fail": 400}]])
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -164,7 +166,7 @@ def test_an_agent_fails_at_the_recorded_position(team: Team) -> None:
 def test_a_failed_setup_fails_again_without_being_executed(team: Team, guild: Guild) -> None:
     trace = team.project.parent / "ran"
     team.write_workflow(agents="ann", setup=[{"shell": f"echo x >> {trace}; echo bad; exit 3"}])
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
     guild("trust", "--yes", "team.yaml")
     failed = guild("run", "team.yaml", "--output", "json")
     assert failed.code == 1
@@ -175,7 +177,7 @@ def test_a_failed_setup_fails_again_without_being_executed(team: Team, guild: Gu
 
 def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
     team.write_workflow(agents="ann")
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
 
     async def work(team: Team) -> None:
         await team.run()
@@ -188,7 +190,7 @@ def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
 
 def test_a_run_of_a_team_is_not_forked(team: Team, guild: Guild) -> None:
     team.write_workflow(agents="ann")
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
     shown = guild("run", "team.yaml", "--output", "json").json
     for run in (shown["run"], next(one["run"] for one in shown["runs"] if one["worker"] == "ann")):
         forked = guild("fork", run, "--at", "1")
@@ -221,14 +223,14 @@ def test_the_example_of_the_documentation_passes(team: Team) -> None:
 
 def test_recorded_answers_to_loops_are_given_again(team: Team) -> None:
     team.write_workflow(agents="ann bob", limits={"max_hops": 2})
-    ping = [[send("@bob ping 1"), say()], [send("@bob ping 2"), say()], [say()]]
-    pong = [[send("@ann pong 1"), say()], [send("@ann pong 2"), say()], [say()]]
+    ping = [[send("@bob ping 1"), stop()], [send("@bob ping 2"), stop()], [stop()]]
+    pong = [[send("@ann pong 1"), stop()], [send("@ann pong 2"), stop()], [stop()]]
     team.write_script(ann=ping, bob=pong)
 
     async def work(team: Team) -> None:
         run = await team.run()
         while run.status == "waiting":
-            (ask,) = team.hall.asks.open()
+            (ask,) = team.hall.asks.list_open()
             assert ask.kind == "loop"
             await team.client.asks.answer(ask.id, Answer(choice="yes"))
             run = await team.resume(run.id)
@@ -244,7 +246,7 @@ def test_recorded_answers_to_loops_are_given_again(team: Team) -> None:
 
 def test_a_team_that_failed_with_an_open_loop_ask_fails_again(team: Team) -> None:
     team.write_workflow(agents="ann bob", limits={"max_hops": 1})
-    team.write_script(ann=[[send("@bob go"), say()]], bob=[[{"fail": 400}]] * 3)
+    team.write_script(ann=[[send("@bob go"), stop()]], bob=[[{"fail": 400}]] * 3)
 
     async def work(team: Team) -> None:
         run = await team.run()
@@ -259,7 +261,7 @@ def test_a_team_that_failed_with_an_open_loop_ask_fails_again(team: Team) -> Non
 
 def test_an_agent_may_have_the_name_of_its_workflow(team: Team) -> None:
     team.write_workflow(agents="ann bob", name="ann.yaml")
-    team.write_script(ann=[[send("@bob go"), say()]], bob=[[say()]])
+    team.write_script(ann=[[send("@bob go"), stop()]], bob=[[stop()]])
 
     async def work(team: Team) -> None:
         run = await team.run("ann.yaml")
@@ -274,7 +276,7 @@ def test_an_agent_may_have_the_name_of_its_workflow(team: Team) -> None:
 @pytest.mark.req("X-18")
 def test_a_test_whose_agents_run_programs_must_be_trusted(team: Team, guild: Guild) -> None:
     team.write_workflow(agents="ann", each={"ann": {"tools": ["Bash"], "tool_rules": {"proc.exec": {"allowed": True}}}})
-    team.write_script(ann=[[call("Bash", command="echo hello"), say()]])
+    team.write_script(ann=[[call("Bash", command="echo hello"), stop()]])
     run = guild("run", "team.yaml", "--approve-all", "--output", "json")
     assert run.code == 0, run.err
     text = guild("script", run.json["run"]).out
@@ -293,11 +295,11 @@ def test_a_test_does_not_write_outside_of_its_copy(team: Team, tmp_path: Path) -
     outside = tmp_path / "outside"
     outside.mkdir()
     team.write_workflow(agents="ann", each={"ann": {"workdir": str(outside), "tools": ["Write"]}})
-    team.write_script(ann=[[call("Write", file_path="x.txt", content="x"), say()]])
+    team.write_script(ann=[[call("Write", file_path="x.txt", content="x"), stop()]])
 
     async def work(team: Team) -> None:
         path = team.project / "tests.yaml"
-        path.write_text(json.dumps({"test": {"workflow": "team.yaml"}, "workers": {"ann": [[say()]]}}))
+        path.write_text(json.dumps({"test": {"workflow": "team.yaml"}, "workers": {"ann": [[stop()]]}}))
         assert "outside of the project" in describe_deviations(await run_test(team, path))
 
     team.run_in_hall(work)
@@ -340,8 +342,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("case", "wrong"), WRONG)
 def test_an_invalid_test_ends_with_an_error(team: Team, case: dict[str, Any], wrong: str) -> None:
     team.write_workflow(agents="ann")
-    team.write_script(ann=[[say()]])
-    script = {"test": {**case, "output": ""}, "workers": {"ann": [[say()]]}}
+    team.write_script(ann=[[stop()]])
+    script = {"test": {**case, "output": ""}, "workers": {"ann": [[stop()]]}}
     path = team.project / "tests.yaml"
     path.write_text(json.dumps(script))
 
@@ -379,7 +381,7 @@ ACTS = st.one_of(
         ]
     )
 )
-RUNS = st.lists(st.lists(ACTS, max_size=3).map(lambda acts: [*acts, say()]), min_size=1, max_size=2)
+RUNS = st.lists(st.lists(ACTS, max_size=3).map(lambda acts: [*acts, stop()]), min_size=1, max_size=2)
 
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.workflow.test_load import SIMPLE, TEAM
+from tests.workflow.test_load import PAIR, SIMPLE, TEAM
 from tests.workflow.test_setup import wait_until_gone
 
 if TYPE_CHECKING:
@@ -134,13 +134,28 @@ DIFF = """\
 
 
 @pytest.mark.req("AW-1", "AW-3", "AW-4")
-@pytest.mark.parametrize(("example", "started_agent"), [(SIMPLE, "reviewer"), (TEAM, "coordinator")])
-def test_the_examples_of_the_seed_run_unchanged_and_a_diff_starts_no_agent(
-    write_trusted: Write, write: Write, guild: Guild, project: Path, example: str, started_agent: str
+@pytest.mark.parametrize("repeats", [1, 400])
+@pytest.mark.parametrize(
+    ("example", "started_agents"),
+    [
+        (SIMPLE, ["reviewer"]),
+        (PAIR, ["election.reviewer", "election.coder", "reviewer", "coder"]),
+        (TEAM, ["coordinator"]),
+    ],
+)
+def test_the_published_examples_run_unchanged_and_a_diff_hides_no_instruction(
+    write_trusted: Write,
+    write: Write,
+    guild: Guild,
+    project: Path,
+    example: str,
+    started_agents: list[str],
+    repeats: int,
 ):
     for name in ("coordinator", "reviewer", "coder"):
         write(f"prompts/{name}.md", f"You are the {name}.\n")
-    write("diff.txt", DIFF)
+    diff = DIFF * repeats
+    write("diff.txt", diff)
     write("bin/gh", f"#!/bin/sh\ncat {project}/diff.txt\n").chmod(0o755)
     write_trusted("review.yaml", example)
     path = f"{project}/bin:{os.environ['PATH']}"
@@ -149,7 +164,12 @@ def test_the_examples_of_the_seed_run_unchanged_and_a_diff_starts_no_agent(
     assert ran.code == 0, ran.err
     shown = events(ran)
     started = [event["worker"] for event in shown if event["type"] == "run_started"]
-    assert started[1:] == [started_agent]
-    first = next(event for event in shown if event["type"] == "message")
-    assert DIFF.strip() in first["content"]
+    assert sorted(started[1:]) == sorted(started_agents)
+    first = next(event["content"] for event in shown if event["type"] == "message" and event["kind"] == "message")
+    before, _, after = example.partition("kickoff: |\n")[2].replace("\n  ", "\n").strip().partition("${{")
+    assert first.startswith(before)
+    assert first.rstrip().endswith(after.partition("}}")[2])  # the instruction is whole and in its place
+    assert (diff.strip() in first) == (repeats == 1)
+    assert ("Read the rest in pages: resource_read(id=" in first) == (repeats > 1)
+    assert len(first) < 5_000
     assert not (project / "pwned").exists()

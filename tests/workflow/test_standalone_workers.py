@@ -11,13 +11,13 @@ import pytest
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.runs.model import RunRequest
 from guildhall.workflow.target import parse
-from tests.workflow.teams import say, send
+from tests.workflow.teams import send, stop
 from tests.workflow.test_started_workflows import recover, wait_for_status, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.workflow.target import WorkflowSummary
+    from guildhall.workflow.instance import WorkflowSummary
     from tests.workflow.teams import Team
 
 
@@ -41,7 +41,7 @@ def read_messages(team: Team) -> list[tuple[str, str]]:
 def test_workers_start_and_stop_and_the_last_one_ends_the_workflow(team: Team) -> None:
     for name in ("alice", "bob"):
         write_worker(team.project, name)
-    team.write_script(alice=[[send("hi @bob"), say()]], bob=[[send("hi"), say()]], repeat=True)
+    team.write_script(alice=[[send("hi @bob"), stop()]], bob=[[send("hi"), stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         first = await start_worker(team, "alice")
@@ -78,8 +78,8 @@ def test_each_worker_uses_the_folder_and_the_model_of_its_start(team: Team, tmp_
     write_worker(team.project, "alice", sandboxes={"here": {"path": "."}})
     write_worker(other, "bob", model=None, sandboxes={"here": {"path": "."}})
     look = {"call": "sandbox_list", "with": {"sandbox": "here", "pattern": "*.txt"}}
-    team.write_script(alice=[[look, say()]])
-    (other / "mine.yaml").write_text(json.dumps({"workers": {"bob": [[look, say()]]}}))
+    team.write_script(alice=[[look, stop()]])
+    (other / "mine.yaml").write_text(json.dumps({"workers": {"bob": [[look, stop()]]}}))
     (team.project / "a.txt").touch()
     (other / "b.txt").touch()
 
@@ -99,7 +99,7 @@ def test_each_worker_uses_the_folder_and_the_model_of_its_start(team: Team, tmp_
 
 def test_standalone_workers_resume_in_the_next_hall(team: Team) -> None:
     write_worker(team.project, "alice")
-    team.write_script(alice=[[send("here"), say()]], repeat=True)
+    team.write_script(alice=[[send("here"), stop()]], repeat=True)
 
     async def first(team: Team) -> str:
         began = await start_worker(team, "alice")
@@ -122,7 +122,7 @@ def test_unusable_workers_are_not_started(team: Team) -> None:
     write_worker(team.project, "alice", status="retired")
     write_worker(team.project, "person")
     write_worker(team.project, "a.b")
-    team.write_script(alice=[[say()]])
+    team.write_script(alice=[[stop()]])
 
     async def work(team: Team) -> None:
         for name in ("alice", "person", "a.b", "nobody", "../../etc/passwd", "x" * 300):
@@ -137,7 +137,7 @@ def test_unusable_workers_are_not_started(team: Team) -> None:
 
 def test_a_bare_name_suggests_the_agent_of_a_workflow(team: Team) -> None:
     team.write_workflow(kickoff=None)
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
 
     async def work(team: Team) -> None:
         await team.run()

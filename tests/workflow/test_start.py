@@ -89,7 +89,7 @@ def test_a_secret_is_refused_before_the_workflow_starts_and_the_fix_is_shown(loa
         workflow = load_workflow(f"{HEAD}env: [API_KEY]\n{text}")
         with pytest.raises(Refused, match="API_KEY looks like a secret") as caught:
             resolve_values(workflow, allowed=("API_KEY",), API_KEY="1234")
-        assert "as $API_KEY" in (caught.value.hint or "")
+        assert "Use $API_KEY" in (caught.value.hint or "")
     workflow = load_workflow("agents: {a: {system_prompt: a.md}}\nenv: [API_KEY]")
     with pytest.raises(Refused) as caught:
         resolve_values(workflow, allowed=("API_KEY",), API_KEY="1234")

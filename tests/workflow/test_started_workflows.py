@@ -12,13 +12,14 @@ import pytest
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import RunRequest
-from guildhall.workflow.target import Start, Target, parse
-from tests.workflow.teams import call, say, send
+from guildhall.workflow.instance import Start
+from guildhall.workflow.target import Target, parse
+from tests.workflow.teams import call, send, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.workflow.target import WorkflowSummary
+    from guildhall.workflow.instance import WorkflowSummary
     from tests.workflow.teams import Team
 
 
@@ -61,7 +62,7 @@ def read_messages(team: Team, tag: str = "main") -> list[tuple[str, str]]:
 @pytest.mark.req("AW-15", "AW-17")
 def test_a_started_workflow_is_idle_until_a_message_arrives(team: Team) -> None:
     team.write_workflow()
-    team.write_script(ann=[[send("@bob your turn"), say()], [send("again"), say()]], bob=[[send("thanks"), say()]])
+    team.write_script(ann=[[send("@bob your turn"), stop()], [send("again"), stop()]], bob=[[send("thanks"), stop()]])
 
     async def work(team: Team) -> None:
         began = await start_workflow(team)
@@ -85,7 +86,7 @@ def test_a_started_workflow_is_idle_until_a_message_arrives(team: Team) -> None:
 @pytest.mark.req("AW-16", "AW-24")
 def test_a_message_of_the_user_reaches_mentioned_agents_or_all(team: Team) -> None:
     team.write_workflow(kickoff=None)
-    team.write_script(ann=[[say()]], bob=[[say()]], repeat=True)
+    team.write_script(ann=[[stop()]], bob=[[stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -114,7 +115,7 @@ def test_a_message_of_the_user_reaches_mentioned_agents_or_all(team: Team) -> No
 def test_an_agent_is_stopped_while_the_others_continue(team: Team) -> None:
     team.write_workflow(kickoff="@ann @bob begin")
     slow = {"sleep": 30, "say": "never"}
-    team.write_script(ann=[[slow], [send("I am back"), say()]], bob=[[say()], [send("still here"), say()]])
+    team.write_script(ann=[[slow], [send("I am back"), stop()]], bob=[[stop()], [send("still here"), stop()]])
 
     async def work(team: Team) -> None:
         began = await start_workflow(team)
@@ -143,7 +144,7 @@ def test_an_agent_is_stopped_while_the_others_continue(team: Team) -> None:
 
 def test_a_failed_agent_is_retried_with_its_unhandled_messages(team: Team) -> None:
     team.write_workflow(agents="ann")
-    team.write_script(ann=[[{"expect": "never", "say": "x"}]] * 3 + [[send("now it works"), say()]])
+    team.write_script(ann=[[{"expect": "never", "say": "x"}]] * 3 + [[send("now it works"), stop()]])
 
     async def work(team: Team) -> None:
         began = await start_workflow(team)
@@ -157,7 +158,7 @@ def test_a_failed_agent_is_retried_with_its_unhandled_messages(team: Team) -> No
 
 def test_invalid_targets_are_refused_by_every_call(team: Team) -> None:
     team.write_workflow(kickoff=None)
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
 
     async def work(team: Team) -> None:
         await start_workflow(team)
@@ -222,7 +223,7 @@ def test_a_stopped_workflow_refuses_calls_and_names_the_command_to_start_it(team
 @pytest.mark.parametrize("how", ["drained", "killed"])
 def test_a_workflow_resumes_in_the_next_hall_with_its_stored_file(team: Team, how: str) -> None:
     team.write_workflow()
-    team.write_script(ann=[[send("first"), {"sleep": 0.2, "say": "x"}], [send("second"), say()]])
+    team.write_script(ann=[[send("first"), {"sleep": 0.2, "say": "x"}], [send("second"), stop()]])
 
     async def first(team: Team) -> str:
         began = await start_workflow(team)
@@ -262,7 +263,7 @@ def _mark_as_killed(team: Team, run: str) -> None:
 
 def test_of_parallel_starts_only_one_succeeds(team: Team) -> None:
     team.write_workflow()
-    team.write_script(ann=[[say()]], repeat=True)
+    team.write_script(ann=[[stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         results = await asyncio.gather(*(start_workflow(team) for _ in range(4)), return_exceptions=True)
@@ -277,7 +278,7 @@ def test_of_parallel_starts_only_one_succeeds(team: Team) -> None:
 def test_two_tags_share_nothing(team: Team) -> None:
     team.write_workflow()
     write = call("document_write", file="a.md", content="mine")
-    team.write_script(ann=[[write, send("done"), say()], [say()]])
+    team.write_script(ann=[[write, send("done"), stop()], [stop()]])
 
     async def work(team: Team) -> None:
         one, two = await asyncio.gather(start_workflow(team, tag="one"), start_workflow(team, tag="two"))
@@ -304,11 +305,11 @@ def test_two_tags_share_nothing(team: Team) -> None:
 def test_generations_share_a_room_unless_they_start_fresh(team: Team) -> None:
     team.write_workflow()
     write = call("document_write", file="a.md", content="first")
-    team.write_script(ann=[[write, send("one"), say()]], repeat=True)
+    team.write_script(ann=[[write, send("one"), stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         first = await run_workflow(team)
-        team.write_script(ann=[[say("nothing")]])
+        team.write_script(ann=[[stop()]])
         second = await run_workflow(team)
         assert [text for _, text in read_messages(team)] == ["@ann begin", "one", "@ann begin"]
         assert [message.id for message in await team.client.rooms.messages(first)] == [1, 2]
@@ -330,7 +331,7 @@ def test_generations_share_a_room_unless_they_start_fresh(team: Team) -> None:
 
 def test_a_folder_that_is_a_link_is_not_moved(team: Team) -> None:
     team.write_workflow()
-    team.write_script(ann=[[say()]], repeat=True)
+    team.write_script(ann=[[stop()]], repeat=True)
     other = team.project / "other"
 
     async def work(team: Team) -> None:
@@ -348,7 +349,7 @@ def test_a_folder_that_is_a_link_is_not_moved(team: Team) -> None:
 
 def test_a_workflow_of_the_same_name_in_another_folder_is_refused(team: Team) -> None:
     team.write_workflow()
-    team.write_script(ann=[[say()]], repeat=True)
+    team.write_script(ann=[[stop()]], repeat=True)
 
     async def work(team: Team) -> None:
         await run_workflow(team)
@@ -388,7 +389,7 @@ def test_a_failed_generation_is_not_resumed_after_a_later_one(team: Team) -> Non
 @pytest.mark.req("AW-14")
 def test_a_message_sent_while_a_workflow_ends_is_refused_and_not_lost(team: Team) -> None:
     team.write_workflow(agents="ann")
-    team.write_script(ann=[[say()]])
+    team.write_script(ann=[[stop()]])
     is_blocked, may_continue = threading.Event(), threading.Event()
 
     def block_writer(_: object) -> None:

@@ -78,7 +78,7 @@ def test_an_unknown_target_is_reported_with_the_nearest_name():
     known = [parse("alice@review"), parse("@review:pr-1")]
     assert "Did you mean 'alice@review'?" in str(unknown_target(parse("alcie@review"), known))
     for there in ([], known):  # there can be many targets, so the hint lists none
-        assert unknown_target(parse("x"), there).hint == "List them: guild ls --all"
+        assert unknown_target(parse("x"), there).hint == "List the workflows: guild ls --all"
 
 
 def test_a_tag_must_be_a_name():

@@ -9,7 +9,8 @@ import pytest
 
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.run_services import RunServices, WorkflowDatabase
+from guildhall.hall.composition.run_services import RunServices
+from guildhall.hall.composition.workflow_databases import WorkflowDatabase
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -45,7 +45,7 @@ def write_team(project: Path, db: str | None, **context: Any) -> Path:
                 [
                     {"call": "document_write", "with": {"content": "# Notes"}},
                     {"call": "Write", "with": {"file_path": "made.txt", "content": "made"}},
-                    {"say": "done"},
+                    {"call": "no_action"},
                 ]
             ],
         },

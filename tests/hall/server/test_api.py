@@ -205,6 +205,8 @@ def _names(verb: str) -> list[str]:
         b"nonsense\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",  # no Host
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: evil.example\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\nOrigin: http://127.0.0.1\r\n\r\n",
         b"POST /api/runs/list HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
         b"POST /api/runs/list HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
+import sqlite3
 import stat
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -281,6 +284,55 @@ def test_an_idle_hall_exits(guild_hall: GuildWithHall, project: Path, home: Home
     assert guild_hall("run", "scribe", "go").out == "slept\n"
 
 
+def first_run(home: Home) -> str:
+    with closing(sqlite3.connect(home.database)) as connection:
+        return connection.execute("SELECT id FROM runs ORDER BY rowid").fetchone()[0]
+
+
+def test_a_run_waits_while_the_disk_refuses_writes_and_then_continues(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, {"sleep": 1.5, "say": "done"})
+    assert guild_hall("ls", "--json").code == 0
+    assert guild_hall("trust", "--yes").code == 0
+    hall = guild_hall.hall().pid
+    process = guild_hall.start("run", "scribe", "go")
+    wait_until(lambda: guild_hall("hall", "status", "--json").json["runs"] == 1)
+    resource.prlimit(hall, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # the system refuses every write
+    wait_until(lambda: guild_hall("run", "scribe", "another").code == 7)
+    refused = guild_hall("run", "scribe", "another")
+    assert f"disk I/O error at {home.database}" in refused.err, refused
+    assert "report" not in refused.err
+    run = first_run(home)
+    assert process.stderr is not None
+    while "disk I/O error" not in (line := process.stderr.readline()):
+        assert line, "the command ended without reporting the cause"
+    assert "Runs resume automatically." in line
+    resource.prlimit(hall, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "done\n"), err
+    assert guild_hall("show", run, "--json").json["status"] == "completed"
+
+
+def test_runs_of_a_hall_that_stopped_with_a_failing_disk_resume_with_the_next_hall(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, {"sleep": 1.5, "say": "done"})
+    process = guild_hall.start("run", "scribe", "go")
+    wait_until(lambda: guild_hall("hall", "status", "--json").json.get("runs") == 1)
+    hall = guild_hall.hall().pid
+    resource.prlimit(hall, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    wait_until(lambda: guild_hall("run", "scribe", "another").code == 7)
+    assert guild_hall("hall", "stop").code == 0
+    assert has_exited(hall)
+    process.communicate(timeout=30)
+    run = first_run(home)
+    resumed = guild_hall("resume", run)
+    assert resumed.out == "done\n", resumed
+
+
 def test_simultaneous_commands_start_one_hall(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, DONE)
@@ -365,7 +417,7 @@ def test_a_failed_start_is_reported_with_its_reason(guild_hall: GuildWithHall, p
     put_script(project, DONE)
     write_settings(home)
     for text, code, message in (
-        ('{"hall": {"idle": "soon"}}', 2, "is not a duration"),
+        ('{"hall": {"idle": "soon"}}', 2, "invalid duration"),
         ("projects: [{name: x}]\nrepos: []\n", 7, "belongs to another program"),
     ):
         home.settings.write_text(text)

@@ -6,7 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 from typing import TYPE_CHECKING
+
+import pytest
 
 from guildhall.core.paths import Home
 from guildhall.hall.server.process import RedactingFormatter, main
@@ -54,6 +57,48 @@ def test_an_open_connection_keeps_the_hall_running(home: Home) -> None:
             await asyncio.sleep(0.2)
             assert not hall.serving.done()
             await client.close()
+            await asyncio.wait_for(hall.serving, 10)
+
+    asyncio.run(go())
+
+
+def test_short_requests_keep_the_hall_running(home: Home) -> None:
+    async def go() -> None:
+        async with serve_hall(home, idle=0.5) as hall:
+            for _ in range(12):
+                client = await hall.client()
+                await client.hall.status()
+                await client.close()
+                await asyncio.sleep(0.1)
+            assert not hall.serving.done()
+            await asyncio.wait_for(hall.serving, 10)
+
+    asyncio.run(go())
+
+
+def test_a_client_replaces_a_connection_that_the_hall_has_closed(home: Home) -> None:
+    async def go() -> None:
+        async with serve_hall(home) as hall:
+            client = await hall.client()
+            await client.hall.hello(home.path)
+            for connection in list(hall.process._listener._state.connections):
+                connection.transport.close()  # as after the keep-alive time
+            while hall.process._listener.clients:  # noqa: ASYNC110 - the listener has no event for this
+                await asyncio.sleep(0.01)
+            assert (await client.hall.status())["state"] == "serving"
+            await client.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("lost", ["home", "database"])
+def test_a_hall_stops_if_its_home_or_its_database_is_removed(home: Home, lost: str) -> None:
+    async def go() -> None:
+        async with serve_hall(home) as hall:
+            if lost == "home":
+                shutil.rmtree(home.path)
+            else:
+                home.database.rename(home.path / "moved.db")
             await asyncio.wait_for(hall.serving, 10)
 
     asyncio.run(go())

@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from guildhall.hall.client.discovery import find_hall
-from tests.members.small import speaking, write_script
+from tests.hall.test_mcp import open_official_client
+from tests.members.member_servers import connect_member, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,15 +49,25 @@ def test_a_worker_of_the_hall_has_worker_methods_at_its_own_address(
     base = f"{address.url}/workers"
 
     async def work() -> None:
-        async with speaking(f"{base}/clerk/mcp", address.token) as clerk:
-            assert (await clerk.ask("tools/list")).json()["result"] == {"tools": []}
+        async with connect_member(f"{base}/clerk/mcp", address.token) as clerk:
+            async with open_official_client(f"{base}/clerk/mcp", address.token, "auto") as client:
+                tools = [tool.name for tool in (await client.list_tools()).tools]
+                assert tools == ["dispatch", "wait", "list", "status", "result", "cancel", "delete"]
+                sent = await client.call_tool("dispatch", {"description": "By MCP", "task": "Do it."})
+                first = json.loads(sent.content[0].text)["jobId"]
+                waited = await client.call_tool("wait", {"jobIds": [first], "seconds": 20})
+                assert json.loads(waited.content[0].text)["jobs"][0]["status"] == "completed"
+                deleted = await client.call_tool("delete", {"jobId": first})
+                assert json.loads(deleted.content[0].text)["deleted"] is True
             about = (await clerk.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
             assert (about["serverInfo"]["name"], "experimental" in about["capabilities"]) == ("clerk", True)
             job = await clerk.dispatch("Do it.", "For the clerk")
             shown = await clerk.ended(job)
             assert (shown["status"], shown["summary"]) == ("completed", "at it")
             assert (await clerk.worker("result", jobId=job))["output"] == "from the hall"
-            async with speaking(f"{base}/other/mcp", address.token) as other:  # jobs of another worker are unknown here
+            async with connect_member(
+                f"{base}/other/mcp", address.token
+            ) as other:  # jobs of another worker are unknown here
                 assert await other.worker("list") == {"jobs": []}
                 for method in ("status", "result", "cancel", "delete"):
                     assert (await other.refused(method, {"jobId": job}))["code"] == -32602
@@ -64,7 +75,7 @@ def test_a_worker_of_the_hall_has_worker_methods_at_its_own_address(
             assert (home.path / "jobs" / job / "meta.json").is_file()
             await clerk.worker("delete", jobId=job)
         where = f"{base}/reviewer/mcp?project={quote(str(project))}"
-        async with speaking(where, address.token) as reviewer:
+        async with connect_member(where, address.token) as reviewer:
             assert (await reviewer.ended(await reviewer.dispatch()))["status"] == "completed"
         ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
         expected = [
@@ -105,13 +116,13 @@ def test_guild_serve_serves_a_worker_until_it_is_interrupted(home: Home, project
     assert printed["worker"] == "reviewer"
 
     async def work() -> str:
-        async with speaking(printed["url"], printed["secret"]) as reviewer:
+        async with connect_member(printed["url"], printed["secret"]) as reviewer:
             job = await reviewer.dispatch("Look.", "A look")
             assert (await reviewer.ended(job))["status"] == "completed"
             assert (await reviewer.worker("result", jobId=job))["output"] == "from the hall"
             assert (await reviewer.refused("status", {"jobId": "j-none"}))["code"] == -32602
             assert (await reviewer.refused("dispatch", {"description": "x"}))["code"] == -32602
-        async with speaking(printed["url"], "wrong") as stranger:
+        async with connect_member(printed["url"], "wrong") as stranger:
             assert (await stranger.ask("ping")).status_code == 401
         return job
 

@@ -70,7 +70,7 @@ class FixedSource:
     def __init__(self) -> None:
         self.response = ModelResponse(parts=[])
 
-    def cost(self, usage: RequestUsage) -> float | None:
+    def cost(self, usage: RequestUsage, service_tier: str | None = None) -> float | None:
         return None
 
     def accepts(self, media_type: str) -> bool:
@@ -379,7 +379,7 @@ def test_a_body_that_is_not_a_request_is_refused(server: ScriptedServer, route: 
 def test_a_request_that_is_too_large_is_refused(server: ScriptedServer, route: str) -> None:
     response = post(server, route, b'{"model": "' + b"x" * 250_000 + b'"}')
     assert response.status_code == 413
-    assert "at most 200,000 bytes" in error_message(response)
+    assert "exceeds 200,000 bytes" in error_message(response)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -529,7 +529,7 @@ def test_an_unknown_route_is_refused_in_the_format_of_its_api(
 ) -> None:
     response = CLIENT.request(method, f"{server.url}{path}", headers=KEY)
     assert response.status_code == status
-    assert {404: "unknown route", 405: "sent with POST"}[status] in error_message(response)
+    assert {404: "unknown route", 405: "use POST"}[status] in error_message(response)
 
 
 @pytest.mark.parametrize(

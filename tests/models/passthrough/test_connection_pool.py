@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.models.passthrough.connection import ConnectionLost, ConnectionPool
+from guildhall.core.config import ModelTimeouts
+from guildhall.models.passthrough.provider_connection import ConnectionLost, ConnectionPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+TIMEOUTS = ModelTimeouts()
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Odd: \xe4\r\n\r\nhi"
 
 
@@ -56,8 +58,13 @@ class Server:
             writer.close()
 
 
-async def post(pool: ConnectionPool, url: str, **headers: str) -> tuple[int, bytes]:
-    async with asyncio.timeout(5), pool.post(url, headers, b"{}", None) as response:
+async def post(
+    pool: ConnectionPool,
+    url: str,
+    timeouts: ModelTimeouts = TIMEOUTS,
+    **headers: str,
+) -> tuple[int, bytes]:
+    async with asyncio.timeout(5), pool.post(url, headers, b"{}", None, timeouts) as response:
         return response.status, b"".join([piece async for piece in response.chunks()])
 
 
@@ -150,7 +157,7 @@ def test_an_incomplete_answer_raises_connection_lost() -> None:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
             async def read_response() -> None:
-                async with pool.post(url, {}, b"", None) as response:
+                async with pool.post(url, {}, b"", None, ModelTimeouts()) as response:
                     async for piece in response.chunks():
                         got.append(piece)
 
@@ -198,8 +205,8 @@ def test_an_unreachable_or_invalid_address_raises_connection_lost(url: str, head
 
 def test_a_silent_provider_times_out() -> None:
     async def work(pool: ConnectionPool, server: Server) -> None:
-        with pytest.raises(ConnectionLost, match="no data for"):
-            await post(ConnectionPool(idle_timeout_s=0.05), server.url)
+        with pytest.raises(ConnectionLost, match="no response within"):
+            await post(ConnectionPool(), server.url, timeouts=ModelTimeouts(first_byte=0.05))
 
     run_with_server(Server(b"HTTP/1.1 100 Continue\r\n\r\n"), work)
 

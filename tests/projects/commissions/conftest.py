@@ -1,4 +1,4 @@
-"""A workshop for each test."""
+"""The fixture of the commission tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.projects.commissions.workshop import Workshop
+from tests.projects.commissions.harness import CommissionProject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    made = Workshop.at(tmp_path, home)
+def harness(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> CommissionProject:
+    made = CommissionProject.at(tmp_path, home)
     monkeypatch.chdir(made.repo.path)
     return made

@@ -11,13 +11,13 @@ from guildhall.core.errors import Conflict
 from guildhall.projects.commissions.dependencies import BranchWatcher
 from guildhall.projects.commissions.model import artifact_path
 from guildhall.projects.commissions.service import recover
-from tests.projects.commissions.workshop import Workshop, say, submit, write
+from tests.projects.commissions.harness import CommissionProject, say, submit, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-async def status(shop: Workshop, id: str) -> str:
+async def status(shop: CommissionProject, id: str) -> str:
     return (await shop.commissions.details(id)).commission.status
 
 
@@ -28,17 +28,19 @@ class Quick(SystemClock):
         await super().sleep(min(seconds, 0.02))
 
 
-def moved(shop: Workshop) -> Callable[[], object]:
+def moved(shop: CommissionProject) -> Callable[[], object]:
     there = shop.repo.path.with_name("there")
     shop.repo.path.rename(there)
     return lambda: there.rename(shop.repo.path)
 
 
 @pytest.mark.req("COM-7", "SYS-14")
-def test_blocked_until_the_dependency_exists_and_again_when_it_is_removed(workshop: Workshop) -> None:
-    async def work(shop: Workshop) -> None:
+def test_blocked_until_the_dependency_exists_and_again_when_it_is_removed(
+    harness: CommissionProject,
+) -> None:
+    async def work(shop: CommissionProject) -> None:
         branches = shop.services.branches(shop.hall.projects.get("shop"))
-        one = await shop.new(dependencies=(".lore/design.md", ".lore/plan.md"))
+        one = await shop.create_commission(dependencies=(".lore/design.md", ".lore/plan.md"))
         assert one.status == "blocked"
         with pytest.raises(Conflict, match=r"waiting for \.lore/design\.md"):
             await shop.commissions.dispatch(one.id, shop.frame)
@@ -53,39 +55,42 @@ def test_blocked_until_the_dependency_exists_and_again_when_it_is_removed(worksh
         moves = [(m.before, m.after) for m in (await shop.commissions.details(one.id)).timeline]
         assert moves == [(None, "blocked"), ("blocked", "pending"), ("pending", "blocked")]
 
-    workshop.inside(work)
+    harness.run_in_hall(work)
 
 
 @pytest.mark.req("COM-7", "SYS-24")
-def test_commits_of_the_user_unblock(workshop: Workshop) -> None:
-    async def work(shop: Workshop) -> None:
-        one, other = await shop.new(dependencies=("docs/a.md",)), await shop.new(dependencies=("docs/b.md",))
+def test_commits_of_the_user_unblock(harness: CommissionProject) -> None:
+    async def work(shop: CommissionProject) -> None:
+        one, other = (
+            await shop.create_commission(dependencies=("docs/a.md",)),
+            await shop.create_commission(dependencies=("docs/b.md",)),
+        )
         assert (one.status, other.status) == ("blocked", "blocked")
         shop.repo.commit({"docs/a.md": "A\n"})
-        assert [found.status for found in await shop.commissions.all("shop")] == ["pending", "blocked"]
+        assert [found.status for found in await shop.commissions.list_commissions("shop")] == ["pending", "blocked"]
         shop.repo.commit({"docs/b.md": "B\n", "docs/c.md": "C\n"})
         await recover(shop.commissions.context)
         assert shop.commissions.get(other.id).status == "pending"
         shop.repo.commit({"docs/d.md": "D\n"})
-        assert (await shop.new(dependencies=("docs/d.md",))).status == "pending"
+        assert (await shop.create_commission(dependencies=("docs/d.md",))).status == "pending"
         # where both have changed the same places it waits, and all else can still be looked at
         branches = shop.services.branches(shop.hall.projects.get("shop"))
         branches.write({"README.md": b"Ours\n"}, "Ours", "smith")
         shop.repo.commit({"README.md": "Theirs\n", "docs/e.md": "E\n"})
-        assert (await shop.new(dependencies=("docs/e.md",))).status == "blocked"
-        assert len(await shop.commissions.all()) == 4
+        assert (await shop.create_commission(dependencies=("docs/e.md",))).status == "blocked"
+        assert len(await shop.commissions.list_commissions()) == 4
 
-    workshop.inside(work)
+    harness.run_in_hall(work)
 
 
 @pytest.mark.req("COM-7", "SYS-14")
-def test_a_commission_unblocks_its_dependents(workshop: Workshop) -> None:
-    workshop.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
+def test_a_commission_unblocks_its_dependents(harness: CommissionProject) -> None:
+    harness.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
 
-    async def work(shop: Workshop) -> None:
-        design = await shop.new(title="Design", artifacts=(".lore/design.md",))
-        code = await shop.new(title="Code", dependencies=(".lore/design.md",))
-        check = await shop.new(title="Check", dependencies=(artifact_path(design.id),))
+    async def work(shop: CommissionProject) -> None:
+        design = await shop.create_commission(title="Design", artifacts=(".lore/design.md",))
+        code = await shop.create_commission(title="Code", dependencies=(".lore/design.md",))
+        check = await shop.create_commission(title="Check", dependencies=(artifact_path(design.id),))
         assert (code.status, check.status) == ("blocked", "blocked")  # its artifact is there, it itself is not done
         around = (await shop.commissions.details(code.id)).neighbours
         assert (around.after, around.before) == ([design.id], [])
@@ -93,55 +98,58 @@ def test_a_commission_unblocks_its_dependents(workshop: Workshop) -> None:
         with pytest.raises(Conflict, match=f"{design.id} -> x.md -> "):
             await shop.commissions.edit(design.id, {"dependencies": ["x.md"]}, shop.frame)
         await shop.commissions.dispatch(design.id, shop.frame)
-        await shop.quiet(design.id)
+        await shop.wait_ended(design.id)
         # by themselves: nobody has looked at them
         assert [shop.commissions.get(id).status for id in (code.id, check.id)] == ["pending", "pending"]
 
-    workshop.inside(work)
+    harness.run_in_hall(work)
 
 
-def test_a_missing_repository_is_reported_and_stops_nothing_else(workshop: Workshop) -> None:
-    async def work(shop: Workshop) -> None:
-        made = await shop.new(dependencies=(".lore/design.md",))
+def test_a_missing_repository_is_reported_and_stops_nothing_else(harness: CommissionProject) -> None:
+    async def work(shop: CommissionProject) -> None:
+        made = await shop.create_commission(dependencies=(".lore/design.md",))
         shop.repo.path.rename(shop.repo.path.with_name("moved"))
-        assert [one.id for one in await shop.commissions.all()] == [made.id]
+        assert [one.id for one in await shop.commissions.list_commissions()] == [made.id]
         shown = await shop.commissions.details(made.id)
         assert (shown.commission.status, len(shown.warnings)) == ("blocked", 1)
         await recover(shop.commissions.context)
         assert shop.commissions.get(made.id).status == "blocked"
         shop.repo.path.with_name("moved").rename(shop.repo.path)
 
-    workshop.inside(work)
+    harness.run_in_hall(work)
 
 
 @pytest.mark.req("COM-7", "SYS-24")
-def test_the_watcher_sees_commits_of_the_user(workshop: Workshop) -> None:
-    workshop.clock = Quick()
+def test_the_watcher_sees_commits_of_the_user(harness: CommissionProject) -> None:
+    harness.clock = Quick()
 
-    async def work(shop: Workshop) -> None:
+    async def work(shop: CommissionProject) -> None:
         await shop.commissions.drain()
-        one, other = await shop.new(dependencies=("docs/a.md",)), await shop.new(dependencies=("docs/b.md",))
+        one, other = (
+            await shop.create_commission(dependencies=("docs/a.md",)),
+            await shop.create_commission(dependencies=("docs/b.md",)),
+        )
         assert (one.status, other.status) == ("blocked", "blocked")
         shop.repo.commit({"docs/a.md": "A\n"})
-        await shop.until(one.id, "pending")
+        await shop.wait_for_status(one.id, "pending")
         assert shop.commissions.get(other.id).status == "blocked"
         shop.repo.git("pack-refs", "--all")
         shop.repo.commit({"docs/b.md": "B\n"})
-        await shop.until(other.id, "pending")
+        await shop.wait_for_status(other.id, "pending")
         # What somebody else writes to the integration branch: a meeting that is closed, say.
-        third = await shop.new(dependencies=("docs/c.md",))
+        third = await shop.create_commission(dependencies=("docs/c.md",))
         branches = shop.services.branches(shop.hall.projects.get("shop"))
         branches.write({"docs/c.md": b"C\n"}, "C", "Ada")
-        await shop.until(third.id, "pending")
+        await shop.wait_for_status(third.id, "pending")
 
-    workshop.inside(work, recover=True)
+    harness.run_in_hall(work, recover=True)
 
 
-def test_the_watcher_runs_git_only_if_a_branch_moved(workshop: Workshop) -> None:
-    async def work(shop: Workshop) -> None:
+def test_the_watcher_runs_git_only_if_a_branch_moved(harness: CommissionProject) -> None:
+    async def work(shop: CommissionProject) -> None:
         watcher = BranchWatcher(shop.commissions.context)
         assert watcher.find_moved() == [], "nothing is blocked"
-        await shop.new(dependencies=("docs/a.md",))
+        await shop.create_commission(dependencies=("docs/a.md",))
         assert watcher.find_moved() == ["shop"], "it may have come while it was made"
         (shop.repo.path / "docs").mkdir()
         (shop.repo.path / "docs" / "a.md").write_text("Not committed.\n")
@@ -154,4 +162,4 @@ def test_the_watcher_runs_git_only_if_a_branch_moved(workshop: Workshop) -> None
         shop.repo.path.with_name("moved").rename(shop.repo.path)
         assert (watcher.find_moved(), watcher.find_moved()) == (["shop"], [])
 
-    workshop.inside(work)
+    harness.run_in_hall(work)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.clis import claude_program
-from tests.projects.commissions.workshop import call, say, submit, write
+from tests.projects.commissions.harness import call, say, submit, write
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
-    from tests.projects.commissions.workshop import Workshop
+    from tests.projects.commissions.harness import CommissionProject
 
 
 @pytest.mark.req("WKR-10", "COM-2", "WD-33")
 @pytest.mark.timeout(180)
-def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> None:
+def test_pydantic_and_claude_do_the_same(guild: Guild, harness: CommissionProject) -> None:
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
     steps = [
         call("report_progress", summary="The iron is hot."),
@@ -29,26 +29,26 @@ def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> No
     ]
     came: dict[str, Any] = {}
     for runtime in ("pydantic", "claude"):
-        workshop.worker(runtime=runtime)
+        harness.worker(runtime=runtime)
         path = f"src/{runtime}.py"
         steps[3] = write(path, "key = 1\n")
-        workshop.script(steps)
+        harness.script(steps)
         words = ("dispatch", "smith", "Forge a key.", "--title", "A key", "--artifact", path)
         done = guild(*words, "--wait", "--json", env=env, timeout=150)
         assert done.code == 0, done.err + done.out
         one = done.json
-        assert workshop.repo.at("claude/main", path) == "key = 1"
-        artifact = workshop.repo.at("claude/main", f".lore/commissions/{one['commission']}.md")
+        assert harness.repo.at("claude/main", path) == "key = 1"
+        artifact = harness.repo.at("claude/main", f".lore/commissions/{one['commission']}.md")
         assert "Wrought" in artifact
         came[runtime] = {
             "standing": [one[name] for name in ("status", "result", "summary", "attempt", "decisions")],
             "timeline": [(line["before"], line["after"]) for line in one["timeline"]],
-            "commits": workshop.repo.git("log", "-1", "--format=%an|%cn|%s", "claude/main"),
+            "commits": harness.repo.git("log", "-1", "--format=%an|%cn|%s", "claude/main"),
             "tools": _tools(guild, one["run"]),
         }
     assert came["pydantic"] == came["claude"]
     assert guild("ls", "--json").json["needs_you"]["asks"] == [], "nor has Claude Code asked whether it may"
-    workshop.repo.fsck()
+    harness.repo.fsck()
 
 
 def _tools(guild: Guild, run: str) -> list[str]:

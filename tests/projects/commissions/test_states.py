@@ -12,6 +12,7 @@ from sqlalchemy import update
 
 from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
 from guildhall.core.request_frame import RecordedFrame
+from guildhall.projects.activity_records import list_timeline
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import (
@@ -19,12 +20,11 @@ from guildhall.projects.commissions.states import (
     TRANSITIONS,
     Hold,
     Status,
+    apply_event,
     new_attempt,
     next_step,
     parse_status,
-    transit,
 )
-from guildhall.projects.shared_records import list_timeline
 from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
@@ -82,7 +82,7 @@ def test_every_event_in_every_state(store: Store) -> None:
         lines = store.read(lambda connection: list_timeline(connection, one.id))
 
         def apply(connection: Any, event: Any = event) -> Commission:
-            return records.apply(connection, one.id, event, f"by {event}", AT, attempt=7)
+            return records.record_event(connection, one.id, event, f"by {event}", AT, attempt=7)
 
         target = TRANSITIONS[event].target
         if before in TRANSITIONS[event].sources:
@@ -129,7 +129,7 @@ def test_a_new_attempt_keeps_nothing_of_the_one_before() -> None:
     used: dict[str, Any] = {"run": "r-1", "branch": "claude/commission/x-1", "summary": "s", "result": 1, "attempt": 1}
     used |= dict.fromkeys(("submitted_at", "submitted_commit", "checkout_lost_at", "loss_reported_by"), "x")
     before = commission(**used)
-    after = transit(before, "dispatch", reason="", now=AT, **new_attempt(before))
+    after = apply_event(before, "dispatch", reason="", now=AT, **new_attempt(before))
     assert after == replace(
         before,
         status="dispatched",
@@ -182,7 +182,7 @@ def run(status: RunStatus, pause: StopCause | None = None) -> Run:
     ],
 )
 def test_the_next_step_of_one_in_progress(recorded: Run | None, alive: bool, hold: Hold | None, step: str) -> None:
-    assert next_step(commission(status="in_progress", run="r-1", hold=hold), recorded, alive=alive) == step
+    assert next_step(commission(status="in_progress", run="r-1", hold=hold), recorded, is_alive=alive) == step
 
 
 def test_no_status_in_progress_stays_without_a_run_or_a_reason() -> None:
@@ -190,9 +190,9 @@ def test_no_status_in_progress_stays_without_a_run_or_a_reason() -> None:
     held = commission(status="in_progress", run="r-1", hold=HOLD)
     for status, alive in product(get_args(RunStatus), (False, True)):
         found = run(status)
-        if next_step(replace(held, hold=None), found, alive=alive) == "none":
+        if next_step(replace(held, hold=None), found, is_alive=alive) == "none":
             assert alive or found.needs_user
-    assert {next_step(commission(status=status), None, alive=False) for status in STATUSES} == {
+    assert {next_step(commission(status=status), None, is_alive=False) for status in STATUSES} == {
         "none",
         "queue",
         "fail",

@@ -1,7 +1,7 @@
-"""The workshop of commissions, in which the manager works."""
+"""The fixture of the commission tests, for the manager."""
 
 from __future__ import annotations
 
-from tests.projects.commissions.conftest import workshop
+from tests.projects.commissions.conftest import harness
 
-__all__ = ["workshop"]
+__all__ = ["harness"]

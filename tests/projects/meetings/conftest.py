@@ -1,4 +1,4 @@
-"""A parlour in a repository and a home of its own."""
+"""The fixture of the meeting tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.projects.meetings.parlour import Parlour
+from tests.projects.meetings.harness import MeetingProject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def parlour(home: Home, tmp_path: Path) -> Parlour:
-    return Parlour.at(home, tmp_path / "shop")
+def harness(home: Home, tmp_path: Path) -> MeetingProject:
+    return MeetingProject.at(home, tmp_path / "shop")

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from guildhall.core.errors import Conflict, NotFound
+from guildhall.projects.activity_records import list_timeline
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Meeting, Session
 from guildhall.projects.meetings.states import (
@@ -22,11 +23,10 @@ from guildhall.projects.meetings.states import (
     Event,
     MeetingStatus,
     Note,
+    apply_event,
     check_open,
     next_step,
-    transit,
 )
-from guildhall.projects.shared_records import list_timeline
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import meetings
@@ -79,7 +79,7 @@ def test_every_event_in_every_state(store: Store) -> None:
         lines = store.read(lambda connection: list_timeline(connection, one.id))
 
         def apply(connection: Any, event: Any = event) -> Meeting:
-            return records.apply(connection, one.id, event, f"by {event}", LATER, summary="a summary")
+            return records.record_event(connection, one.id, event, f"by {event}", LATER, summary="a summary")
 
         target = TRANSITIONS[event].target
         if before in TRANSITIONS[event].sources:
@@ -100,7 +100,7 @@ def test_every_event_in_every_state(store: Store) -> None:
 
 
 def test_a_deferred_request_keeps_its_date() -> None:
-    assert transit(meeting("requested"), "defer", reason="", now=LATER, deferred_to=LATER).deferred_to == LATER
+    assert apply_event(meeting("requested"), "defer", reason="", now=LATER, deferred_to=LATER).deferred_to == LATER
 
 
 @pytest.mark.parametrize("status", [status for status in STATUSES if status != "open"])
@@ -126,7 +126,7 @@ def test_a_row_reads_back_as_it_was_written(store: Store) -> None:
 
 def test_sessions_are_told_by_their_kind_not_by_their_text(store: Store) -> None:
     one = meeting(id="t-8k2m9x4qpw")
-    first, second = Session(run="r-1", after=1), Session(run="r-2", after=3)
+    first, second = Session(run="r-1", last_message_number=1), Session(run="r-2", last_message_number=3)
 
     def write(connection: Any) -> None:
         records.add(connection, one, "open", "renewed: a session")
@@ -135,7 +135,7 @@ def test_sessions_are_told_by_their_kind_not_by_their_text(store: Store) -> None
         records.add_session(connection, one.id, second, "", AT)
 
     store.submit(write).result()
-    assert store.read(lambda connection: records.sessions(connection, one.id)) == [first, second]
+    assert store.read(lambda connection: records.list_sessions(connection, one.id)) == [first, second]
     kinds = [entry.kind for entry in store.read(lambda connection: list_timeline(connection, one.id))]
     assert kinds == ["open", "start_session", "link", "renew_session"]
     now = store.read(lambda connection: records.get(connection, one.id))

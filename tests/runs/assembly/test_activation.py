@@ -20,7 +20,7 @@ from guildhall.runs.assembly.activation import (
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
 from guildhall.workers.code_trust import Code, CodeFile
-from guildhall.workers.loader import worker_from_fields
+from tests.workers.conftest import make_worker
 
 CONTEXT = {"tools": [{"name": "weigh"}]}
 
@@ -31,7 +31,7 @@ def call_function(text: str, *, timeout_s: float = 10.0) -> Activation:
         path=Path("/box/begin.py"), display_path="begin.py", content=f"def go(context):\n    {text}\n".encode()
     )
     code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), is_own=True, entry="begin:go")
-    worker = worker_from_fields({"name": "box", "instructions": "x"})
+    worker = make_worker("box")
     return asyncio.run(call_activation(worker, code, CONTEXT, timeout_s=timeout_s))
 
 
@@ -78,8 +78,8 @@ def test_missing_fields_keep_the_defaults() -> None:
 def test_the_context_names_project_input_and_purpose() -> None:
     plain = RunRequest(worker="writer", input="Write")
     assert activation_context(plain, None) == {"project": None, "context": "run", "input": "Write"}
-    job = JobPurpose(id="j-1", description="A letter", remembers=True, contract=Contract(artifacts=("a.md",)))
-    facts = {"id": "j-1", "description": "A letter", "remembers": True, "artifacts": ("a.md",), "schema": None}
+    job = JobPurpose(id="j-1", description="A letter", has_memory=True, contract=Contract(artifacts=("a.md",)))
+    facts = {"id": "j-1", "description": "A letter", "has_memory": True, "artifacts": ("a.md",), "schema": None}
     assert activation_context(RunRequest(worker="writer", input="Write", purpose=job), "letters") == {
         "project": "letters",
         "context": "job",
@@ -99,12 +99,12 @@ def test_the_function_receives_the_context() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("raise ValueError('no')", "begin:go failed: ValueError: no"),
+        ("raise ValueError('no')", "cannot call begin:go: ValueError: no"),
         ("raise SystemExit(0)", "SystemExit"),
         ("return object()", "is not JSON serializable"),
         ("return {'limits': {'timeout': float('nan')}}", "ValueError"),
-        ("import os; os._exit(0)", "ended before it was ready"),
-        ("return 'x' * 3_000_000", "returned too much"),
+        ("import os; os._exit(0)", "exited before it was ready"),
+        ("return 'x' * 3_000_000", "at most 2,000,000 are allowed"),
         ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
     ],
 )
@@ -124,5 +124,5 @@ def test_a_function_reaches_neither_files_nor_network(tmp_path: Path) -> None:
     secret.write_text("42")
     with pytest.raises(GuildError, match=r"No such file|Permission denied"):
         call_function(f"open({str(secret)!r}).read()")
-    with pytest.raises(GuildError, match=r"failed: (OSError|PermissionError|ConnectionRefusedError)"):
+    with pytest.raises(GuildError, match=r"cannot call begin:go: (OSError|PermissionError|ConnectionRefusedError)"):
         call_function("import socket; socket.create_connection(('127.0.0.1', 9), 1)")

@@ -62,7 +62,7 @@ def test_a_mismatch_is_returned_to_the_model(guild: Guild, project: Path, answer
 def test_the_third_mismatch_in_a_row_fails_the_run(guild: Guild, project: Path) -> None:
     ran = run_with_schema(guild, project, MISMATCH, MISMATCH, MISMATCH, MATCH)
     assert (ran.code, ran.json["status"], ran.json["output"]) == (1, "failed", None)
-    assert "3 unusable model answers in a row" in ran.json["error"]["message"]
+    assert "3 unusable model responses in a row" in ran.json["error"]["message"]
 
 
 def test_a_tool_call_resets_the_count_of_mismatches(guild: Guild, project: Path) -> None:

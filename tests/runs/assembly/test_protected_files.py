@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROJECT = {"project": {"path": ".", "mode": "rw"}}
 EVIL = json.dumps({"name": "evil", "instructions": "Do all.", "tools": ["Bash"], "sandboxes": PROJECT})
 PROTECTED = "workers/, prompts/, toolboxes/, guild-members/, guildhall.yaml"
-REFUSED = "is protected: it defines what runs may do"
+REFUSED = "protected, because it defines what runs may do"
 
 
 def write_call(path: str, content: str = "x", sandbox: str = "project") -> dict[str, Any]:

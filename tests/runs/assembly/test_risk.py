@@ -19,7 +19,7 @@ DONE = {"say": "done"}
 
 
 def call(worker: str) -> dict[str, Any]:
-    return {"call": "worker_call", "with": {"worker_name": worker, "input_data": "go"}}
+    return {"call": "worker_call", "with": {"worker": worker, "input_data": "go"}}
 
 
 def put_script(project: Path, **workers: list[dict[str, Any]]) -> None:

@@ -104,7 +104,7 @@ def test_a_program_that_is_a_link_out_of_the_project_is_refused(guild: Guild, pr
     shutil.copy(TOY, tmp_path / "elsewhere.py")
     (project / "servers" / "toy.py").symlink_to(tmp_path / "elsewhere.py")
     put_script(project, DONE)
-    assert "a link out of the project" in guild("run", "scribe", "go").err
+    assert "outside of the project" in guild("run", "scribe", "go").err
 
 
 def test_a_worker_of_the_home_needs_no_trust(guild: Guild, project: Path, home: Home) -> None:
@@ -129,7 +129,7 @@ def test_a_server_that_exits_at_start_fails_the_run_with_its_name_and_last_outpu
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
-    assert "mcp_servers: toy exited with code 2; its last output: no licence" in ran.err
+    assert "mcp_servers: toy: the server exited with code 2; its last output: warming up | no licence" in ran.err
 
 
 def test_a_server_that_dies_fails_the_call_and_the_run_and_restarts_on_resume(guild: Guild, project: Path) -> None:
@@ -139,10 +139,10 @@ def test_a_server_that_dies_fails_the_call_and_the_run_and_restarts_on_resume(gu
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 1
     assert (ran.json["status"], ran.json["error"]["code"]) == ("failed", "server_gone")
-    assert "mcp_servers: toy exited with code 3" in ran.json["error"]["message"]
+    assert "mcp_servers: toy: the server exited with code 3" in ran.json["error"]["message"]
     run = ran.json["run"]
     first, second = tool_results(journal(guild, run))
-    assert "out of paper; its effect is unknown" in first
+    assert "out of paper; the effect of the call is unknown" in first
     assert second.startswith("The call was not made: mcp_servers: toy")
     again = guild("resume", run, "--output", "json")
     assert again.code == 0, again
@@ -292,7 +292,7 @@ def test_a_server_with_a_url_is_called_with_its_token(guild: Guild, project: Pat
     assert "mcp_servers: far is untrusted code" in guild("run", "scribe", "go", env={"FAR_PASS": "x"}).err
     guild("trust", "--yes")
     wrong = guild("run", "scribe", "go", env={"FAR_PASS": "wrong"})
-    assert (wrong.code, "far answered with HTTP status 401" in wrong.err) == (1, True)
+    assert (wrong.code, "far: the server responded with HTTP status 401" in wrong.err) == (1, True)
     ran = guild("run", "scribe", "go", "--output", "json", env={"FAR_PASS": TOKEN})
     assert ran.code == 0, ran
     entries = journal(guild, ran.json["run"])

@@ -30,7 +30,7 @@ def put_answers(project: Path, price: Any = None, **workers: list[dict[str, Any]
 
 
 def call(worker: str, **more: Any) -> dict[str, Any]:
-    return {"call": "worker_call", "with": {"worker_name": worker, "input_data": "go", **more}}
+    return {"call": "worker_call", "with": {"worker": worker, "input_data": "go", **more}}
 
 
 def write(content: str = "x", path: str = "a.md") -> dict[str, Any]:

@@ -23,7 +23,7 @@ SPEC: dict[str, Any] = {
     "instructions": "Count the words.\nOnly {{ words }}.",
     "description": "Counts",
 }
-CALL = {"call": "worker_call", "with": {"worker_name": "helper", "input_data": "one two"}}
+CALL = {"call": "worker_call", "with": {"worker": "helper", "input_data": "one two"}}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -205,8 +205,8 @@ def test_invalid_defaults_in_the_settings_are_reported(guild: Guild, project: Pa
         ({"name": "boss"}, "already exists"),
         ({"name": "BOSS"}, "already exists"),
         ({"name": "guide"}, "already exists"),
-        ({"instructions": "  "}, "empty, or contains a NUL character"),
-        ({"instructions": "a\u0000b"}, "empty, or contains a NUL character"),
+        ({"instructions": "  "}, "instructions: must not be empty"),
+        ({"instructions": "a\u0000b"}, "it contains a NUL"),
         ({"instructions": "x" * 100_001}, "at most 100000 characters"),
         ({"model": "script:/etc/passwd"}, "is not a model of a provider"),
         ({"model": "replay:r-7k2m9x4qpw"}, "is not a model of a provider"),

@@ -32,7 +32,7 @@ def environment() -> str:
 
 toolbox = Toolbox("looking", environment)
 '''
-BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
+BASE = ["memory_write"]
 SANDBOX_TOOLS = ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
 CLAUDE = "anthropic:claude-sonnet-4-5"
 
@@ -76,11 +76,11 @@ def tool_names(body: Any) -> list[str]:
     [
         ({"sandboxes": None}, BASE),
         ({"sandboxes": None, "base": False}, []),
-        ({}, [*BASE, *SANDBOX_TOOLS]),
-        ({"sandboxes": {"in": {"path": "."}}}, [*BASE, *SANDBOX_TOOLS[:2]]),
+        ({}, [*SANDBOX_TOOLS, *BASE]),
+        ({"sandboxes": {"in": {"path": "."}}}, [*SANDBOX_TOOLS[:2], *BASE]),
         (
             {"sandboxes": None, "toolboxes": ["looking"], "tools": ["Read", "Bash"]},
-            [*BASE, "environment", "Read", "Bash"],
+            ["Read", "Bash", "environment", *BASE],
         ),
     ],
 )

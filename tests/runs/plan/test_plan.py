@@ -17,7 +17,7 @@ from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import PlanProblem
 from guildhall.runs.plan.planner import PlanContext, WorkerFacts, plan
 from guildhall.tools.definition import tool
-from guildhall.workers.loader import worker_from_fields
+from tests.workers.conftest import make_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Worker
-
-
-def make_worker(name: str = "new", **fields: Any) -> Worker:
-    return worker_from_fields({"name": name, "instructions": "x", **fields})
 
 
 def make_plan(
@@ -69,10 +65,12 @@ def send(to: str) -> str:
 
 @pytest.mark.req("X-16")
 def test_an_unsaved_worker_has_a_plan(project: Path, home: Home) -> None:
-    found = make_plan(project, home, make_worker(tools=["Read"], sandboxes={"out": {"path": "./out", "mode": "rw"}}))
-    assert found.place == "the worker 'new'"
+    found = make_plan(
+        project, home, make_worker("new", tools=["Read"], sandboxes={"out": {"path": "./out", "mode": "rw"}})
+    )
+    assert found.place == "/guild/workers/new.yaml"
     assert found.line() == "model openai:gpt-5; reads ., ./out; writes ./out; at most 5.00 USD; 150 turns"
-    assert found.text().startswith("worker        new (the worker 'new', active)\n")
+    assert found.text().startswith("worker        new (/guild/workers/new.yaml, active)\n")
     assert (found.env, found.max_cost_usd) == (("PATH",), 5.0)
     assert list(project.iterdir()) == []
     assert not home.path.exists()
@@ -173,14 +171,15 @@ def test_a_called_worker_shares_the_budget_of_its_caller(project: Path, home: Ho
 
 @pytest.mark.parametrize(
     ("fields", "most"),
-    [({}, None), ({"allow_workers": ["hand"]}, 5.0), ({"tool_rules": {"worker.create": {"allowed": True}}}, 5.0)],
+    [({}, None), ({"allow_workers": ["hand"]}, None), ({"tool_rules": {"worker.create": {"allowed": True}}}, 5.0)],
 )
-def test_a_worker_without_a_price_has_a_budget_if_it_may_call_workers(
+def test_a_worker_without_a_price_has_a_budget_only_for_workers_that_may_have_one(
     project: Path, home: Home, fields: dict[str, Any], most: float | None
 ) -> None:
     found = make_plan(project, home, make_worker(model="nobody:none", **fields), make_worker("hand"), priced=False)
     assert found.max_cost_usd == most
-    assert ("no known price" in found.line()) is (most is None)
+    assert "no known price" in found.line()
+    assert ("USD" in found.line()) is (most is not None)
 
 
 def test_plans_of_callees_inherit_model_mode_and_budget_of_the_request(project: Path, home: Home) -> None:
@@ -196,7 +195,7 @@ def test_plans_of_callees_inherit_model_mode_and_budget_of_the_request(project: 
 def test_the_plan_contains_the_facts_of_the_toolboxes(project: Path, home: Home) -> None:
     first = make_worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
     facts = WorkerFacts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
-    found = make_plan(project, home, first, facts={"new": facts})
+    found = make_plan(project, home, first, facts={"w": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
     assert (found.unknown, found.problems) == (("desk",), (PlanProblem("toolbox", "odd"),))
     assert "forbidden: send" in found.text()
@@ -217,7 +216,7 @@ def test_quick_plan_executes_no_code(project: Path, home: Home) -> None:
         new, frame = make_worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
         found = hall.workers.planner.quick_plan(new, frame)
         assert (found.unknown, found.problems) == (("mail",), ())
-        assert "record_decision" in [tool.name for tool in found.tools]
+        assert "memory_write" in [tool.name for tool in found.tools]
         whole = asyncio.run(hall.workers.planner.plan(new, frame))
         assert "ZeroDivisionError" in whole.problems[0].text
     finally:

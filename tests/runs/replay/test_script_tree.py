@@ -22,7 +22,7 @@ def write(name: str) -> dict[str, Any]:
 
 
 def call_worker(worker: str, text: str) -> dict[str, Any]:
-    return {"call": "worker_call", "with": {"worker_name": worker, "input_data": text}}
+    return {"call": "worker_call", "with": {"worker": worker, "input_data": text}}
 
 
 @pytest.fixture

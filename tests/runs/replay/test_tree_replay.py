@@ -70,7 +70,7 @@ def test_an_unchanged_tree_matches_and_nothing_is_written(
     [
         ({"instructions": "Write it in ink."}, "+ Write it in ink."),
         ({"tools": ["Glob"]}, "the tools of the model"),
-        ({"tool_rules": {"fs.write": {"allowed": False}}}, "now it is refused"),
+        ({"tool_rules": {"fs.write": {"allowed": False}}}, "the tools of the model"),
         ({"tool_rules": None}, "needed approval; now it needs none"),
         ({"limits": {"max_turns": 3}}, "the worker's limits"),
     ],

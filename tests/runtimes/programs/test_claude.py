@@ -168,5 +168,5 @@ def test_the_real_program_without_its_tools_is_ended(tmp_path: Path, monkeypatch
         async with asyncio.timeout(30):
             await runtime.execute(assignment, ToolDoors())  # type: ignore[arg-type]
 
-    with pytest.raises(RuntimeToolless, match=r"did not reach the run's tools: tools \(failed\)"):
+    with pytest.raises(RuntimeToolless, match=r"is not connected to the run's tools: tools \(failed\)"):
         asyncio.run(main())

@@ -243,5 +243,5 @@ def test_an_unreached_server_of_codex_ends_the_run() -> None:
         doors: Any = ShutDoors()
         await runtime.execute(assignment, doors)
 
-    with pytest.raises(RuntimeToolless, match="Codex did not reach the run's tools"):
+    with pytest.raises(RuntimeToolless, match="Codex is not connected to the run's tools"):
         asyncio.run(execute())

@@ -198,7 +198,7 @@ def test_a_truncated_answer_that_the_program_continues_is_one_answer() -> None:
 
 def test_the_third_unusable_answer_in_a_row_fails_the_run() -> None:
     empty: Part = [("say", {"answer": ""}), ("say", DONE), ("hear", 0)]
-    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row: The answer was empty"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model responses in a row: The answer was empty"):
         run_stage(Stage([*empty, *empty, *empty]))
     called: Part = [("say", {"calls": [("look", {})]})]
     stage = Stage([*empty, *empty, *called, *empty, ("say", HELLO), ("say", DONE), ("sleep", 60)])
@@ -271,7 +271,7 @@ def test_a_link_in_the_home_of_a_program_is_not_followed(tmp_path: Path, place: 
 
 
 def test_a_program_that_ends_without_a_model_call_fails() -> None:
-    with pytest.raises(RuntimeFailed, match="finished without a model call"):
+    with pytest.raises(RuntimeFailed, match="ended its turn without a model call"):
         run_stage(Stage([("say", DONE), ("sleep", 60)]))
 
 
@@ -298,7 +298,7 @@ def test_an_invalid_result_is_sent_back_and_the_third_fails_the_run() -> None:
     (replies,) = stage.results
     assert replies.is_error
     assert "n: 'x' is not of type 'integer'" in replies.text
-    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model responses in a row"):
         run_stage(Stage([*wrong * 3, ("sleep", 60)]), SCHEMA)
 
 
@@ -364,7 +364,7 @@ def test_invalid_lines_are_ignored() -> None:
 
 def test_an_idle_program_is_ended_and_one_that_waits_at_a_door_is_not() -> None:
     stage = Stage([("say", {"up": 1}), ("complain", "hm"), ("sleep", 60)], busy=lambda: not stage.seen)
-    with pytest.raises(RuntimeCrashed, match=r"was idle for 0\.3 s and was ended\. Output: hm"):
+    with pytest.raises(RuntimeCrashed, match=r"was silent for 0\.3 s and was killed\. Output: hm"):
         run_stage(stage, idle_timeout_s=0.3)
     waits = Stage([("sleep", 1), ("say", HELLO), ("say", DONE), ("sleep", 60)], busy=lambda: not waits.seen)
     assert run_stage(waits, idle_timeout_s=0.3).output == "hello"

@@ -13,7 +13,7 @@ from mcp import Client, StdioServerParameters
 
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.clis import run_claude
-from tests.jobs.shop import Shop, call, say, submit
+from tests.jobs.job_hall import JobHall, call, say, submit
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,10 +28,10 @@ ASK = call("log_question", question="Front or back?", wait=True)
 
 
 @pytest.fixture
-def shop(home: Home, project: Path) -> Shop:
-    shop = Shop(home=home, project=project)
-    shop.worker(description="Forges things")
-    return shop
+def job_hall(home: Home, project: Path) -> JobHall:
+    job_hall = JobHall(home=home, project=project)
+    job_hall.worker(description="Forges things")
+    return job_hall
 
 
 def run_client(guild: Guild, work: Callable[[Any], Awaitable[Any]], mode: Any = "auto") -> Any:
@@ -61,13 +61,19 @@ async def call_tool_with_error(client: Any, tool: str, **arguments: Any) -> str:
 @pytest.mark.req("X-8", "X-15")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_an_outside_model_dispatches_a_job_and_forwards_the_answer_of_the_user(
-    guild_hall: GuildWithHall, shop: Shop, mode: str
+    guild_hall: GuildWithHall, job_hall: JobHall, mode: str
 ) -> None:
-    shop.worker("writer", tools=["Write"])
-    shop.script([ASK, call("write_artifact", path="a.md", content="a"), submit("a key"), say()])
+    job_hall.worker("writer", tools=["Write"])
+    job_hall.script([ASK, call("write_artifact", path="a.md", content="a"), submit("a key"), say()])
 
     async def work(client: Any) -> None:
-        assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+        tools = (await client.list_tools()).tools
+        assert {tool.name for tool in tools} == TOOLS
+        read_only = {tool.name for tool in tools if tool.annotations.read_only_hint}
+        assert read_only == {"roster", "jobs", "status", "wait", "result"}
+        structured = await client.call_tool("roster", {})
+        assert structured.structured_content == json.loads(structured.content[0].text)
+        assert "dispatch" in (client.instructions or "")
         roster = await call_tool(client, "roster")
         assert {"name": "smith", "description": "Forges things"} in roster["workers"]
         assert not {"writer", "memory-compactor"} & {one["name"] for one in roster["workers"]}
@@ -79,7 +85,7 @@ def test_an_outside_model_dispatches_a_job_and_forwards_the_answer_of_the_user(
         assert "is still running" in early
         assert "`wait`" in early
         assert "guild job" not in early
-        assert await call_tool(client, "answer", ask=ask["ask"], text="the front door") == "Delivered."
+        assert (await call_tool(client, "answer", ask=ask["ask"], text="the front door"))["delivered"] is True
         assert (await call_tool(client, "wait", seconds=20))["status"] == "completed"
         result = await call_tool(client, "result")
         assert (result["output"], result["artifacts"]) == ("a key", ["artifacts/a.md"])
@@ -91,9 +97,9 @@ def test_an_outside_model_dispatches_a_job_and_forwards_the_answer_of_the_user(
     assert shown["asked"][0]["answer"] == "the front door\n(passed on by another model)"
 
 
-def test_a_model_cannot_answer_an_approval(guild_hall: GuildWithHall, shop: Shop) -> None:
-    shop.worker(tool_rules={"write_artifact": {"allowed": True, "approval_required": True}})
-    shop.script([call("write_artifact", path="a.txt", content="a"), submit(), say()])
+def test_a_model_cannot_answer_an_approval(guild_hall: GuildWithHall, job_hall: JobHall) -> None:
+    job_hall.worker(tool_rules={"write_artifact": {"allowed": True, "approval_required": True}})
+    job_hall.script([call("write_artifact", path="a.txt", content="a"), submit(), say()])
 
     async def work(client: Any) -> None:
         await call_tool(client, "dispatch", worker="smith", task="Write.")
@@ -108,7 +114,7 @@ def test_a_model_cannot_answer_an_approval(guild_hall: GuildWithHall, shop: Shop
         ] == ("cancelled")
 
     run_client(guild_hall, work)
-    assert not list(shop.home.path.glob("jobs/*/artifacts/a.txt"))
+    assert not list(job_hall.home.path.glob("jobs/*/artifacts/a.txt"))
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -131,7 +137,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_wrong_arguments_are_reported(guild: Guild, shop: Shop) -> None:
+def test_wrong_arguments_are_reported(guild: Guild, job_hall: JobHall) -> None:
     async def work(client: Any) -> list[str]:
         return [await call_tool_with_error(client, tool, **arguments) for tool, arguments, _ in WRONG]
 
@@ -145,7 +151,7 @@ def send_lines(process: subprocess.Popen[str], *lines: str) -> list[dict[str, An
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_invalid_lines_get_error_responses_and_the_server_continues(guild: Guild, shop: Shop) -> None:
+def test_invalid_lines_get_error_responses_and_the_server_continues(guild: Guild, job_hall: JobHall) -> None:
     ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
     process = guild.start("mcp")
     answers = send_lines(
@@ -166,25 +172,35 @@ def test_invalid_lines_get_error_responses_and_the_server_continues(guild: Guild
     assert process.returncode == 0
 
 
-def test_standard_input_from_a_file_is_read_to_its_end(guild: Guild, shop: Shop) -> None:
+def test_standard_input_from_a_file_is_read_to_its_end(guild: Guild, job_hall: JobHall) -> None:
     ran = guild("mcp", input='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n')
     assert (ran.code, ran.err) == (0, "")
     assert ran.json["id"] == 1
     assert guild("mcp").out == ""
 
 
-def test_an_overlong_line_is_rejected(guild: Guild, shop: Shop) -> None:
+def test_a_call_is_answered_although_the_input_has_ended_before_the_hall_is_started(
+    guild_hall: GuildWithHall, job_hall: JobHall
+) -> None:
+    call = {"name": "roster", "arguments": {}}
+    ran = guild_hall(
+        "mcp", input=json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}) + "\n"
+    )
+    assert "smith" in json.loads(ran.out)["result"]["content"][0]["text"], ran
+
+
+def test_an_overlong_line_is_rejected(guild: Guild, job_hall: JobHall) -> None:
     process = guild.start("mcp")
     (answer,) = send_lines(process, '{"x": "' + "y" * 5_000_000)
-    assert "at most" in answer["error"]["message"]
+    assert "exceeds" in answer["error"]["message"]
     assert process.returncode == 0
 
 
 @pytest.mark.req("X-8")
 def test_the_real_claude_code_dispatches_a_job_and_reads_its_result(
-    guild_hall: GuildWithHall, shop: Shop, tmp_path: Path
+    guild_hall: GuildWithHall, job_hall: JobHall, tmp_path: Path
 ) -> None:
-    shop.script([submit("a key of iron"), say()])
+    job_hall.script([submit("a key of iron"), say()])
     script = tmp_path / "claude.yaml"
     steps = [
         call("mcp__guild__dispatch", worker="smith", task="Forge a key."),
@@ -195,7 +211,9 @@ def test_the_real_claude_code_dispatches_a_job_and_reads_its_result(
     script.write_text(json.dumps({"workers": {"*": [steps]}}))
     config = {"mcpServers": {"guild": {"command": str(GUILD), "args": ["mcp"], "env": guild_hall.environment()}}}
     with ScriptedServer(script) as server:
-        ran = run_claude("Have a key made.", server=server, mcp=config, cwd=shop.project, scratch=tmp_path / "claude")
+        ran = run_claude(
+            "Have a key made.", server=server, mcp=config, cwd=job_hall.project, scratch=tmp_path / "claude"
+        )
     assert ran["result"] == "The smith made a key of iron.", ran
     (job,) = guild_hall("ls", "jobs", "--json").json["jobs"]
     assert job["status"] == "completed"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.ids import JOB, is_id
-from tests.jobs.shop import LATE, Shop, call, say, submit
+from tests.jobs.job_hall import LATE, JobHall, call, say, submit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,17 +20,17 @@ ASK = call("log_question", question="Which door?\nFront or back?", wait=True)
 
 
 @pytest.fixture
-def shop(home: Home, project: Path) -> Shop:
-    shop = Shop(home=home, project=project)
-    shop.worker()
-    return shop
+def job_hall(home: Home, project: Path) -> JobHall:
+    job_hall = JobHall(home=home, project=project)
+    job_hall.worker()
+    return job_hall
 
 
 @pytest.mark.req("WD-5", "WD-12", "WD-13")
-def test_a_job_is_dispatched_and_its_result_is_collected_later(guild_hall: GuildWithHall, shop: Shop) -> None:
+def test_a_job_is_dispatched_and_its_result_is_collected_later(guild_hall: GuildWithHall, job_hall: JobHall) -> None:
     note = call("update_summary", summary="looking for iron")
     why = call("record_decision", question="Which metal?", decision="iron", reasoning="it is there")
-    shop.script(
+    job_hall.script(
         [{"calls": [note, why]}, ASK, call("write_artifact", path="plan.md", content="# Plan"), submit("a key"), say()]
     )
     sent = guild_hall("dispatch", "smith", "Forge a key.\nFor Ada.", "--config", '{"metal": "iron"}', "--json")
@@ -73,14 +73,14 @@ def test_a_job_is_dispatched_and_its_result_is_collected_later(guild_hall: Guild
 
 
 @pytest.mark.req("WD-47", "WD-16", "WD-17")
-def test_a_job_survives_the_crash_of_its_hall(guild_hall: GuildWithHall, shop: Shop) -> None:
-    shop.script([call("update_summary", summary="one"), {"sleep": 0.5, **submit("a key")}, say()])
+def test_a_job_survives_the_crash_of_its_hall(guild_hall: GuildWithHall, job_hall: JobHall) -> None:
+    job_hall.script([call("update_summary", summary="one"), {"sleep": 0.5, **submit("a key")}, say()])
     job = guild_hall("dispatch", "smith", "Forge it.").out.strip()
     guild_hall.kill_hall()
     shown = guild_hall("show", job, "--json").json  # read by the command itself, because no hall runs
     assert shown["status"] == "running"
-    shop.worker("cooper", model="script:late.yaml")
-    (shop.project / "late.yaml").write_text(json.dumps({"workers": {"cooper": [[LATE]]}}))
+    job_hall.worker("cooper", model="script:late.yaml")
+    (job_hall.project / "late.yaml").write_text(json.dumps({"workers": {"cooper": [[LATE]]}}))
     other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which resumes the first job
     assert guild_hall("wait", job).out.strip() == "a key"
     assert guild_hall("stop", other).out.strip() == f"{other} is cancelled"
@@ -91,8 +91,8 @@ def test_a_job_survives_the_crash_of_its_hall(guild_hall: GuildWithHall, shop: S
     assert guild_hall("rm", other).code == 0
 
 
-def test_dispatch_without_a_hall_requires_wait(guild: Guild, shop: Shop) -> None:
-    shop.script([submit("a key"), say()])
+def test_dispatch_without_a_hall_requires_wait(guild: Guild, job_hall: JobHall) -> None:
+    job_hall.script([submit("a key"), say()])
     refused = guild("dispatch", "smith", "Forge it.")
     assert refused.code == 2
     assert "--wait" in refused.err
@@ -108,14 +108,14 @@ def test_dispatch_without_a_hall_requires_wait(guild: Guild, shop: Shop) -> None
 
 
 @pytest.mark.req("WD-44", "WD-32", "X-6")
-def test_a_failed_job_reports_the_reason_and_can_be_resumed(guild: Guild, shop: Shop) -> None:
-    shop.script([call("update_summary", summary="one"), say("done")])
+def test_a_failed_job_reports_the_reason_and_can_be_resumed(guild: Guild, job_hall: JobHall) -> None:
+    job_hall.script([call("update_summary", summary="one"), say("done")])
     failed = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"artifacts": ["key.md"]}')
     assert failed.code == 1
     assert "the artifact key.md is missing" in failed.err
     (job,) = guild("ls", "jobs", "--json").json["jobs"]
     assert job["status"] == "failed"
-    folder = shop.home.jobs / job["jobId"]
+    folder = job_hall.home.jobs / job["jobId"]
     shown = guild("show", job["jobId"])
     for output in (failed.err, shown.err):
         assert f"{folder / 'result.md'}. Dispatch the job again" in output
@@ -124,11 +124,11 @@ def test_a_failed_job_reports_the_reason_and_can_be_resumed(guild: Guild, shop: 
     kept = guild("rm", job["jobId"])
     assert kept.code == 1
     assert "--force" in kept.err
-    (shop.home.jobs / job["jobId"] / "artifacts").mkdir()
-    (shop.home.jobs / job["jobId"] / "artifacts" / "key.md").write_text("by hand")
+    (job_hall.home.jobs / job["jobId"] / "artifacts").mkdir()
+    (job_hall.home.jobs / job["jobId"] / "artifacts" / "key.md").write_text("by hand")
     assert guild("resume", job["jobId"]).code == 0
     assert guild("wait", job["jobId"]).out.strip() == "done"
-    assert f"the job {job['jobId']} is completed: there is nothing to resume" in guild("resume", job["jobId"]).err
+    assert f"cannot resume the job {job['jobId']}: it is completed" in guild("resume", job["jobId"]).err
     limited = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"maxTurns": 1}')
     assert limited.code == 5
     assert "max_turns" in limited.err
@@ -139,8 +139,8 @@ def test_a_failed_job_reports_the_reason_and_can_be_resumed(guild: Guild, shop: 
     assert guild("rm", job["jobId"], "--force").code == 0
 
 
-def test_a_question_can_be_answered_without_a_hall(guild: Guild, shop: Shop) -> None:
-    shop.script([ASK, submit("a key"), say()])
+def test_a_question_can_be_answered_without_a_hall(guild: Guild, job_hall: JobHall) -> None:
+    job_hall.script([ASK, submit("a key"), say()])
     waits = guild("dispatch", "smith", "Forge it.", "--wait")
     assert waits.code == 4
     assert "Front or back?" in waits.err
@@ -153,7 +153,7 @@ def test_a_question_can_be_answered_without_a_hall(guild: Guild, shop: Shop) -> 
 
 
 @pytest.fixture
-def completed_job(guild: Guild, shop: Shop) -> dict[str, Any]:
+def completed_job(guild: Guild, job_hall: JobHall) -> dict[str, Any]:
     """Return a completed job that called all of its tools, from `guild dispatch --wait --json`."""
     parts = [
         call("update_summary", summary="first"),
@@ -164,7 +164,7 @@ def completed_job(guild: Guild, shop: Shop) -> dict[str, Any]:
         call("log_question", question="And when?"),
         call("write_artifact", path="report.md", content="# Report"),
     ]
-    shop.script([*parts, submit("a key"), say()])
+    job_hall.script([*parts, submit("a key"), say()])
     config = json.dumps({"metal": "iron", "maxTurns": 30})
     task = "Forge a key.\nFor Ada."
     output = guild("dispatch", "smith", task, "--wait", "--json", "--description", "keys/a key", "--config", config)
@@ -172,10 +172,16 @@ def completed_job(guild: Guild, shop: Shop) -> dict[str, Any]:
     return output.json
 
 
+def test_a_job_cannot_become_a_test(guild: Guild, completed_job: dict[str, Any]) -> None:
+    ran = guild("test", "add", completed_job["jobId"], "job")
+    assert ran.code == 2
+    assert "tests cannot start the run of a job" in ran.err
+
+
 @pytest.mark.req("WD-15", "WD-20", "WD-21")
-def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, completed_job: dict[str, Any]) -> None:
-    assert [path.name for path in shop.home.jobs.iterdir()] == [completed_job["jobId"]]
-    files = shop.files(completed_job["jobId"])
+def test_a_job_is_a_directory_of_plain_files(job_hall: JobHall, guild: Guild, completed_job: dict[str, Any]) -> None:
+    assert [path.name for path in job_hall.home.jobs.iterdir()] == [completed_job["jobId"]]
+    files = job_hall.files(completed_job["jobId"])
     assert files["task.md"] == "Forge a key.\nFor Ada."
     assert json.loads(files["config.json"]) == {"metal": "iron", "maxTurns": 30}
     meta = json.loads(files["meta.json"])
@@ -188,8 +194,8 @@ def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, completed
 
 
 @pytest.mark.req("WD-23", "WD-24", "WD-25")
-def test_the_worker_reports_through_its_tools(shop: Shop, guild: Guild, completed_job: dict[str, Any]) -> None:
-    files = shop.files(completed_job["jobId"])
+def test_the_worker_reports_through_its_tools(job_hall: JobHall, guild: Guild, completed_job: dict[str, Any]) -> None:
+    files = job_hall.files(completed_job["jobId"])
     assert files["status.md"] == completed_job["summary"] == "looking for iron"
     decisions = [(one["question"], one["decision"]) for one in json.loads(files["decisions.json"])]
     assert decisions == [("Which metal?", "iron"), ("Which bit?", "the long one")]
@@ -215,15 +221,15 @@ def test_a_job_is_found_by_id_and_by_filter(guild: Guild, completed_job: dict[st
 
 @pytest.mark.req("WD-18", "WD-14", "WD-7")
 def test_deleting_a_job_deletes_its_directory_and_its_asks(
-    shop: Shop, guild: Guild, completed_job: dict[str, Any]
+    job_hall: JobHall, guild: Guild, completed_job: dict[str, Any]
 ) -> None:
     assert guild("rm", completed_job["jobId"]).code == 0
-    assert list(shop.home.jobs.iterdir()) == []
+    assert list(job_hall.home.jobs.iterdir()) == []
     assert guild("ls", "--json").json["needs_you"]["asks"] == []
     for command in ("show", "wait", "stop", "rm"):
         gone = guild(command, completed_job["jobId"], "--json")
         assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
-    shop.script([{"fail": 400}])
+    job_hall.script([{"fail": 400}])
     again = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
     assert again["status"] == "failed"
     assert again["jobId"] != completed_job["jobId"]
@@ -233,7 +239,7 @@ def test_deleting_a_job_deletes_its_directory_and_its_asks(
 
 @pytest.mark.req("WD-31", "WD-34", "WD-6")
 def test_a_worker_in_a_job_has_read_tools_and_report_instructions(
-    guild: Guild, shop: Shop, completed_job: dict[str, Any]
+    guild: Guild, job_hall: JobHall, completed_job: dict[str, Any]
 ) -> None:
     first = json.loads(guild("log", completed_job["jobId"], "--json").out.splitlines()[0])["data"]
     names = {tool["name"] for tool in first["tools"]}
@@ -243,7 +249,7 @@ def test_a_worker_in_a_job_has_read_tools_and_report_instructions(
     assert first["first_message"].startswith("Forge a key.\nFor Ada.\n")
     assert '"metal": "iron"' in first["first_message"]
     assert "keys/a key" not in first["first_message"]
-    shop.worker(tools=["Read", "Write", "Edit"])
+    job_hall.worker(tools=["Read", "Write", "Edit"])
     refused = guild("dispatch", "smith", "Forge it.", "--wait")
     assert refused.code == 4
     assert "the tool Write and the tool Edit" in refused.err
@@ -274,9 +280,9 @@ def test_a_worker_in_a_job_has_read_tools_and_report_instructions(
     ],
 )
 def test_invalid_arguments_are_reported_without_a_traceback(
-    guild: Guild, shop: Shop, words: list[str], code: int
+    guild: Guild, job_hall: JobHall, words: list[str], code: int
 ) -> None:
-    shop.script([say()])
+    job_hall.script([say()])
     done = guild(*words)
     assert done.code == code, done.err
     assert done.err.startswith("guild: ")
@@ -284,8 +290,8 @@ def test_invalid_arguments_are_reported_without_a_traceback(
     assert "\x1b" not in done.err
 
 
-def test_errors_name_the_field_as_the_user_wrote_it(guild: Guild, shop: Shop) -> None:
-    shop.script([submit("a key"), say()])
+def test_errors_name_the_field_as_the_user_wrote_it(guild: Guild, job_hall: JobHall) -> None:
+    job_hall.script([submit("a key"), say()])
     assert "guild: the task is empty" in guild("dispatch", "smith", "", "--wait").err
     assert (
         "config.maxTurns: expected" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
@@ -296,21 +302,21 @@ def test_errors_name_the_field_as_the_user_wrote_it(guild: Guild, shop: Shop) ->
     assert "metal" not in near.err
 
 
-def test_the_job_list_is_empty_before_the_first_job(guild: Guild, shop: Shop) -> None:
+def test_the_job_list_is_empty_before_the_first_job(guild: Guild, job_hall: JobHall) -> None:
     nothing: dict[str, Any] = {"jobs": []}
     assert json.loads(guild("ls", "jobs", "--json").out) == nothing
     assert "guild dispatch" in guild("ls", "jobs").err
 
 
 @pytest.mark.req("X-3", "WD-32")
-def test_the_budget_of_a_job_includes_its_child_runs(guild: Guild, shop: Shop) -> None:
-    shop.worker(allow_workers=["cooper"])
-    shop.worker("cooper")
-    help = call("worker_call", worker_name="cooper", input_data="Make a cask.")
+def test_the_budget_of_a_job_includes_its_child_runs(guild: Guild, job_hall: JobHall) -> None:
+    job_hall.worker(allow_workers=["cooper"])
+    job_hall.worker("cooper")
+    help = call("worker_call", worker="cooper", input_data="Make a cask.")
     spent = {"usage": {"input": 1000, "output": 4000}}
     runs = {"smith": [[{**help, **spent}, {**say(), **spent}]], "cooper": [[{**say("a cask"), **spent}]]}
     script = {"workers": runs, "price": {"input": 10.0, "output": 10.0}}
-    (shop.project / "script.yaml").write_text(json.dumps(script))
+    (job_hall.project / "script.yaml").write_text(json.dumps(script))
     done = guild("dispatch", "smith", "Forge it.", "--wait", "--json", "--config", '{"maxBudgetUsd": 1.0}').json
     assert (done["status"], done["cost_usd"]) == ("completed", 0.15)
     failed = guild("dispatch", "smith", "Forge it.", "--wait", "--json", "--config", '{"maxBudgetUsd": 0.1}')

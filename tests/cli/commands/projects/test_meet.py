@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.places import Terminal
-from tests.projects.meetings.parlour import Parlour, call, say
+from tests.projects.meetings.harness import MeetingProject, call, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,8 @@ LINK = {**call("link_artifact", path=".lore/plan.md"), "say": "I link it."}
 
 
 @pytest.fixture
-def parlour(home: Home, project: Path) -> Parlour:
-    return Parlour.at(home, project)
+def harness(home: Home, project: Path) -> MeetingProject:
+    return MeetingProject.at(home, project)
 
 
 def only_meeting_id(guild: Guild) -> str:
@@ -35,8 +35,8 @@ def only_meeting_id(guild: Guild) -> str:
 
 
 @pytest.mark.req("WKR-21", "MTG-15")
-def test_a_meeting_can_be_left_and_continued_at_a_terminal(guild: Guild, parlour: Parlour) -> None:
-    parlour.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
+def test_a_meeting_can_be_left_and_continued_at_a_terminal(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
     terminal = Terminal(guild, "meet", "architect", whole=True)
     terminal.wait_for("Your first message")
     terminal.type("/help\n")
@@ -81,7 +81,7 @@ def test_a_meeting_can_be_left_and_continued_at_a_terminal(guild: Guild, parlour
 
 
 @pytest.mark.parametrize("typed", ["\x04", "/leave\n"])
-def test_leaving_before_the_first_message_opens_no_meeting(guild: Guild, parlour: Parlour, typed: str) -> None:
+def test_leaving_before_the_first_message_opens_no_meeting(guild: Guild, harness: MeetingProject, typed: str) -> None:
     terminal = Terminal(guild, "meet", "architect", whole=True)
     terminal.wait_for("Your first message")
     terminal.type(typed)
@@ -91,8 +91,8 @@ def test_leaving_before_the_first_message_opens_no_meeting(guild: Guild, parlour
     assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
 
 
-def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Parlour) -> None:
-    parlour.script([say("one"), {"sleep": 30, "say": "never"}, say("three")])
+def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("one"), {"sleep": 30, "say": "never"}, say("three")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
     terminal.wait_for("one")
     terminal.wait_for("> ")
@@ -110,8 +110,8 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Par
     terminal.close()
 
 
-def test_pasted_lines_are_one_message(guild: Guild, parlour: Parlour) -> None:
-    parlour.script([say("one"), say("two")])
+def test_pasted_lines_are_one_message(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("one"), say("two")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
     terminal.wait_for("one")
     terminal.wait_for("> ")
@@ -122,11 +122,11 @@ def test_pasted_lines_are_one_message(guild: Guild, parlour: Parlour) -> None:
     assert terminal.wait_exit()[0] == 0
     terminal.close()
     shown = guild("show", only_meeting_id(guild), "--json").json
-    assert shown["exchanges"][1]["words"] == "a line\nanother line\n\nand a third"
+    assert shown["exchanges"][1]["user_message"] == "a line\nanother line\n\nand a third"
 
 
-def test_a_failed_turn_does_not_end_the_meeting(guild: Guild, parlour: Parlour) -> None:
-    parlour.script([say("one")])
+def test_a_failed_turn_does_not_end_the_meeting(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("one")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
     terminal.wait_for("one")
     terminal.wait_for("> ")
@@ -138,9 +138,9 @@ def test_a_failed_turn_does_not_end_the_meeting(guild: Guild, parlour: Parlour) 
     terminal.close()
 
 
-def test_an_approval_at_the_terminal_lets_the_command_end(guild: Guild, parlour: Parlour) -> None:
-    parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
-    parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
+def test_an_approval_at_the_terminal_lets_the_command_end(guild: Guild, harness: MeetingProject) -> None:
+    harness.worker(tool_rules={"fs.write": {"approval_required": True}})
+    harness.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
     ran = guild("meet", "architect", "first", "--output", "json")
     terminal = Terminal(guild, "answer", ran.json["asks"][0]["ask"], "yes", whole=True)
     terminal.wait_for("written")
@@ -151,38 +151,38 @@ def test_an_approval_at_the_terminal_lets_the_command_end(guild: Guild, parlour:
 # by a program
 
 
-def test_each_terminal_gets_the_answer_to_its_own_message(guild_hall: Guild, parlour: Parlour) -> None:
-    parlour.script([say("zero"), *(say(f"answer {number}", sleep=0.1) for number in range(3))])
+def test_each_terminal_gets_the_answer_to_its_own_message(guild_hall: Guild, harness: MeetingProject) -> None:
+    harness.script([say("zero"), *(say(f"answer {number}", sleep=0.1) for number in range(3))])
     id = guild_hall("meet", "architect", "Hello", "--output", "json").json["meeting"]
     asking = {f"words {number}": guild_hall.start("meet", id, f"words {number}") for number in range(3)}
     answers = {words: (terminal.communicate(timeout=30)[0], terminal.returncode) for words, terminal in asking.items()}
     exchanges = guild_hall("show", id, "--json").json["exchanges"][1:]
-    assert answers == {one["words"]: (f"{one['answer']}\n", 0) for one in exchanges}
+    assert answers == {one["user_message"]: (f"{one['answer']}\n", 0) for one in exchanges}
     assert len(exchanges) == 3
 
 
-def test_a_message_from_standard_input_is_answered_on_standard_output(guild: Guild, parlour: Parlour) -> None:
-    parlour.script([say("one"), say("two")])
+def test_a_message_from_standard_input_is_answered_on_standard_output(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("one"), say("two")])
     first = guild("meet", "architect", input="Which form?\nAnd why?\n")
     assert (first.code, first.out) == (0, "one\n")
     id = only_meeting_id(guild)
     again = guild("meet", id, "-", input="more")
     assert again.out == "two\n"
     shown = guild("show", id, "--json").json
-    assert [one["words"] for one in shown["exchanges"]] == ["Which form?\nAnd why?\n", "more"]
+    assert [one["user_message"] for one in shown["exchanges"]] == ["Which form?\nAnd why?\n", "more"]
     assert shown["topic"] == "Which form?"
 
 
 @pytest.mark.req("MTG-15", "WKR-21")
 def test_an_answer_is_streamed_and_each_exchange_is_written_to_the_transcript(
-    guild_hall: GuildWithHall, parlour: Parlour, tmp_path: Path
+    guild_hall: GuildWithHall, harness: MeetingProject, tmp_path: Path
 ) -> None:
     """The second answer calls a tool that never ends. The text before the call has arrived by then."""
-    parlour.worker(tools=["Bash"])
+    harness.worker(tools=["Bash"])
     wait = {**call("Bash", command="while :; do sleep 0.1; done"), "say": "We could use Parquet, which is small."}
-    parlour.script([say("Well."), wait])
+    harness.script([say("Well."), wait])
     id = guild_hall("meet", "architect", "Exports", "--output", "json").json["meeting"]
-    transcript = parlour.home.path / "projects" / "shop" / "meetings" / f"{id}.md"
+    transcript = harness.home.path / "projects" / "shop" / "meetings" / f"{id}.md"
     wait_until(transcript.exists)
     assert ("Exports" in transcript.read_text(), "Well." in transcript.read_text()) == (True, True)
 
@@ -201,18 +201,18 @@ def test_an_answer_is_streamed_and_each_exchange_is_written_to_the_transcript(
 
     kept = transcript.read_text()
     assert ("Well." in kept, "Parquet" in kept) == (True, False)
-    parlour.script([say("Well."), wait, say("Parquet it is.")])
+    harness.script([say("Well."), wait, say("Parquet it is.")])
     shown = guild_hall("show", id, "--json").json["exchanges"]
-    assert [one["words"] for one in shown] == ["Exports", "Which form?"]
+    assert [one["user_message"] for one in shown] == ["Exports", "Which form?"]
     assert shown[1]["answer"] == "We could use Parquet, which is small."
     guild_hall("hall", "stop")
     assert "Which form?" in transcript.read_text()
 
 
 @pytest.mark.req("MTG-4")
-def test_a_worker_cannot_close_its_meeting(guild: Guild, parlour: Parlour) -> None:
-    parlour.worker(tools=["Write", "Bash"], checkout="full")
-    parlour.script([say("Hello.")])
+def test_a_worker_cannot_close_its_meeting(guild: Guild, harness: MeetingProject) -> None:
+    harness.worker(tools=["Write", "Bash"], checkout="full")
+    harness.script([say("Hello.")])
     id = guild("meet", "architect", "Close it", "--output", "json").json["meeting"]
     notes = f".lore/meetings/{id}.md"
     closed = f"---\ntitle: Close it\nstatus: closed\nmeeting: {id}\nworker: architect\nrevision: 9\n---\n"
@@ -222,19 +222,19 @@ def test_a_worker_cannot_close_its_meeting(guild: Guild, parlour: Parlour) -> No
         call("artifact_write", path=notes, title="Close it", status="closed", body="x"),
         call("Bash", command=f"guild meet {id} --close --no-summary; git update-ref refs/heads/claude/main HEAD"),
     ]
-    parlour.script([say("Hello."), {"calls": tries}, say("I cannot.")])
+    harness.script([say("Hello."), {"calls": tries}, say("I cannot.")])
     tried = guild("meet", id, "Now.", "--output", "json")
     assert (tried.code, tried.json["status"]) == (0, "open")
     assert len(tried.json["exchanges"][0]["calls"]) == len(tries)
     assert guild("show", id, "--json").json["status"] == "open"
-    assert "status: open" in parlour.repo.at("claude/main", notes)
+    assert "status: open" in harness.repo.at("claude/main", notes)
     assert guild("meet", "--close", id, "--no-summary").code == 0
     assert guild("show", id, "--json").json["status"] == "closed"
 
 
 @pytest.mark.req("MTG-15")
-def test_stream_json_has_one_event_per_line_and_the_result_last(guild: Guild, parlour: Parlour) -> None:
-    parlour.script([LINK, say("one"), say("two")])
+def test_stream_json_has_one_event_per_line_and_the_result_last(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([LINK, say("one"), say("two")])
     ran = guild("meet", "architect", "first", "--say", "second", "--output", "stream-json")
     lines: list[dict[str, Any]] = [json.loads(line) for line in ran.out.splitlines()]
     kinds = [line["type"] for line in lines]
@@ -245,26 +245,26 @@ def test_stream_json_has_one_event_per_line_and_the_result_last(guild: Guild, pa
     assert [one["answer"] for one in lines[-1]["exchanges"]] == ["I link it.\n\none", "two"]
 
 
-def test_close_after_a_message_writes_the_notes(guild: Guild, parlour: Parlour) -> None:
+def test_close_after_a_message_writes_the_notes(guild: Guild, harness: MeetingProject) -> None:
     ran = guild("meet", "architect", "first", "--close", "--output", "json")
     assert ran.json["status"] == "closed"
-    assert "They talked." in parlour.repo.at("claude/main", ran.json["notes"])
+    assert "They talked." in harness.repo.at("claude/main", ran.json["notes"])
 
 
 @pytest.mark.req("MTG-20", "SYS-22", "WKR-11")
-def test_a_closed_meeting_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -> None:
-    spec, repo = ".lore/export.md", parlour.repo
+def test_a_closed_meeting_leaves_notes_and_one_commit(guild: Guild, harness: MeetingProject) -> None:
+    spec, repo = ".lore/export.md", harness.repo
     reports = [
         call("link_artifact", path=spec),
         call("record_decision", question="Which form?", decision="Parquet", reasoning="It is small."),
         call("propose_followup", title="Write the exporter", prompt=f"As in {spec}", worker="coder"),
         call("summarize_progress", summary="The form is agreed."),
     ]
-    parlour.script([call("Write", file_path=spec, content="Parquet\n"), {"calls": reports}, say("All agreed.")])
+    harness.script([call("Write", file_path=spec, content="Parquet\n"), {"calls": reports}, say("All agreed.")])
     opened = guild("meet", "architect", "Exports", "--output", "json")
     assert opened.code == 0, opened
     id = opened.json["meeting"]
-    (transcript,) = (parlour.home.path / "projects" / "shop" / "meetings").glob(f"{id}*")
+    (transcript,) = (harness.home.path / "projects" / "shop" / "meetings").glob(f"{id}*")
     assert "All agreed." in transcript.read_text()
     branch, before = f"claude/meeting/{id}", repo.git("rev-parse", "claude/main")
     assert repo.git("ls-tree", "claude/main", spec) == ""
@@ -280,14 +280,14 @@ def test_a_closed_meeting_leaves_notes_and_one_commit(guild: Guild, parlour: Par
     assert sorted(repo.git("diff", "--name-only", before, "claude/main").split()) == [spec, closed.json["notes"]]
     assert repo.git("branch", "--list", "claude/meeting/*") == ""
     assert repo.git("rev-parse", f"refs/guildhall/kept/meeting/{id}")
-    assert not (parlour.home.worktrees / "shop" / id).exists()
+    assert not (harness.home.worktrees / "shop" / id).exists()
     repo.fsck()
 
 
 @pytest.mark.req("SYS-8a", "SYS-28")
-def test_five_meetings_can_be_open_each_with_a_branch_and_a_checkout(guild: Guild, parlour: Parlour) -> None:
-    repo, checkouts = parlour.repo, parlour.home.worktrees / "shop"
-    parlour.worker("builder", checkout="full")
+def test_five_meetings_can_be_open_each_with_a_branch_and_a_checkout(guild: Guild, harness: MeetingProject) -> None:
+    repo, checkouts = harness.repo, harness.home.worktrees / "shop"
+    harness.worker("builder", checkout="full")
     (repo.path / "answers.yaml").write_text('{"workers": {"*": [[{"say": "hello"}]]}, "repeat": true}')
     before = repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")
     workers = ["architect", "builder", "architect", "architect", "architect"]
@@ -298,15 +298,15 @@ def test_five_meetings_can_be_open_each_with_a_branch_and_a_checkout(guild: Guil
         assert repo.git("branch", "--show-current", cwd=checkouts / id) == f"claude/meeting/{id}"
     refused = guild("meet", "architect", "One more")
     assert refused.code != 0
-    assert "too many open meetings in shop: 5 (maximum: 5)" in refused.err
+    assert "shop has 5 open meetings (maximum: 5)" in refused.err
     assert all(id in refused.err for id in ids)
     assert sorted(path.name for path in checkouts.iterdir() if path.is_dir()) == sorted(ids)
     assert (repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")) == before
 
 
-def test_a_meeting_waits_for_an_approval_and_continues_after_the_answer(guild: Guild, parlour: Parlour) -> None:
-    parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
-    parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
+def test_a_meeting_waits_for_an_approval_and_continues_after_the_answer(guild: Guild, harness: MeetingProject) -> None:
+    harness.worker(tool_rules={"fs.write": {"approval_required": True}})
+    harness.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
     ran = guild("meet", "architect", "first", "--output", "json")
     assert ran.code == 4
     ask = ran.json["asks"][0]["ask"]
@@ -317,9 +317,9 @@ def test_a_meeting_waits_for_an_approval_and_continues_after_the_answer(guild: G
     assert not shown["answering"]
 
 
-def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, parlour: Parlour) -> None:
-    parlour.worker(limits={"max_turns": 1})
-    parlour.script([call("link_artifact", path=".lore/plan.md"), call("memory_read"), say("Linked."), say("Bye.")])
+def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, harness: MeetingProject) -> None:
+    harness.worker(limits={"max_turns": 1})
+    harness.script([call("link_artifact", path=".lore/plan.md"), call("memory_read"), say("Linked."), say("Bye.")])
     ran = guild("meet", "architect", "Link the plan")
     id = only_meeting_id(guild)
     assert ran.code == 5
@@ -350,7 +350,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
     (("meet", "--close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
-    (("answer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
+    (("answer", "t-7k2m9x4qpw", "soon"), 2, "invalid date"),
     (("ls", "meetings", "--project", "ship"), 3, "ship"),
     (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
@@ -361,7 +361,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
 )
 
 
-def test_invalid_arguments_are_reported_with_a_hint(guild: Guild, parlour: Parlour) -> None:
+def test_invalid_arguments_are_reported_with_a_hint(guild: Guild, harness: MeetingProject) -> None:
     for words, code, message in WRONG:
         ran = guild(*words)
         assert (ran.code, ran.out) == (code, ""), words
@@ -370,8 +370,10 @@ def test_invalid_arguments_are_reported_with_a_hint(guild: Guild, parlour: Parlo
     assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
 
 
-def test_a_renewed_session_keeps_the_model_of_the_command(guild: Guild, parlour: Parlour, tmp_path: Path) -> None:
-    parlour.script([say("one")], [say("two")], name="guide")
+def test_a_renewed_session_keeps_the_model_of_the_command(
+    guild: Guild, harness: MeetingProject, tmp_path: Path
+) -> None:
+    harness.script([say("one")], [say("two")], name="guide")
     first = guild("meet", "guide", "hello", "--model", "script:answers.yaml", "--output", "json")
     assert first.code == 0, first.err
     again = guild("meet", first.json["meeting"], "--renew", "--output", "json")
@@ -379,7 +381,7 @@ def test_a_renewed_session_keeps_the_model_of_the_command(guild: Guild, parlour:
     assert guild("meet", "architect", "hello", cwd=tmp_path).code == 3
 
 
-def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -> None:
+def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, harness: MeetingProject) -> None:
     guild("meet", "architect", "Which form?")
     id = only_meeting_id(guild)
     listed = guild("ls")
@@ -404,7 +406,7 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert line.split()[1] == "closed"
     assert "failed" not in guild("show", id).out
     assert guild("wait", id).code == 0
-    assert "No summary: not requested." in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
+    assert "No summary: not requested." in harness.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert guild("rm", id).code == 0
     assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
     assert "No meetings." in guild("ls", "meetings").err

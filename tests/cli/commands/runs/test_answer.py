@@ -11,14 +11,13 @@ import pytest
 
 from guildhall.cli.prompt import read_choice
 from guildhall.core.errors import UsageError
-from tests.cli.places import ASKING, SCRIPT, WORKER, make_project
+from tests.cli.places import ASKING, SCRIPT, WORKER, Terminal, make_project
 from tests.runs.places import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.cli.places import Terminal
     from tests.conftest import Guild
 
     At = Callable[..., Terminal]
@@ -219,9 +218,25 @@ def test_an_expired_approval_is_not_a_denial(terminal: At, guild: Guild, project
     make_project(project, worker=WORKER + rule)
     at = terminal("run", "scribe", "go")
     at.wait_for("Allow this call?")
-    at.wait_for("Too late: the ask timed out")
+    at.wait_for("Too late: the ask has expired")
     assert at.wait_exit()[0] == 0
     assert not (project / "notes" / "line.md").exists()
+
+
+@pytest.mark.parametrize("command", ["answer", "stop"])
+def test_a_prompt_ends_if_the_ask_is_closed_elsewhere(guild_hall: Guild, asking_project: Path, command: str) -> None:
+    at = Terminal(guild_hall, "run", "scribe", "go")
+    try:
+        at.wait_for("Allow this call?")
+        assert "Starting the hall ..." in at.output
+        ask = guild_hall("ls", "asks", "--json").json["asks"][0]
+        guild_hall(*(["answer", ask["ask"], "yes"] if command == "answer" else ["stop", ask["run"]]))
+        at.wait_for("answered elsewhere: yes" if command == "answer" else "no longer open: withdrawn")
+        at.wait_for("completed" if command == "answer" else "cancelled")  # nobody typed anything
+        code, out = at.wait_exit()
+    finally:
+        at.close()
+    assert (code, out) == ((0, "written\n") if command == "answer" else (1, ""))
 
 
 def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, asking_project: Path) -> None:

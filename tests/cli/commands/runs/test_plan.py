@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.members.places import put_member
+from tests.members.member_folders import put_member
 from tests.runs.places import DONE, NOTES, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -33,8 +33,15 @@ LABELS = re.compile(r"^(\w[\w ]*\w) {2,}", re.M)
 
 def plan(guild: Guild, *words: str) -> dict[str, Any]:
     ran = guild("plan", *words, "--json")
-    assert ran.code == 0, ran
+    assert ran.code == (1 if ran.json["problems"] else 0), ran
     return ran.json
+
+
+def test_a_plan_of_a_worker_that_cannot_start_exits_with_an_error(guild: Guild, project: Path) -> None:
+    put_worker(project)  # no model is set
+    ran = guild("plan", "scribe")
+    assert ran.code == 1
+    assert "no model" in ran.out
 
 
 def read_files(*folders: Path) -> dict[str, bytes]:
@@ -74,13 +81,13 @@ def test_a_plan_lists_all_effects_and_has_none(guild: Guild, project: Path, home
         "network       used by researcher-dispatch_dispatch, docs_*",
         "A tool of the server docs. Its description is known after the server has started.",
         "GREETING",
-        "Runs a shell command in the working folder",
-        "record_decision",
+        "Run a shell command in the working folder",
         "memory_write",
         "sandbox_write_text",
         "docs: starts uvx docs-mcp with DOCS_TOKEN",
-        "home/researcher: can dispatch jobs to it; runs ${PYTHON} server.py ${PORT} ",
-        "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
+        "home/researcher: dispatches jobs to it; runs ${PYTHON} server.py ${PORT} ",
+        "Bash (fs.write), sandbox_write_text (fs.write), ",
+        ", docs_* (fs.write)",
         "at most 3.00 USD; 7 turns; 300 seconds; then asks you",
         "exfiltration: reads private files and untrusted text, and can reach the network; asks before each call of ",
         "not trusted   workers/scribe.yaml (mcp_servers.docs)",
@@ -106,7 +113,7 @@ def test_planned_tools_are_the_tools_of_the_run(guild: Guild, project: Path, hom
     shown = {tool["name"]: tool["description"] for tool in first["tools"]}
     assert all(shown[tool["name"]].startswith(tool["description"]) for tool in planned["tools"])
     assert {tool["name"] for tool in planned["tools"] if tool["decision"] == "ask"} == {"send", "WebFetch"}
-    assert planned["risk"]["guarded"] == ["send", "WebFetch"]
+    assert planned["risk"]["guarded"] == ["WebFetch", "send"]
     assert (planned["network"], planned["runs_programs"]) == (True, False)
 
 
@@ -228,7 +235,7 @@ def test_quoted_text_cannot_forge_a_line_of_the_plan(guild: Guild, project: Path
     (folder / "workers").mkdir()
     (folder / "workers" / "scribe.yaml").write_text((project / "workers" / "scribe.yaml").read_text())
     ran = guild("plan", "scribe", cwd=folder)
-    assert ran.code == 0
+    assert "Traceback" not in ran.err
     assert not set(ran.out) & set("\x1b\r\u202e")
     labels = LABELS.findall(ran.out)
     assert labels.count("risk") == 1

@@ -38,6 +38,21 @@ def run_scribe(guild: Guild) -> str:
     return ran.json["run"]
 
 
+def test_a_long_log_prints_its_end_unless_all_is_requested(guild: Guild, project: Path) -> None:
+    read = "{call: sandbox_list, with: {sandbox: notes}}"
+    make_project(
+        project,
+        script=f"repeat: true\nworkers:\n  scribe:\n    - - calls: [{', '.join([read] * 260)}]\n      - say: written\n",
+    )
+    run = run_scribe(guild)
+    everything = guild("log", run, "--all")
+    assert len(everything.out.splitlines()) > 500
+    ran = guild("log", run)
+    assert ran.out.splitlines() == everything.out.splitlines()[-500:]
+    assert f"All: guild log {run} --all" in ran.err
+    assert len(guild("log", run, "--json").out.splitlines()) == len(everything.out.splitlines())
+
+
 def test_an_empty_home_has_nothing_to_list(guild: Guild, project: Path) -> None:
     for command in ("ls", "cost"):
         ran = guild(command)

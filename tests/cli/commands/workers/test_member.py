@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.members.places import put_member
-from tests.members.small import make_member
+from tests.members.member_folders import put_member
+from tests.members.member_servers import make_member
 from tests.members.test_process import alive, marks
 from tests.runs.places import put_worker, wait_until
 
@@ -121,15 +121,19 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert "Which one?" in shown
     assert ["artifact", "artifacts/report.md"] in [line.split() for line in shown.splitlines()]
     assert "artifacts/report.md" in guild("wait", "ant/j-1").err
-    for verb in ("log", "resume"):
-        other = guild(verb, "ant/j-1")
-        assert (other.code, "guild show ant/j-1" in other.err) == (3, True)
+    other = guild("log", "ant/j-1")
+    assert (other.code, "guild show ant/j-1" in other.err) == (3, True)
+    unsupported = guild("resume", "ant/j-1")
+    assert (unsupported.code, "does not support worker/resume" in unsupported.err) == (4, True)
     slow = guild("dispatch", "ant", "think").out.strip()
     assert slow == "ant/j-2"
     late = guild("wait", slow, "--timeout", "0.1")
     assert (late.code, f"{slow} is still running" in late.err) == (6, True), late.err
     assert guild("show", slow, "--json").json["status"] == "running"
-    assert [job["jobId"] for job in guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
+    assert [job["jobId"] for job in guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]] == [
+        "ant/j-1",
+        "ant/j-2",
+    ]
     assert guild("ls", "jobs", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("rm", slow).code == 1
     # The hall polls the member every few seconds.
@@ -137,7 +141,8 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert guild("stop", slow).out == "ant/j-2 is cancelled\n"
     assert guild("rm", slow).out == "Deleted ant/j-2.\n"
     gone = guild("show", slow)
-    assert (gone.code, "there is no job 'j-2'" in gone.err) == (1, True)
+    assert (gone.code, "unknown job 'ant/j-2'" in gone.err) == (3, True)
+    assert [guild(verb, slow).code for verb in ("stop", "rm", "wait", "resume")] == [3, 3, 3, 3]
     member = guild("member", "show", "ant", "--json").json
     assert member["state"] == "ready"
     assert guild("hall", "stop").code == 0
@@ -157,7 +162,7 @@ def test_members_without_jobs_and_ambiguous_names_are_refused(guild: Guild, proj
     for odd in ("/j-1", "ant/", "a\nb/j", "x" * 500 + "/j"):
         assert guild("show", odd).code == 3
     assert guild("show", "nobody/j-1").code == 3
-    assert guild("rm", "bee/j-1", "--force").code == 2
+    assert guild("rm", "bee/j-1", "--force").code == 4
 
 
 @pytest.mark.req("WD-2")
@@ -206,6 +211,95 @@ def test_a_hall_stays_for_a_member_job_and_the_next_hall_restarts_the_member(
     wait_until(lambda: not (home.path / "members-at-work.json").exists())
 
 
+@pytest.mark.req("WD-12")
+def test_questions_of_a_completed_member_job_stay_open_until_answered(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    guild = guild_hall
+    asks = [{"call": "log_question", "with": {"question": "Which branch?"}}, {"say": "finished with what I have"}]
+    make_member(home.path / "guild-members" / "clerk", answers=asks)
+    job = guild("dispatch", "clerk", "Look.").out.strip()
+    waited = guild("wait", job, "--timeout", "30s")
+    assert (waited.code, waited.out) == (0, "finished with what I have\n")
+    answer = f'guild answer {job} "..."'
+    assert f"Answer: {answer}" in waited.err
+    assert answer in guild("ls").out
+    assert [row["jobId"] for row in guild("ls", "jobs", "--json").json["jobs"]] == [job]
+    guild("hall", "stop")  # the question is known without a hall and without the member
+    assert answer in guild("ls").out
+    assert answer in guild("ls", "asks").out
+    assert "guild ls jobs --member clerk" in guild("ls", "jobs").err
+    assert guild("ls", "asks", "--json").json["members"][0]["questions"] == ["Which branch?"]
+    assert guild("answer", job, "main").code == 0
+    assert "Which branch?" not in guild("ls").out
+    shown = guild("show", job)
+    assert "answer:\n  │ main\n" in shown.out
+    answered = guild("show", job, "--json").json
+    assert (answered["jobId"], answered["questions"]) == (job, None)
+    assert answered["answered"] == [{"question": "Which branch?", "answer": "main"}]
+
+
+@pytest.mark.req("WD-17", "WD-44")
+def test_a_failed_member_job_is_resumed_and_deleted_as_printed(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    guild = guild_hall
+    answers = [{"call": "update_summary", "with": {"summary": "one"}}, {"say": "all done"}]
+    make_member(home.path / "guild-members" / "clerk", answers=answers)
+    limited = ("--config", '{"maxTurns": 1}')
+    job = guild("dispatch", "clerk", "Look.", *limited).out.strip()
+    assert guild("wait", job, "--timeout", "30s").code == 1
+    shown = guild("show", job).err
+    assert f"guild rm {job} --force" in shown
+    refused = guild("rm", job)
+    assert refused.code == 1
+    assert f"guild resume {job}" in refused.err
+    resumed = guild("resume", job, "--max-turns", "5")
+    assert (resumed.code, resumed.out) == (0, "all done\n"), resumed.err
+    other = guild("dispatch", "clerk", "Look.", *limited).out.strip()
+    assert guild("wait", other, "--timeout", "30s").code == 1
+    command = next(line for line in guild("rm", other).err.split(". ") if "--force" in line).partition("guild ")[2]
+    assert guild(*shlex.split(command)).out == f"Deleted {other}.\n"
+    assert guild("show", other).code == 3
+
+
+def test_a_member_is_restarted_and_receives_variables_that_are_set_later(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    guild = guild_hall
+    env = {"command": "${PYTHON}", "args": ["server.py", "${PORT}", ""], "env": {"ANT_KEY": "${ANT_KEY}"}}
+    put_member(home.path, "ant", mcp=env)
+    (home.path / "config.yaml").write_text("env: [ANT_KEY]\n")
+
+    def look(**variables: str) -> dict[str, str]:
+        return json.loads(guild("member", "call", "ant", "look", env=variables).out)["env"]
+
+    assert "ANT_KEY" not in look()
+    assert look(ANT_KEY="one")["ANT_KEY"] == "one"
+    before = guild("member", "show", "ant", "--json").json
+    assert look()["ANT_KEY"] == "one"  # a command without the variable does not remove it
+    restarted = guild("member", "restart", "ant", env={"ANT_KEY": "two"})
+    assert (restarted.code, restarted.out.startswith("Restarted ant (pid ")) == (0, True), restarted.err
+    assert look()["ANT_KEY"] == "two"
+    assert guild("member", "stop", "ant").out == "Stopped ant. The next use starts it again.\n"
+    assert not alive(before["pid"])
+    assert guild("member", "show", "ant", "--json").json["state"] == "trusted"
+    guild("dispatch", "ant", "think", env={"ANT_KEY": "two"})  # a running job prevents the restart
+    assert look(ANT_KEY="three")["ANT_KEY"] == "two"
+
+
+@pytest.mark.req("WD-39")
+def test_the_shipped_manager_can_dispatch_to_all_members(guild: Guild, project: Path, home: Home) -> None:
+    assert "-dispatch_" not in guild("plan", "manager", "--model", "test:x").out
+    put_member(home.path, "ant")
+    assert "ant-dispatch_dispatch" in guild("plan", "manager", "--model", "test:x").out
+
+
+def test_an_unknown_worker_with_the_name_of_a_template_prints_how_to_create_it(guild: Guild, project: Path) -> None:
+    unknown = guild("dispatch", "researcher", "What?", "--wait")
+    assert (unknown.code, "guild member new researcher --from researcher" in unknown.err) == (3, True), unknown.err
+
+
 def test_questions_of_a_member_job_are_answered_by_job_id(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     asks = [
         {"call": "log_question", "with": {"question": "When?\n\nToday's is late.", "wait": False}},
@@ -240,7 +334,7 @@ def test_questions_of_a_member_job_are_answered_by_job_id(guild_hall: GuildWithH
     command = next(line for line in which.err.splitlines() if "late" in line)
     assert guild_hall(*shlex.split(command)[1:]).code == 0, command
     lost = guild_hall("answer", job, "x", cwd=elsewhere)
-    assert (lost.code, "found only in its folder" in lost.err) == (3, True)
+    assert (lost.code, "Change to the folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
     assert (answered.code, answered.err.strip()) == (0, f"Answered {job}.")
     ended = guild_hall("wait", job)

@@ -84,7 +84,7 @@ def test_all_errors_are_named_with_file_and_field(guild: Guild, project: Path, h
     assert any("writer/start.py:1" in one for one in check_errors(guild, "writer"))
     (home.packages / "writer" / "start.py").write_text("began = 5\n")
     (absent,) = (one for one in check_errors(guild, "writer") if "begin" in one)
-    assert "activate: start:begin is not a function: the module has no such name" in absent
+    assert "activate: start:begin is not a function: unknown name" in absent
     assert "writer/pyproject.toml" in absent
     (home.packages / "writer" / "start.py").write_text("def begin(context):\n    raise SystemExit\n")
     write_mail_package(home)

@@ -193,7 +193,7 @@ def test_unreadable_files_are_reported_and_not_trusted(guild: Guild, post: Path,
     for message in (
         "pipe.py: not a regular file",
         "loop.py: ",
-        "out.py: this is a link out of the project",
+        "out.py: the file is a link to ",
         "huge.py: the file is too",
     ):
         assert message in ran.err
@@ -201,7 +201,7 @@ def test_unreadable_files_are_reported_and_not_trusted(guild: Guild, post: Path,
     put_worker(post, toolboxes=["out"])
     refused = guild("run", "scribe", "go")
     assert refused.code == 1
-    assert "a link out of the project" in refused.err
+    assert "outside of the project" in refused.err
 
 
 def test_a_trusted_toolbox_replaced_by_a_link_is_refused(guild: Guild, post: Path, tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def office(post: Path) -> Path:
     bare: dict[str, Any] = {"sandboxes": None, "tool_rules": None}
     put_worker(post, "boss", allow_workers=["middle"], **bare)
     put_worker(post, "middle", allow_workers=["scribe"], **bare)
-    call = {"call": "worker_call", "with": {"worker_name": "scribe", "input_data": "go"}}
-    answers = {"boss": [[{**call, "with": {**call["with"], "worker_name": "middle"}}, DONE]], "middle": [[call, DONE]]}
+    call = {"call": "worker_call", "with": {"worker": "scribe", "input_data": "go"}}
+    answers = {"boss": [[{**call, "with": {**call["with"], "worker": "middle"}}, DONE]], "middle": [[call, DONE]]}
     (post / "answers.yaml").write_text(json.dumps({"workers": {**answers, "scribe": [[STAMP, DONE]]}}))
     return post
 
@@ -409,7 +409,7 @@ def test_a_resumed_run_keeps_its_recorded_schema(guild: Guild, judge: Path) -> N
         ("Report = 1", "report.model:Report is not a model"),
         ("import nowhere", "No module named 'nowhere'"),
         ("from pydantic import RootModel\nReport = RootModel[list[int]]", "type: object"),
-        (MODEL.replace("Report", "Other"), "no such name"),
+        (MODEL.replace("Report", "Other"), "unknown name"),
     ],
 )
 def test_an_invalid_model_is_reported_by_check_run_and_plan(guild: Guild, judge: Path, text: str, message: str) -> None:
@@ -419,7 +419,7 @@ def test_an_invalid_model_is_reported_by_check_run_and_plan(guild: Guild, judge:
         ran = guild(*words)
         assert message in ran.out + ran.err
         assert "Traceback" not in ran.err
-        assert ran.code == 0 if words[0] == "plan" else ran.code in (1, 2)
+        assert ran.code in (1, 2)
 
 
 def test_importing_a_model_has_no_effect_outside_its_process(guild: Guild, judge: Path) -> None:

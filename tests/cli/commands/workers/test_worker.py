@@ -11,6 +11,7 @@ from tests.cli.places import WORKER
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.core.paths import Home
     from tests.conftest import Guild
 
 
@@ -81,7 +82,7 @@ def test_all_missing_parts_are_named(guild: Guild, scribe: Path) -> None:
     assert checked.code == 1
     messages = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        f"runtime claude needs Claude Code: GUILDHALL_CLAUDE names {scribe}/claude, which does not exist",
+        f"runtime claude needs Claude Code: GUILDHALL_CLAUDE is {scribe}/claude, which does not exist",
         f"model: script not found: {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: unknown toolbox 'mail'",
@@ -90,7 +91,7 @@ def test_all_missing_parts_are_named(guild: Guild, scribe: Path) -> None:
         f"output_schema_ref: unknown module a in {scribe}",
     ]
     assert messages == expected
-    assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
+    assert all("wish.yaml" in error["where"] for error in checked.json[0]["errors"])
     assert checked.json[0]["warnings"] == ["tools: Edit cannot write any file: add a sandbox with `mode: rw`"]
     shown = guild("check", "wish", env=env)
     assert "\n\n" not in shown.err
@@ -107,7 +108,7 @@ def test_all_missing_parts_are_named(guild: Guild, scribe: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: file not found: "),
+        ("output_schema_ref: none.json", "output_schema_ref: file not found: "),
         ("output_schema_ref: answers.yaml.json", "answers.yaml.json: not JSON"),
         ("model: script:guildhall.yaml", "guildhall.yaml:1: model: unknown field"),
     ],
@@ -168,3 +169,37 @@ def test_invalid_names_are_rejected(guild: Guild, scribe: Path, verb: str, name:
     assert ran.out == ""
     assert "Traceback" not in ran.err
     assert len(ran.err) < 600
+
+
+@pytest.mark.req("DO-9")
+def test_a_new_worker_does_not_break_another_worker(guild: Guild, scribe: Path, home: Home) -> None:
+    for path in (scribe / "workers" / "generated" / "counter.yaml", home.workers / "clerk.yaml"):
+        path.parent.mkdir(parents=True)
+        path.write_text("instructions: x\n")
+    (scribe / "workers" / "editor.json").write_text('{"instructions": "x"}')
+    assert guild("worker", "lock", "counter").code == 0
+    assert guild("package", "new", "writer").code == 0
+    for name in ("counter", "clerk", "editor", "writer", "guide", "scribe"):
+        ran = guild("worker", "new", name)
+        assert (ran.code, f"the worker '{name}' already exists" in ran.err) == (1, True), ran.err
+        assert guild("worker", "show", name, "--json").json["name"] == name
+    assert guild("worker", "new", "counter", "--force").code == 1
+    assert guild("worker", "new", "clerk", "--force").code == 0
+    assert guild("worker", "show", "project/clerk", "--json").json["scope"] == "project"
+    ran = guild("worker", "new", "wörker")
+    assert (ran.code, "a-z, A-Z, 0-9" in ran.err) == (2, True)
+
+
+def test_hints_do_not_name_workers_and_toolboxes_that_cannot_be_used(guild: Guild, scribe: Path, home: Home) -> None:
+    (scribe / "workers" / "clerc.yaml").write_text("instructions: [")
+    ran = guild("run", "clerk", "go")
+    assert (ran.code, "clerc" not in ran.err) == (3, True), ran.err
+    for name in ("mail", "letters"):
+        assert guild("package", "new", name, "--type", "toolbox").code == 0
+    assert guild("package", "new", "writer").code == 0
+    (home.packages / "letters" / "tools.py").unlink()
+    (home.packages / "mails").mkdir()
+    (home.packages / "mails" / "pyproject.toml").write_text("[tool.guildhall\n")
+    (scribe / "workers" / "sender.yaml").write_text("instructions: x\ntoolboxes: [post]\n")
+    ran = guild("check", "sender")
+    assert (ran.code, "Known: mail." in ran.err) == (1, True), ran.err

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from guildhall.rpc.asgi_requests import MAX_BODY_BYTES
 from guildhall.rpc.jsonrpc import RpcError
-from guildhall.rpc.mcp_app import Endpoint, Offer
+from guildhall.rpc.member_endpoint import Endpoint, Offer
 from tests.hall.doors import MODERN, SampleTools, open_raw_client, serve_app
 from tests.rpc.hostile import CASES, OK, UNANSWERED
 
@@ -100,7 +100,7 @@ def test_a_member_without_a_worker_or_tools_refuses_their_methods() -> None:
             refused = (await http.ask("worker/dispatch", {})).json()["error"]
             assert (refused["code"], refused["message"]) == (
                 -32601,
-                "clerk has no worker: it does not support worker/dispatch",
+                "unsupported method worker/dispatch: clerk has no worker",
             )
             about = (await http.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
             assert "experimental" not in about["capabilities"]

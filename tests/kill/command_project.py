@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver, When
+    from tests.kill.harness import Driver, When
 
 
-class Desk:
+class CommandProject:
     """The project, and commands in it."""
 
     def __init__(

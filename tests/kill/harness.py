@@ -1,4 +1,4 @@
-"""The scene of the kill tests: a worker, a model on the wire, processes that are killed, and the witnesses.
+"""The harness of the kill tests: a worker, a model on the wire, processes that are killed, and the witnesses.
 
 Nothing that judges is inside the killed process: the book is a file that its tools write to, the requests are those
 that the server has seen, the record is read with sqlite3 alone.
@@ -109,7 +109,7 @@ EFFECTS = ("one", "two", "letter", "three")
 LINE_OF = {"m1/call_0_0": "one", "m1/call_0_2": "two", "m1/call_0_3": "letter", "m2/call_1_1": "three"}
 
 
-def lay_out(project: Path, home: Path) -> None:
+def write_project(project: Path, home: Path) -> None:
     """Write the worker and its toolbox."""
     desk = project / "desk"
     desk.mkdir()
@@ -197,7 +197,7 @@ class Driver:
 
 
 @dataclass(kw_only=True)
-class Scene:
+class KillHarness:
     """One run of the clerk, the kills, and the recorded effects."""
 
     project: Path
@@ -285,7 +285,7 @@ class Scene:
     def start(self) -> Ended:
         return self.guild("run", "clerk", "go", "--output", "json")
 
-    def go_on(self, run: str, *, unknown: str | None = None) -> None:
+    def resume(self, run: str, *, unknown: str | None = None) -> None:
         """Resume the run and answer its asks truthfully, unless the test overrides an answer, until it has ended."""
         for _ in range(8):
             if self.rows("SELECT status FROM runs")[0][0] == "completed":
@@ -340,7 +340,7 @@ class Scene:
         found = self.rows("SELECT id FROM runs") if self.rows("SELECT 1 FROM sqlite_master WHERE name = 'runs'") else []
         return found[0][0] if found else None
 
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Check that the database is consistent."""
         if not (self.home / "hall.db").exists():
             return True
@@ -385,17 +385,17 @@ class Undisturbed:
     book: Sequence[str]
 
     @staticmethod
-    def of(scene: Scene) -> Undisturbed:
-        started = scene.start()
+    def of(harness: KillHarness) -> Undisturbed:
+        started = harness.start()
         assert started.code == 4, started
-        ended = scene.answer(started.json["asks"][0])
+        ended = harness.answer(started.json["asks"][0])
         assert ended.code == 0, ended
         return Undisturbed(
             run_commits=started.commits,
             answer_commits=ended.commits,
             result={name: value for name, value in ended.json.items() if name != "run"},
-            messages=list(scene.conversation(ended.json["run"])),
-            book=scene.book,
+            messages=list(harness.conversation(ended.json["run"])),
+            book=harness.book,
         )
 
 
@@ -408,37 +408,37 @@ class Record:
     served: Counter[str]
 
     @staticmethod
-    def of(scene: Scene) -> Record:
-        assert scene.whole()
-        if scene.run_id() is None:
-            return Record(answered=set(), cut_off=set(), served=scene.answers_by_step())
-        return Record(answered=scene.answered(), cut_off=scene.cut_off(), served=scene.answers_by_step())
+    def of(harness: KillHarness) -> Record:
+        assert harness.is_complete()
+        if harness.run_id() is None:
+            return Record(answered=set(), cut_off=set(), served=harness.answers_by_step())
+        return Record(answered=harness.answered(), cut_off=harness.cut_off(), served=harness.answers_by_step())
 
 
-def judge(scene: Scene, undisturbed: Undisturbed, *kills: Record) -> None:
+def check_resumed_run(harness: KillHarness, undisturbed: Undisturbed, *kills: Record) -> None:
     """Resume the killed run until it ends, and compare its outcome with a run that is not killed."""
-    run = scene.run_id()
+    run = harness.run_id()
     if run is None:
-        assert (scene.book, scene.requests) == ([], [])
+        assert (harness.book, harness.requests) == ([], [])
         return
-    scene.go_on(run)
-    assert scene.whole()
+    harness.resume(run)
+    assert harness.is_complete()
     # no effect is lost or repeated, and the user was asked about exactly the interrupted calls
-    assert sorted(scene.book) == sorted(EFFECTS)
-    assert sorted(scene.asked) == sorted(set().union(*(kill.cut_off for kill in kills)))
+    assert sorted(harness.book) == sorted(EFFECTS)
+    assert sorted(harness.asked) == sorted(set().union(*(kill.cut_off for kill in kills)))
     # a journaled answer is never requested again, any other once more for each kill
-    served = scene.answers_by_step()
+    served = harness.answers_by_step()
     for key in ("m1", "m2", "m3"):
         lost = max((kill.served[key] for kill in kills if key not in kill.answered), default=0)
         assert served[key] == 1 + lost, (key, served)
     # the outcome is that of a run that is not killed
-    shown = scene.guild("show", run, "--json").json
+    shown = harness.guild("show", run, "--json").json
     assert {name: shown[name] for name in ("status", "output", "error", "usage", "cost_usd")} == {
         name: undisturbed.result[name] for name in ("status", "output", "error", "usage", "cost_usd")
     }
-    assert [ask["status"] for ask in shown["asks"]] == ["applied"] * (1 + len(scene.asked))
-    assert list(scene.mask(shown["messages"])) == list(scene.mask(undisturbed.messages))
-    replayed = scene.guild("replay", run)
+    assert [ask["status"] for ask in shown["asks"]] == ["applied"] * (1 + len(harness.asked))
+    assert list(harness.mask(shown["messages"])) == list(harness.mask(undisturbed.messages))
+    replayed = harness.guild("replay", run)
     assert replayed.code == 0, replayed
 
 

@@ -1,4 +1,4 @@
-"""Meetings at work: a project in a real repository, a worker with a script, and a hall in this process."""
+"""A registered repository with a scripted worker, and a hall that holds its meetings."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def call(tool: str, /, **arguments: Any) -> Answer:
     return {"call": tool, "with": arguments}
 
 
-class Later(SystemClock):
-    """The machine's time, put forward."""
+class ShiftedClock(SystemClock):
+    """The system clock plus a number of days."""
 
     def __init__(self) -> None:
         self.days = 0.0
@@ -50,19 +50,19 @@ class Later(SystemClock):
 
 
 @dataclass(kw_only=True)
-class Parlour:
-    """Where a person meets a worker."""
+class MeetingProject:
+    """A registered project with a scripted worker, and a hall in this process."""
 
     home: Home
     repo: Repository
-    clock: Later = field(default_factory=Later)
+    clock: ShiftedClock = field(default_factory=ShiftedClock)
     hall: Any = None
     client: Any = None
 
     @staticmethod
-    def at(home: Home, folder: Path) -> Parlour:
+    def at(home: Home, folder: Path) -> MeetingProject:
         (folder / "workers").mkdir(parents=True, exist_ok=True)
-        made = Parlour(home=home, repo=Repository(folder))
+        made = MeetingProject(home=home, repo=Repository(folder))
         made.worker()
         made.script([say("hello")])
         written = {name: (folder / name).read_text() for name in ("workers/architect.yaml", "answers.yaml")}
@@ -87,12 +87,12 @@ class Parlour:
         name: str = "architect",
         price: float | None = None,
     ) -> None:
-        """`price`: of a million tokens, asked or answered."""
+        """`price`: USD for a million tokens of input or output."""
         workers: dict[str, Any] = {name: [list(run) for run in runs]}
         if summary is not None:
             workers[SUMMARISER] = [[say(summary)] for _ in range(3)]
-        of_tokens = {} if price is None else {"price": {"input": price, "output": price}}
-        (self.repo.path / "answers.yaml").write_text(json.dumps({"workers": workers, **of_tokens}))
+        prices = {} if price is None else {"price": {"input": price, "output": price}}
+        (self.repo.path / "answers.yaml").write_text(json.dumps({"workers": workers, **prices}))
 
     @property
     def frame(self) -> Frame:
@@ -102,8 +102,8 @@ class Parlour:
     def meetings(self) -> Meetings:
         return self.hall.meetings
 
-    def inside(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Does something with a hall open. Each time it is another one, on the same home."""
+    def run_in_hall(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a coroutine with a new hall of the home."""
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={}, clock=self.clock, is_persistent=True)
@@ -116,41 +116,41 @@ class Parlour:
 
         return asyncio.run(go())
 
-    async def opened(self, words: str = "How do we store exports?", worker: str = "architect") -> Meeting:
+    async def open_meeting(self, message: str = "How do we store exports?", worker: str = "architect") -> Meeting:
         """Open a meeting and wait for the answer to the first message."""
-        meeting = await self.client.meetings.open(worker, words, self.frame)
-        await self.seen(self.client.meetings.join(meeting.id, self.frame))
+        meeting = await self.client.meetings.open(worker, message, self.frame)
+        await self.collect(self.client.meetings.join(meeting.id, self.frame))
         return self.meetings.get(meeting.id)
 
-    async def said(self, id: str, words: str) -> list[Event]:
-        return await self.seen(self.client.meetings.say(id, words, self.frame))
+    async def say(self, id: str, message: str) -> list[Event]:
+        return await self.collect(self.client.meetings.say(id, message, self.frame))
 
-    async def seen(self, stream: Any) -> list[Event]:
+    async def collect(self, stream: Any) -> list[Event]:
         async with aclosing(stream) as events:
             return [event async for event in events]
 
-    def shown(self, id: str) -> MeetingDetails:
+    def details(self, id: str) -> MeetingDetails:
         return self.meetings.context.details(id)
 
     def answers(self, id: str) -> list[tuple[str, str]]:
-        return [(one.words, one.answer) for one in self.shown(id).exchanges]
+        return [(one.user_message, one.answer) for one in self.details(id).exchanges]
 
-    async def quiet(self) -> None:
-        """Waits until no run lives."""
-        await self.until(lambda: not self.hall.runs.count)
+    async def wait_idle(self) -> None:
+        """Wait until no run is alive."""
+        await self.wait_until(lambda: not self.hall.runs.count)
 
-    async def until(self, happened: Callable[[], Any]) -> Any:
+    async def wait_until(self, condition: Callable[[], Any]) -> Any:
         async with asyncio.timeout(8):
-            while not (found := happened()):  # noqa: ASYNC110 - what is looked at is files too
+            while not (found := condition()):  # noqa: ASYNC110 - files have no event
                 await asyncio.sleep(0.01)
         return found
 
-    async def a_run(self) -> str:
+    async def complete_run(self) -> str:
         """Return an ended run that can request a meeting."""
         stream = self.client.runs.run(RunRequest(worker="architect", input="go"), self.frame)
-        return (await self.seen(stream))[0].run
+        return (await self.collect(stream))[0].run
 
-    def told(self, run: str) -> str:
+    def model_input(self, run: str) -> str:
         """Return the recorded input of the model."""
         asked = self.hall.history.journal(run).all(ModelAsked)
         return "\n".join(str(entry.data.message) for entry in asked)

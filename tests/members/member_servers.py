@@ -60,8 +60,8 @@ def write_script(path: Path, answers: list[Any]) -> str:
     return f"script:{path}"
 
 
-class Spoken(RawClient):
-    """A member as a client speaks to it, by hand."""
+class MemberConnection(RawClient):
+    """A connection to a member that sends `worker/*` requests."""
 
     async def worker(self, method: str, **params: Any) -> Any:
         """Return the result of a `worker/*` request."""
@@ -89,14 +89,14 @@ class Spoken(RawClient):
 
 
 @asynccontextmanager
-async def serving(folder: Path, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Spoken]:
+async def serve_member(folder: Path, environ: Mapping[str, str] | None = None) -> AsyncGenerator[MemberConnection]:
     """Serve the member of a folder in this process."""
     member = Member(folder / "server.py")
-    async with member.open_server(0, SECRET, environ or {}) as url, speaking(url) as spoken:
-        yield spoken
+    async with member.open_server(0, SECRET, environ or {}) as url, connect_member(url) as connection:
+        yield connection
 
 
 @asynccontextmanager
-async def speaking(url: str, secret: str = SECRET) -> AsyncGenerator[Spoken]:
+async def connect_member(url: str, secret: str = SECRET) -> AsyncGenerator[MemberConnection]:
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:  # the first dispatch imports a great deal
-        yield Spoken(http, url, secret)
+        yield MemberConnection(http, url, secret)

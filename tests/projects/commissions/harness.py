@@ -1,4 +1,4 @@
-"""Commissions at work: a person's repository that is registered, a worker and a script in it, and a hall."""
+"""A registered repository with a scripted worker, and a hall that executes its commissions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 
-LATE: Answer = {"sleep": 30, "say": "late"}  # nobody waits for it
-RESTS = ("completed", "failed", "cancelled", "abandoned")
+LATE: Answer = {"sleep": 30, "say": "late"}  # too late for any test
+ENDED = ("completed", "failed", "cancelled", "abandoned")
 
 
 def call(tool: str, /, **arguments: Any) -> Answer:
@@ -48,8 +48,8 @@ def say(text: str = "done") -> Answer:
 
 
 @dataclass(kw_only=True)
-class Workshop:
-    """A project with workers that take commissions, and the hall that has them."""
+class CommissionProject:
+    """A registered project with scripted workers, and a hall in this process."""
 
     home: Home
     repo: Repository
@@ -59,19 +59,20 @@ class Workshop:
     clock: SystemClock = field(default_factory=SystemClock)
 
     @staticmethod
-    def at(folder: Path, home: Home) -> Workshop:
-        """Create a workshop with the worker smith and full checkouts. Only the start of the work is committed."""
+    def at(folder: Path, home: Home) -> CommissionProject:
+        """Create a project with the worker smith, which is not committed."""
         files = {"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}
         repo = repository(folder / "shop", files)
         home.path.mkdir(parents=True, exist_ok=True)
-        # As `guild project add` writes it, which asks git a lot.
+        # The same entry as `guild project add` writes, without its git commands.
         home.settings.write_text(f'projects:\n  shop:\n    path: "{repo.path}"\n    branch: main\n')
-        shop = Workshop(home=home, repo=repo)
+        shop = CommissionProject(home=home, repo=repo)
         shop.worker()
+        shop.script([say()])
         return shop
 
     def worker(self, name: str = "smith", **fields: Any) -> None:
-        """Writes a worker whose model is the script. It is not committed: the person has it in their folder."""
+        """Write a worker file whose model is the script, without committing it."""
         (self.repo.path / "workers").mkdir(exist_ok=True)
         usual = {"name": name, "instructions": "You forge.", "model": "script:script.yaml", "checkout": "full"}
         (self.repo.path / "workers" / f"{name}.yaml").write_text(json.dumps({**usual, **fields}))
@@ -80,8 +81,8 @@ class Workshop:
         """Write the scripts of smith and of other workers: a list of answers for each run."""
         (self.repo.path / "script.yaml").write_text(json.dumps({"workers": {"smith": list(runs), **others}}))
 
-    def inside(self, work: Callable[[Workshop], Awaitable[Any]], *, recover: bool = False) -> Any:
-        """Does something with a hall open. Each time it is another one, on the same home."""
+    def run_in_hall(self, work: Callable[[CommissionProject], Awaitable[Any]], *, recover: bool = False) -> Any:
+        """Run a coroutine with a new hall of the home."""
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={}, clock=self.clock, is_persistent=True)
@@ -109,7 +110,7 @@ class Workshop:
     def services(self) -> ProjectServices:
         return self.hall.project_services
 
-    async def new(
+    async def create_commission(
         self,
         title: str = "A key",
         prompt: str = "Forge a key.",
@@ -120,33 +121,33 @@ class Workshop:
         draft = Draft(title=title, worker=worker, prompt=prompt, **more)
         return await self.commissions.create(self.hall.projects.get("shop"), draft, frame or self.frame)
 
-    async def so(self, happened: Callable[[], Any]) -> None:
-        """Waits until something is so."""
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Wait until a condition is true."""
         async with asyncio.timeout(10):
-            while not happened():  # noqa: ASYNC110 - what is looked at is files too
+            while not condition():  # noqa: ASYNC110 - files have no event
                 await asyncio.sleep(0.02)
 
-    async def until(self, id: str, *status: str) -> Commission:
+    async def wait_for_status(self, id: str, *status: str) -> Commission:
         """Wait until a commission has this status, and return it."""
-        await self.so(lambda: self.commissions.get(id).status in status)
+        await self.wait_until(lambda: self.commissions.get(id).status in status)
         return self.commissions.get(id)
 
-    async def quiet(self, id: str) -> Commission:
+    async def wait_ended(self, id: str) -> Commission:
         """Wait until the run of a commission has ended and been processed, and return the commission."""
-        await self.until(id, *RESTS)
+        await self.wait_for_status(id, *ENDED)
         run = self.commissions.get(id).run
-        await self.so(lambda: run is None or not self.hall.runs.is_alive(run))
+        await self.wait_until(lambda: run is None or not self.hall.runs.is_alive(run))
         await self.commissions.drain()
         return self.commissions.get(id)
 
-    async def done(self, **draft: Any) -> Commission:
+    async def run_commission(self, **draft: Any) -> Commission:
         """Create a commission and wait for its end."""
-        made = await self.new(**draft)
+        made = await self.create_commission(**draft)
         await self.commissions.dispatch(made.id, self.frame)
-        return await self.quiet(made.id)
+        return await self.wait_ended(made.id)
 
-    async def reasons(self, id: str) -> list[str]:
-        return [moment.reason for moment in (await self.commissions.details(id)).timeline]
+    async def timeline_reasons(self, id: str) -> list[str]:
+        return [entry.reason for entry in (await self.commissions.details(id)).timeline]
 
     def branches(self) -> set[str]:
         return set(self.repo.git("for-each-ref", "--format=%(refname)").split())

@@ -1,4 +1,4 @@
-"""Jobs at work: a worker and a script in a project, and a hall in this process that does its jobs."""
+"""A hall in this process that executes jobs of a scripted worker."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def submit(output: Any = "the result", **more: Any) -> Answer:
 
 
 @dataclass(kw_only=True)
-class Shop:
-    """A worker in a project that takes jobs, and the hall that has them."""
+class JobHall:
+    """A project with a worker that accepts jobs, and a hall in this process."""
 
     home: Home
     project: Path
@@ -47,24 +47,24 @@ class Shop:
     client: Any = None
 
     @staticmethod
-    def anywhere(folder: Path) -> Shop:
-        """Create a shop with its own home and project in a folder."""
+    def anywhere(folder: Path) -> JobHall:
+        """Create a job_hall with its own home and project in a folder."""
         (folder / "project").mkdir()
-        return Shop(home=Home(folder / "home"), project=folder / "project")
+        return JobHall(home=Home(folder / "home"), project=folder / "project")
 
     def worker(self, name: str = "smith", **fields: Any) -> None:
-        """Writes a worker whose model is the script."""
+        """Write a worker whose model is the script."""
         folder = self.project / "workers"
         folder.mkdir(exist_ok=True)
         usual = {"name": name, "instructions": "You forge things.", "model": "script:script.yaml"}
         (folder / f"{name}.yaml").write_text(json.dumps({**usual, **fields}))
 
     def script(self, *runs: list[Answer], name: str = "smith", **more: Any) -> None:
-        """Writes the script: the runs of the worker, each a list of answers."""
+        """Write the script of the worker: a list of model responses for each run."""
         (self.project / "script.yaml").write_text(json.dumps({"workers": {name: list(runs)}, **more}))
 
-    def inside(self, work: Callable[[Shop], Awaitable[Any]]) -> Any:
-        """Does something with a hall open. Each time it is another one, on the same home."""
+    def run(self, work: Callable[[JobHall], Awaitable[Any]]) -> Any:
+        """Run `work` with a new hall on the same home."""
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={}, is_persistent=True)
@@ -89,10 +89,10 @@ class Shop:
         asked = Dispatch(description=description, task=task, config=config)
         return await self.jobs.dispatch("smith", asked, self.frame)
 
-    async def until(self, happened: Callable[[], Any]) -> Any:
-        """Waits until something is so."""
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until a condition returns a true value, and return the value."""
         async with asyncio.timeout(8):
-            while not (found := happened()):  # noqa: ASYNC110 - what is looked at is files too
+            while not (found := condition()):  # noqa: ASYNC110 - what is looked at is files too
                 await asyncio.sleep(0.005)
         return found
 

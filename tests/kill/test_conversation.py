@@ -11,7 +11,7 @@ from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.clis import claude_program, codex_program
 from tests.conformance.bench import WORKER, Bench, write
-from tests.kill.scene import DEEP, Scene, ends, lay_out
+from tests.kill.harness import DEEP, KillHarness, ends, write_project
 from tests.run_processes import KillingRuntime
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver, Ended, When
+    from tests.kill.harness import Driver, Ended, When
     from tests.run_processes import ForkServerLoop
 
 SCRIPT = """
@@ -37,7 +37,7 @@ WHOLE = {"status": "waiting", "reason": "person", "same": True}
 
 
 @pytest.fixture(scope="module")
-def talk_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer]:
+def conversation_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer]:
     script = tmp_path_factory.mktemp("talk") / "answers.yaml"
     script.write_text(SCRIPT)
     with ScriptedServer(script) as server:
@@ -45,20 +45,22 @@ def talk_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedS
 
 
 @pytest.fixture
-def talk(project: Path, home: Home, driver: Driver, talk_server: ScriptedServer) -> Generator[Scene]:
-    lay_out(project, home.path)
-    yield Scene(project=project, home=home.path, driver=driver, server=talk_server)
+def conversation(
+    project: Path, home: Home, driver: Driver, conversation_server: ScriptedServer
+) -> Generator[KillHarness]:
+    write_project(project, home.path)
+    yield KillHarness(project=project, home=home.path, driver=driver, server=conversation_server)
     driver.settle()
 
 
-def hold(scene: Scene) -> Ended:
-    ended = scene.guild(*WORDS, program="tests.kill.talk")
+def hold(harness: KillHarness) -> Ended:
+    ended = harness.guild(*WORDS, program="tests.kill.conversation")
     assert ended.code == 0, ended
     return ended
 
 
 @dataclass(kw_only=True)
-class ProgramScene(Scene):
+class ProgramHarness(KillHarness):
     """The same with a program that executes the runs."""
 
     more: dict[str, str] = field(default_factory=dict)
@@ -68,28 +70,28 @@ class ProgramScene(Scene):
         return {**super().environment, **self.more}
 
 
-def said(scene: Scene) -> list[tuple[str, str | None]]:
+def said(harness: KillHarness) -> list[tuple[str, str | None]]:
     """Return the recorded conversation, in order."""
     kinds = ("said", "model_answered", "tool_ended")
-    return [(kind, key) for _, kind, key, _ in scene.entries() if kind in kinds]
+    return [(kind, key) for _, kind, key, _ in harness.entries() if kind in kinds]
 
 
-def test_the_sweep_goes_over_every_commit(talk: Scene) -> None:
-    ended = hold(talk)
+def test_the_sweep_goes_over_every_commit(conversation: KillHarness) -> None:
+    ended = hold(conversation)
     assert (ended.json, ended.commits) == (WHOLE, COMMITS)
 
 
 @pytest.mark.req("X-2")
 @pytest.mark.parametrize(("number", "when"), ends(COMMITS))
-def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: When) -> None:
-    assert talk.guild_until(number, when, *WORDS, program="tests.kill.talk") is None
-    answered = talk.answered() if talk.run_id() else set[str]()
-    served = talk.answers_by_step()
-    goes_on_whole(talk)
+def test_killed_at_a_commit_of_a_conversation(conversation: KillHarness, number: int, when: When) -> None:
+    assert conversation.guild_until(number, when, *WORDS, program="tests.kill.conversation") is None
+    answered = conversation.answered() if conversation.run_id() else set[str]()
+    served = conversation.answers_by_step()
+    check_resumed_conversation(conversation)
     # an answer on record is never asked for again
-    for key, times in talk.answers_by_step().items():
+    for key, times in conversation.answers_by_step().items():
         assert times == 1 + (0 if key in answered else served[key]), (key, times)
-    last = (talk.requests[-1].body or {})["messages"]
+    last = (conversation.requests[-1].body or {})["messages"]
     shown = [(one["role"], part["text"]) for one in last for part in _parts(one["content"]) if "text" in part]
     assert shown == [
         ("user", "Hi."),
@@ -108,19 +110,19 @@ def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: Wh
     ids=["claude, while it listens", "claude, in a turn", "codex, in a turn"],
 )
 def test_a_hall_is_killed_with_a_program(
-    project: Path, home: Home, driver: Driver, talk_server: ScriptedServer, runtime: str, number: int
+    project: Path, home: Home, driver: Driver, conversation_server: ScriptedServer, runtime: str, number: int
 ) -> None:
-    lay_out(project, home.path)
+    write_project(project, home.path)
     worker = project / "workers" / "clerk.yaml"
     text = worker.read_text().replace("anthropic:claude-sonnet-4-5", "script:answers.yaml")
     worker.write_text(f"{text}runtime: {runtime}\n")
     (project / "answers.yaml").write_text(SCRIPT)
     program = {"claude": claude_program, "codex": codex_program}[runtime]
-    scene = ProgramScene(project=project, home=home.path, driver=driver, server=talk_server)
-    scene.more = {str(RUNTIMES[runtime].variable): str(program())}
+    harness = ProgramHarness(project=project, home=home.path, driver=driver, server=conversation_server)
+    harness.more = {str(RUNTIMES[runtime].variable): str(program())}
     try:
-        assert scene.guild_until(number, "after", *WORDS, program="tests.kill.talk") is None
-        goes_on_whole(scene)
+        assert harness.guild_until(number, "after", *WORDS, program="tests.kill.conversation") is None
+        check_resumed_conversation(harness)
     finally:
         driver.settle()
 
@@ -132,7 +134,7 @@ def test_its_process_is_killed_at_a_message(fork_loop: ForkServerLoop, tmp_path:
     bench = Bench(tmp_path, "pydantic", {}, own=killing)
     bench.write_worker({"say": "I listen."}, write("a.md"), {"say": "Seen."}, {"say": "Bye."})
 
-    async def run_talk() -> list[str | None]:
+    async def run_conversation() -> list[str | None]:
         async with bench.conversation(held=True) as table:
             await table.start(WORKER, "Hi.")
             for words in WORDS:
@@ -144,15 +146,15 @@ def test_its_process_is_killed_at_a_message(fork_loop: ForkServerLoop, tmp_path:
             assert [entry.data.words for entry in table.entries("said")] == list(WORDS)
             return [entry.key for entry in table.entries("model_answered", "said", "tool_ended")]
 
-    assert fork_loop.run(run_talk()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
+    assert fork_loop.run(run_conversation()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
 
 
-def goes_on_whole(talk: Scene) -> None:
+def check_resumed_conversation(conversation: KillHarness) -> None:
     """Check that every message exists once, in order."""
-    assert hold(talk).json == WHOLE
-    assert talk.whole()
-    looked = next(key for kind, key in said(talk) if kind == "tool_ended")
-    assert said(talk) == [
+    assert hold(conversation).json == WHOLE
+    assert conversation.is_complete()
+    looked = next(key for kind, key in said(conversation) if kind == "tool_ended")
+    assert said(conversation) == [
         ("model_answered", "m1"),
         ("said", "u1"),
         ("model_answered", "m2"),
@@ -161,7 +163,7 @@ def goes_on_whole(talk: Scene) -> None:
         ("said", "u2"),
         ("model_answered", "m4"),
     ]
-    words = [data["words"] for _, kind, _, data in talk.entries() if kind == "said"]
+    words = [data["words"] for _, kind, _, data in conversation.entries() if kind == "said"]
     assert words == list(WORDS)
 
 

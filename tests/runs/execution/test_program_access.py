@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_ai.messages import ToolCallPart
 
-from guildhall.runs.execution.access import CallResults
+from guildhall.runs.execution.program_access import CallResults
 from guildhall.runtimes.pydantic import to_tool_call
 from guildhall.tools.model import Text, ToolResult
 

@@ -1,4 +1,4 @@
-"""The manager at work in a workshop: its model is the script, all else is real."""
+"""Runs of the manager with a scripted model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from guildhall.runs.model import Run
-    from tests.projects.commissions.workshop import Answer, Workshop
+    from tests.projects.commissions.harness import Answer, CommissionProject
 
 ID = r"c-[a-z0-9]+"
 
 
-def scripted(shop: Workshop, *answers: Answer, smith: list[list[Answer]] | None = None, **others: Any) -> None:
+def write_script(
+    shop: CommissionProject, *answers: Answer, smith: list[list[Answer]] | None = None, **others: Any
+) -> None:
     """Write the scripts of the manager and of the workers that it commissions. They are the same after a crash."""
     ending: list[Answer] = [] if "say" in answers[-1] else [{"say": "managed"}]
     workers = {"manager": [[*answers, *ending]], "smith": smith or [], **others}
     (shop.repo.path / "script.yaml").write_text(json.dumps({"workers": workers}))
 
 
-async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Run:
+async def run_manager(shop: CommissionProject, worker: str = "manager", **request: Any) -> Run:
     """Run the manager to its end."""
     asked = RunRequest(worker=worker, input="Go.", override_model="script:script.yaml", **request)
     run = ""
@@ -34,7 +36,7 @@ async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Ru
     return shop.hall.history.get(run)
 
 
-def results(shop: Workshop, run: Run) -> list[ToolResult]:
+def tool_results(shop: CommissionProject, run: Run) -> list[ToolResult]:
     """Return the results of its tools."""
     ends = [entry for entry in shop.hall.history.entries(run.id) if entry.kind in ("tool_ended", "tool_refused")]
     return [ToolResult.from_dict(entry.data.result) for entry in ends]
@@ -47,9 +49,9 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def told(shop: Workshop, *answers: Answer, smith: list[list[Answer]] | None = None) -> list[str]:
+async def call_tools(shop: CommissionProject, *answers: Answer, smith: list[list[Answer]] | None = None) -> list[str]:
     """Return the results of the manager's tools. Errors start with `error:`."""
-    scripted(shop, *answers, smith=smith)
-    run = await managed(shop)
+    write_script(shop, *answers, smith=smith)
+    run = await run_manager(shop)
     assert run.status == "completed", run
-    return [f"error: {one.text}" if one.is_error else one.text for one in results(shop, run)]
+    return [f"error: {one.text}" if one.is_error else one.text for one in tool_results(shop, run)]
