@@ -9,14 +9,13 @@ resolve remote references of a schema.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.runs.record.entries import Entry, Payload, ToolEnded, ToolRefused, ToolStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool
 

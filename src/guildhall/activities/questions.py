@@ -11,6 +11,7 @@ Invariant: a call asks its question once, and a repeated call receives the answe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from guildhall.tools.definition import call_method
 from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from guildhall.runs.asks import Asks
     from guildhall.runs.execution.live_ledger import LiveLedger
     from guildhall.runs.record.queries import History

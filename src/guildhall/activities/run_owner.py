@@ -5,11 +5,10 @@ Does not connect a single run to its owner: `runs.owner_hooks` does.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from guildhall.core.errors import GuildError
     from guildhall.core.request_frame import Frame
     from guildhall.runs.execution.limit_grants import Grant

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -23,8 +24,6 @@ from guildhall.members.model import parse_member_job
 from guildhall.workflow.target import Target, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from guildhall.cli.command import Command
     from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run

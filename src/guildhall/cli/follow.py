@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -24,8 +25,6 @@ from guildhall.core.errors import Conflict, Interrupted
 from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
 

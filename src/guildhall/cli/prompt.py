@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import termios
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +23,6 @@ from guildhall.core.text import format_count
 from guildhall.runs.model import Answer, format_choices, parse_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

@@ -10,12 +10,10 @@ Invariant: every recorded timestamp comes from a `Clock`.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Protocol
 
 _ZONE = Path("/etc/localtime")
 

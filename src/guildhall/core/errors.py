@@ -7,11 +7,9 @@ Invariant: each class has a stable `code` of its own. Subclasses inherit `exit_c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import NotRequired, TypedDict, Unpack, cast
 
 
 class _Place(TypedDict, total=False):

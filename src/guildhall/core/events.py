@@ -12,14 +12,12 @@ fact that the journal lacks. No code may build state on events.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from guildhall.core.errors import Conflict, ErrorInfo
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
 EventType = Literal[
     "run_started",

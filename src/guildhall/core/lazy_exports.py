@@ -13,11 +13,9 @@ Does not export names without `as`: these are imports for annotations.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 _EXPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 

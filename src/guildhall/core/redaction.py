@@ -9,10 +9,7 @@ Invariant: if a secret contains another secret, the longer value is replaced, so
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 MIN_GUESSED_CHARS = 8
 _MIN_KNOWN_CHARS = 4

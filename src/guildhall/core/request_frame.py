@@ -8,14 +8,12 @@ Invariant: the stored frame has only the names of the variables, because their v
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guildhall.core.paths import project_root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 MODEL_VARIABLE = "GUILDHALL_MODEL"
 

@@ -8,10 +8,8 @@ Invariant: an incomplete event takes at most `max_bytes` of memory.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
 _MAX_BLANK_LINE_BYTES = 3

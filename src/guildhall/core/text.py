@@ -8,14 +8,10 @@ sent to a model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 from unicodedata import category
 
 from guildhall.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 _JOINERS = "\u200c\u200d"  # invisible characters that several scripts and emoji require
 # Control, format (such as a change of the text direction), surrogate, private use, line and paragraph separator.

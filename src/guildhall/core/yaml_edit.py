@@ -9,13 +9,13 @@ Invariant: a text is used only if it reads back as the expected data.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 

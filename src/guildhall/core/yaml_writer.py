@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 _WIDTH = 110
 _MAX_NAME_CHARS = 100  # longer names use the explicit form `? name`

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -37,7 +38,6 @@ from guildhall.runs.execution.tokens import RunDoor, server_tool_name
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from guildhall.models.dialects.base import Dialect
     from guildhall.rpc.asgi_requests import App, Message, Receive, Send

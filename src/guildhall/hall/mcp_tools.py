@@ -8,6 +8,7 @@ Does not speak MCP: `rpc.mcp_messages` does.
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
@@ -19,8 +20,6 @@ from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.tools.model import Tool

@@ -16,6 +16,7 @@ import asyncio
 import inspect
 import json
 import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,8 +36,6 @@ from guildhall.runs.model import NO_INPUT, Answer, RunRequest, Usage
 from guildhall.runs.purpose import PLAIN, CallPurpose
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall

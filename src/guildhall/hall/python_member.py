@@ -27,6 +27,7 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -50,8 +51,6 @@ from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-
     from guildhall.core.request_frame import Frame
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool

@@ -22,6 +22,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -31,7 +32,6 @@ from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageErro
 from guildhall.jobs.model import Job, JobStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from guildhall.runs.purpose import Contract

@@ -6,6 +6,7 @@ Does no I/O: `jobs.directory` accesses the files, `jobs.service` performs the op
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
@@ -15,8 +16,6 @@ from guildhall.runs.model import check_limits
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from guildhall.activities.contract import AskedQuestion, Decision
 
 JobStatus = Literal["running", "completed", "failed", "cancelled"]

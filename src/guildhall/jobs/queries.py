@@ -16,6 +16,7 @@ import os
 import shutil
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -33,7 +34,6 @@ from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sqlalchemy import Connection

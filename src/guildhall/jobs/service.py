@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -45,7 +46,6 @@ from guildhall.runs.record import records
 from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from sqlalchemy import Connection

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from guildhall.runs.purpose import Contract
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from guildhall.activities.questions import QuestionChannel
     from guildhall.jobs.directory import JobFolder
     from guildhall.tools.model import Tool, ToolResult

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
@@ -26,8 +27,6 @@ from guildhall.tools.mcp.model import (
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import httpx2
 
     from guildhall.members.model import Endpoint

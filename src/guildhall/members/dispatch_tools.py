@@ -5,6 +5,7 @@ Does not define the tools that a member offers over MCP (`members.service`). Doe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,6 @@ from guildhall.tools.mcp.model import tool_name
 from guildhall.tools.model import Tool, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from guildhall.members.model import Member
 
 TOOLS = {

@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,6 @@ from guildhall.rpc.member_endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST
 from guildhall.tools.mcp.model import to_single_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
     from types import UnionType
 
     from guildhall.core.clock import Clock

@@ -6,15 +6,13 @@ Does not read files: `members.registry` does.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, model_validator
 
 from guildhall.core.config import VariableName
 from guildhall.workers.definition import Line, Name, Part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PORT, PYTHON = "PORT", "PYTHON"
 PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")

@@ -18,6 +18,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -31,8 +32,6 @@ from guildhall.members.model import SECRET_VARIABLE, Endpoint, Member, State
 from guildhall.sandbox.jail import describe_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.clock import Clock
     from guildhall.core.request_frame import Frame
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable, UsageError
@@ -21,9 +22,6 @@ from guildhall.core.text import did_you_mean
 from guildhall.members.manifest import Manifest
 from guildhall.members.model import FOLDER, MANIFEST, Member, Scope
 from guildhall.workers.code_trust import MAX_BYTES, MAX_FILES, Code, CodeFile, Trust, code_file, raise_unreadable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHIPPED = Path(__file__).parent / "shipped"
 _MAX_FOLDERS = 1_000

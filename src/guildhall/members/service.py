@@ -10,6 +10,7 @@ Invariant: a member of a project does not start before the user trusts its files
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +31,6 @@ from guildhall.workers.code_trust import Trust, toolbox_files
 from guildhall.workers.definition import EVERY_WORKER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
     from guildhall.core.clock import Clock

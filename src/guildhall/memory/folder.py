@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from stat import S_ISREG
@@ -25,7 +26,6 @@ from guildhall.core.text import did_you_mean
 from guildhall.memory.model import MAX_ENTRY_BYTES, SUFFIX, EntryInfo, Listing, MemoryEntry, Scope, SkippedFile, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home

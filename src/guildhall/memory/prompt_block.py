@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.memory.model import CHARS_PER_TOKEN, MemoryEntry, SkippedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from guildhall.memory.folder import MemoryFolder, ScannedEntry
 
 MAX_OMITTED_NAMES = 4

@@ -10,6 +10,7 @@ Invariant: a tool reaches only the folders of its own run, and the author of a c
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from guildhall.memory.prompt_block import fits_in_block
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.service import Memory
     from guildhall.tools.model import Tool

@@ -11,6 +11,7 @@ Does not call providers: `provider_source` does. Returns the variables of keys, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFou
 from guildhall.models.credentials import KEY_VARIABLES, Login, find_key_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 

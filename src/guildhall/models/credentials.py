@@ -10,6 +10,7 @@ provider, the hall's own variables of that provider are not used.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,8 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import KeyRefused, ModelUnusable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.clock import Clock
 
 

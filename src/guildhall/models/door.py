@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
@@ -25,8 +26,6 @@ from guildhall.core.errors import ModelFailed
 from guildhall.models.model import Query, Source, Upstream, system_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.clock import Clock

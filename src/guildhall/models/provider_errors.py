@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from guildhall.core.errors import (
     ContextTooLong,
@@ -22,9 +23,6 @@ from guildhall.core.errors import (
 )
 from guildhall.core.redaction import redact
 from guildhall.models.model import is_transient
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _TOO_LONG = re.compile(
     r"prompt is too long|context_length_exceeded|maximum context length|context (window|limit)|input is too long"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,7 +36,6 @@ from guildhall.models.model import OnText, Query, Upstream, display_url, is_tran
 from guildhall.models.provider_errors import TRANSIENT_ERRORS, build_error, clean_line, error_class, provider_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from ssl import SSLContext
 
     import httpx2

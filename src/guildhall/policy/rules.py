@@ -6,12 +6,9 @@ precedence. Approval is requested in `tools.gate`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
+from typing import Any, Literal
 
 # The effects of tools, with their descriptions. Permissions are defined by capability, never by tool name alone.
 CAPABILITIES: Mapping[str, str] = {

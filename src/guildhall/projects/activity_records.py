@@ -7,6 +7,7 @@ Invariant: an event changes the row and the timeline in one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,8 +25,6 @@ from guildhall.runs.record.journal import successful_calls
 from guildhall.store.tables import commissions, meetings, redactions, timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from sqlalchemy import RowMapping, Table
 
     from guildhall.runs.record.entries import Entry, Payload

@@ -9,6 +9,7 @@ Invariant: the tools do not write to the folders of the hall.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +23,6 @@ from guildhall.tools.definition import bind_tools
 from guildhall.tools.model import Toolbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.projects.git.integration import Branches

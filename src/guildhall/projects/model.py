@@ -5,16 +5,14 @@ Does not have I/O (`registry.py`, `activity_records.py`, `artifacts.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import InvalidFile
 from guildhall.core.yaml_writer import dump
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 INTEGRATION = "claude/main"  # the integration branch
 BRANCH_PREFIX = "claude/"  # of the hall's branches

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -26,8 +27,6 @@ from guildhall.projects.git import repository
 from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Problem, Project, ProjectEntry, ProjectSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from guildhall.core.paths import Home
 
 

@@ -9,6 +9,7 @@ Invariant: each operation is idempotent, so that it can be repeated after a cras
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +26,6 @@ from guildhall.runs.execution.limit_grants import no_price_error
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.config import Settings

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -37,8 +38,6 @@ from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import announcement_text, outcome_text, proposal_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
 
 Ending = Literal["vote", "timeout", "idle"]  # idle: no agent can move

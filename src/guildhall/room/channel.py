@@ -9,7 +9,8 @@ Invariant: the text of a message never changes.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.text import did_you_mean
@@ -33,9 +34,6 @@ from guildhall.room.model import (
 )
 from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import message_text, posted_text, team_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 PLAIN_TEXT = "text/plain"
 MAX_PAGE_CHARS = 20_000  # in one result of resource_read

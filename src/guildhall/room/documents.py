@@ -10,6 +10,7 @@ Invariant: `Room.perform` performs one document operation at a time. Operations 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ from guildhall.room.operation import READS, WRITES, begin_turn, operation
 from guildhall.room.text import decision_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Effect, Turn

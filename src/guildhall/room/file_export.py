@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_file
@@ -19,7 +20,6 @@ from guildhall.room import records
 from guildhall.room.document_stores import check_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from sqlalchemy import Connection

@@ -8,6 +8,7 @@ Invariant: operations of the kind `mail` share the transaction of the workflow t
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import UsageError
@@ -17,8 +18,6 @@ from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import mail_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from sqlalchemy import Connection
 
 MAX_BATCH = 100  # messages in the input of a run

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from guildhall.room.model import ALL, PERSON, MessageText
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _QUOTED = "\ufffc"  # replaces quoted text; it is not a space, a letter or part of a name
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"

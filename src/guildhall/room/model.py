@@ -7,16 +7,14 @@ Invariant: an actor is derived from the connection, never from an argument.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from guildhall.core import text as text_checks
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import PROPOSAL, digest, is_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 PERSON = "person"  # the user; @person notifies no agent
 SYSTEM = "system"  # the room itself

@@ -11,6 +11,7 @@ by run and key, returns the recorded result and has no second effect.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -21,8 +22,6 @@ from guildhall.room import records
 from guildhall.room.model import Actor, RoomEvent, RoomEventType, RoomRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from sqlalchemy import Connection
 
     Effect = Callable[["Turn"], Mapping[str, Any] | None]

@@ -7,9 +7,10 @@ Invariant: messages and log entries are added and never removed.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, literal_column, select, update
 
@@ -28,9 +29,6 @@ from guildhall.room.model import (
     Vote,
 )
 from guildhall.store.tables import deliveries, messages, proposals, room_log, rooms, seats, votes
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
 # Literals, because SQLite does not use a partial index for a parameter.
 _UNREAD = deliveries.c.status == literal_column("'unread'")

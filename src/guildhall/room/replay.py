@@ -7,6 +7,7 @@ Does not change the real room. Does not compare the results (`workflow/replay.py
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from guildhall.room.service import OPERATIONS, Room, open_room
 from guildhall.room.tools import TOOLS, RoomTools, room_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from sqlalchemy import Connection

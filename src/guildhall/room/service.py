@@ -10,6 +10,7 @@ Invariant: a committed operation is announced even if its caller is cancelled.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,6 @@ from guildhall.room.model import (
 from guildhall.room.operation import REGISTERED, Operation, execute, raise_refusal, recorded_result
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection

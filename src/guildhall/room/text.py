@@ -8,12 +8,9 @@ Invariant: a message cannot imitate the header of another message.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, PostResult, Proposal, RoomAgent, RoomRecord, Vote
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The header lines of messages, here and in the first message of a run.
 _HEADER = re.compile(r"^(?=--- #\d|(?:(?:high|low) priority )?\[\d+\] .*\):\s*$)", re.MULTILINE)

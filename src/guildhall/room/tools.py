@@ -6,6 +6,7 @@ Does not declare tools: an operation with capabilities is a tool, and its docstr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
@@ -16,8 +17,6 @@ from guildhall.tools.definition import TypedHandler, invoke, tool
 from guildhall.workers.model import ROOM_TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 TOOLS = {name: OPERATIONS[name].capabilities or frozenset[str]() for name in ROOM_TOOLS}

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from guildhall.tools.model import is_shallow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600

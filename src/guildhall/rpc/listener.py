@@ -11,17 +11,15 @@ import asyncio
 import json
 import socket
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from guildhall.core.errors import HallUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 FIRST_PORT = 7420
 _MAX_PORTS = 100

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from guildhall.core.text import did_you_mean
 from guildhall.rpc import jsonrpc
 from guildhall.rpc.asgi_requests import Headers
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from guildhall.tools.model import Block, Text, Tool, ToolResult
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
 
 STATELESS_VERSIONS = ("2026-07-28",)
 HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18")  # the newest first

@@ -9,6 +9,7 @@ Invariant: the endpoint has no sessions, so any number of clients can share it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from guildhall.rpc.mcp_messages import Request, ServerInfo, build_response, hand
 from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from guildhall.rpc.asgi_requests import Message, Receive, Send
     from guildhall.tools.model import Tool, ToolResult
 

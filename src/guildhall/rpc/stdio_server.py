@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from guildhall.rpc.mcp_messages import ServerInfo, build_response, check_version
 from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from guildhall.tools.model import Tool
 
 MAX_LINE_BYTES = 4 * 1024**2

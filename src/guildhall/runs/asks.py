@@ -13,6 +13,7 @@ Invariant: a run applies an answer exactly once, in a single transaction with it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -28,8 +29,6 @@ from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from sqlalchemy import Connection
 
     from guildhall.runs.idle_tracker import IdleTracker

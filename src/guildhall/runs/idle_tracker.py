@@ -9,12 +9,11 @@ Does not pause the run: `runs.execution.segment` does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from guildhall.core.clock import Clock
 
 # The calls of a model response open one after another. The delay gives the next call the time to open.

@@ -7,6 +7,7 @@ user for more (`runs.execution.live_ledger`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
@@ -18,8 +19,6 @@ from guildhall.runs.model import Ask, Bounds, Usage, parse_amount
 from guildhall.runs.record import entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from guildhall.runs.record.journal import Journal
 
 

@@ -6,6 +6,7 @@ Does no I/O: `runs.record.records` reads and writes the rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from types import MappingProxyType
@@ -16,8 +17,6 @@ from guildhall.core.errors import ErrorInfo, LimitReached, UsageError
 from guildhall.runs.purpose import PLAIN, CallPurpose, Purpose, PurposeT, RunKind, WorkflowPurpose, purpose_from_record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from guildhall.core.request_frame import RecordedFrame
     from guildhall.policy.rules import Mode
 

@@ -6,12 +6,11 @@ run. A replay uses hooks that execute nothing. Does not implement an owner: `act
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from pydantic_ai.models import ModelRequestParameters
     from sqlalchemy import Connection
 

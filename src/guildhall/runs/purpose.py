@@ -7,11 +7,9 @@ Invariant: the purpose of a run never changes. The column `runs.kind` has the ki
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, cast, get_args
 
 RunKind = Literal["plain", "call", "job", "commission", "meeting", "workflow"]
 

@@ -11,12 +11,9 @@ Does not look for installed programs: `discovery` does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from typing import Any, Literal
 
 Durability = Literal["exact", "tool-exact", "restart-only"]
 

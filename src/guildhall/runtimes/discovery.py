@@ -13,6 +13,7 @@ import importlib.util
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,8 +25,6 @@ from guildhall.sandbox.mounts import installation_folders
 from guildhall.sandbox.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.runtimes.catalog import RuntimeInfo
 
 _BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # Python packages that contain a program, and its path

@@ -6,6 +6,7 @@ Does not perform I/O. Does not implement the doors: `runs.execution` does.
 from __future__ import annotations
 
 import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from guildhall.core.ids import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 

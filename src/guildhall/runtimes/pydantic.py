@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic_ai.messages import (
     BinaryContent,
@@ -36,10 +37,6 @@ from pydantic_ai.tools import ToolDefinition
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
 from guildhall.tools.model import Text, ToolCall, ToolResult, is_shallow
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
 
 OUTPUT_TOOL = "final_result"
 _CALL_AS_TEXT = "A tool call in text is not executed. Call the tool, or give the final answer in plain text."

@@ -15,6 +15,7 @@ import secrets
 import stat
 import time
 import unicodedata
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -34,8 +35,6 @@ from guildhall.sandbox.path_walk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
     from guildhall.sandbox.view import Folder, View
 
 _MAX_PATH_BYTES = 4096

@@ -21,19 +21,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox import seccomp
 from guildhall.sandbox.loopback import LoopbackDoor
 from guildhall.sandbox.mounts import Access, Confinement, Mount, MountPlan, hold_placeholders, plan_mounts
 from guildhall.sandbox.view import View
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping, Sequence
-
 
 _BUBBLEWRAP = "bwrap"
 _SIZE_OPTION_VERSION = (0, 7)

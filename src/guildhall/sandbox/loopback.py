@@ -12,13 +12,10 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PORT = 7420  # always free in a new network namespace
 _LAUNCHER = Path(__file__).with_name("loopback_main.py")

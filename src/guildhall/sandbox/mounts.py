@@ -15,6 +15,7 @@ import fcntl
 import os
 import stat
 import sys
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +25,6 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.paths import is_placeholder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping
-
     from guildhall.sandbox.view import View
 
 

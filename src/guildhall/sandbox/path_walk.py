@@ -13,6 +13,7 @@ import os
 import stat
 import unicodedata
 from collections import deque
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +23,6 @@ from guildhall.core.errors import GuildError, NotFound, Refused
 from guildhall.core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
     from guildhall.sandbox.view import Folder, View

@@ -18,13 +18,14 @@ import queue
 import sqlite3
 import tempfile
 import threading
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -32,9 +33,6 @@ from sqlalchemy.pool import NullPool
 
 from guildhall.core.errors import StorageFailed
 from guildhall.store.schema import prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
 
 T = TypeVar("T")
 _MAX_BATCH = 256

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +41,6 @@ from guildhall.runs.execution.tokens import TOOLS
 from guildhall.runs.owner_hooks import RunHooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pydantic_ai.messages import ModelMessage, ModelResponse

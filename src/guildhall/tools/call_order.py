@@ -9,6 +9,7 @@ Does not order calls of different responses: a runtime calls its model again onl
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 from guildhall.tools.definition import argument_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from guildhall.tools.model import Tool, ToolCall

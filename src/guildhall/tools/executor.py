@@ -9,6 +9,7 @@ Invariant: the hall never loads the code of a toolbox file or package.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from guildhall.tools.mcp.client import ServerHandler
 from guildhall.tools.model import Execute, Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from guildhall.sandbox.view import View

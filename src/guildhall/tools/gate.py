@@ -11,6 +11,7 @@ user decides. The calls of one model response take effect in its order (see `too
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from guildhall.core.errors import ServerGone
@@ -21,7 +22,6 @@ from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 Approval = Literal["approved", "denied", "timed_out"]

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,6 @@ from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustSta
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,8 +34,6 @@ from guildhall.workers.model import GENERATED, WORKERS, Worker, WorkerListing, r
 from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from guildhall.core.request_frame import Frame
 
 SCHEMAS = "schemas"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,7 +23,6 @@ from guildhall.workers.loader import load, load_definition
 from guildhall.workers.model import Lock, Worker, WorkerListing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from guildhall.workers.definition import Status

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,8 +24,6 @@ from guildhall.workers.definition import Definition
 from guildhall.workers.model import BUILT_IN_TOOLS, Lock, Scope, Worker, project_folder, rule_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from guildhall.core.yaml import Location, Source
 
     Kind = TypeVar("Kind", bound=Definition)

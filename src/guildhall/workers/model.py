@@ -5,6 +5,7 @@ Worker files are read by `workers.loader`. This module does not import pydantic,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +18,6 @@ from guildhall.policy.rules import ALIASES, CAPABILITIES, Rule
 from guildhall.sandbox.view import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from guildhall.core.request_frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 

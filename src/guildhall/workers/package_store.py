@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,8 +26,6 @@ from guildhall.workers.model import AddedPackage, Lock, PackageFile, PackageKind
 from guildhall.workers.package import PROJECT_FILE, Package, is_toolbox_only, read_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from guildhall.core.paths import Home
 
 MAX_FILES = 2_000

@@ -5,17 +5,14 @@ Trust is decided in `workers.code_trust`, and locks in `workers.lifecycle`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from guildhall.store.tables import commissions, locks, meetings, trust
 from guildhall.workers.model import Lock, Pin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _ENDED = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 

@@ -8,6 +8,7 @@ Invariant: a name that matches several files is an error, never a silent choice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,8 +22,6 @@ from guildhall.workers.package import PROJECT_FILE, is_toolbox_only, read_packag
 from guildhall.workers.package_store import Packages, package_worker, sorted_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
 

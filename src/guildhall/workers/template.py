@@ -16,11 +16,9 @@ import resource
 import stat
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, cast
 
 MAX_CHARACTERS = 400_000
 MAX_FILE_BYTES = 1_000_000

@@ -12,6 +12,7 @@ run and the status of the mail that it was shown change in one transaction.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
@@ -36,8 +37,6 @@ from guildhall.workflow import loop_guard, records
 from guildhall.workflow.quiescence import blocking_asks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.runs.model import Run, SegmentEnd

@@ -5,14 +5,13 @@ Does not have I/O. Queries are in `records.py` and `queries.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.room.model import PostResult
     from guildhall.workflow.definition import Wakeup
 

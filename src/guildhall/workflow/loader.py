@@ -7,6 +7,7 @@ Does not execute commands (`setup_commands.py`) or compute the values of placeho
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,8 +31,6 @@ from guildhall.workflow.definition import FIELD_ALIASES, NO_OWNER, AgentDefiniti
 from guildhall.workflow.model import Agent, Names, Workflow, quote_placeholders, shell_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from guildhall.core.yaml import Location, Source
     from guildhall.workers.code_trust import Trust
 

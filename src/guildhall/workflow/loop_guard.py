@@ -8,6 +8,7 @@ Does not ask the user (`team.py`) or change deliveries (`room/inbox.py`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from guildhall.room import ballots
@@ -21,8 +22,6 @@ from guildhall.runs.record.journal import entries_with
 from guildhall.workflow import records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn

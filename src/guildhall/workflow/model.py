@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -25,7 +26,6 @@ from guildhall.room.model import MessageText, TextPart
 from guildhall.runs.assembly.callees import declared_capabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

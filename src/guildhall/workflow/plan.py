@@ -7,6 +7,7 @@ Does not execute or write anything. Does not plan the runs of single agents (`ru
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from guildhall.workflow.setup_commands import command_environment
 from guildhall.workflow.start_values import check_paths, no_agent_warning, start_values, team_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from guildhall.core.config import Settings
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame

@@ -7,6 +7,7 @@ Does not end the team (`team.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,8 +20,6 @@ from guildhall.runs.record import records as run_records
 from guildhall.workflow import records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn

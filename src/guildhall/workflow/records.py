@@ -7,6 +7,7 @@ Invariant: only this module of the package knows the columns of these tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from guildhall.store.tables import agents, databases, runs, schedules, workflows
 from guildhall.workflow.instance import FINAL_PHASES, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.runs.model import Run
 
 # Statements of every turn are built once, because building one costs more than executing it.

@@ -5,6 +5,7 @@ Does not execute tools or call models. Exported tests are run by `hall.testrun`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +42,6 @@ from guildhall.workflow.start_values import (
 from guildhall.workflow.turn_order import begin_label, call_label, end_label, run_label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.core.config import Settings

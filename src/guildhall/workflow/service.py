@@ -10,6 +10,7 @@ Invariant: at most one generation of a workflow and tag is alive.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,6 @@ from guildhall.workflow.team import DEBOUNCE_S, Team
 from guildhall.workflow.wakeup_schedules import next_due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import tzinfo
 
     from sqlalchemy import Connection

@@ -16,6 +16,7 @@ import os
 import shlex
 import shutil
 import signal
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
 from guildhall.workflow.model import Values, Workflow, references, shell_command
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,6 @@ from guildhall.workflow.model import (
 from guildhall.workflow.target import GLOBAL, check_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.paths import Home

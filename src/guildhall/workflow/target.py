@@ -7,6 +7,7 @@ Does not look up the instance of a target (`queries.py`) or read a workflow file
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +17,6 @@ from guildhall.core.ids import is_name
 from guildhall.core.text import suggest_or
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 GLOBAL = "global"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,7 +48,6 @@ from guildhall.workflow.turn_order import run_label
 from guildhall.workflow.wakeup_schedules import WakeupTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import tzinfo
 
     from sqlalchemy import Connection

@@ -8,11 +8,10 @@ The order is read from a recording in `replay.py`. It has no effect outside of t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from guildhall.models.scripted.test_case import UserMessage
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult

@@ -9,6 +9,7 @@ Does not set or delete schedules (`service.py`) or parse wake-up times (`definit
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
@@ -23,8 +24,6 @@ from guildhall.workflow import records
 from guildhall.workflow.start_values import wakeup_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Connection
 
     from guildhall.room.service import Room

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import textwrap
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from guildhall.hall.client.discovery import find_hall, find_hall_pid, stop
 from guildhall.runtimes.catalog import RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
 _GUILD = (sys.executable, "-m", "guildhall")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from guildhall.core.errors import UsageError
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.activities.contract import Decision
     from guildhall.cli.command import Context
     from guildhall.jobs.model import JobDetails, JobResult

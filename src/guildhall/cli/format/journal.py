@@ -6,13 +6,11 @@ Only `guild log` imports this module, because the types of entries take long to 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from guildhall.cli.screen import one_line
 from guildhall.runs.record import entries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _MAX_SUMMARY_CHARS = 160
 

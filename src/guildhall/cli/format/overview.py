@@ -7,6 +7,7 @@ the hall (see `cli.commands.runs.ls`).
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 

@@ -7,6 +7,7 @@ Invariant: messages are complete, and their further lines are indented, so that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.screen import Screen, money, one_line, plain
@@ -16,8 +17,6 @@ from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.workflow.target import GLOBAL, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
     from guildhall.workflow.instance import AgentSummary, WorkflowSummary

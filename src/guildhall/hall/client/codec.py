@@ -15,18 +15,16 @@ import os
 import re
 import types
 import typing
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from guildhall.core.errors import GuildError, InvalidFile, UsageError, error_class
 from guildhall.core.text import did_you_mean
 from guildhall.hall.client.interface import SERVICES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
 _TYPE_IMPORT = re.compile(r"^    from (guildhall[\w.]*) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)

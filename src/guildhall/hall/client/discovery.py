@@ -20,6 +20,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,6 @@ from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import HallUnavailable, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home

@@ -9,10 +9,10 @@ Does not implement verbs: `hall.services` does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.events import Event

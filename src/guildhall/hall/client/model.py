@@ -5,13 +5,13 @@ Does not contain the types of runs, jobs or projects: the `model` module of each
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from guildhall.runs.model import Ask, ConversationMessage, Run, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.errors import GuildError

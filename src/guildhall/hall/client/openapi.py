@@ -9,10 +9,11 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import types
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from guildhall import __version__
 from guildhall.core.errors import ErrorInfo, GuildError
@@ -21,9 +22,6 @@ from guildhall.hall.client.codec import fields_of, verb
 from guildhall.hall.client.interface import SERVICES, VERBS
 from guildhall.hall.client.model import Health
 from guildhall.runs.record.entries import PAYLOADS, Entry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     None: {"type": "null"},

@@ -7,6 +7,7 @@ Does not find or start the process: `discovery` does. Does not write HTTP: `tran
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from guildhall.hall.client.interface import SERVICES, VERBS, HallClient
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from guildhall.core.events import Event
     from guildhall.hall.client.discovery import Address

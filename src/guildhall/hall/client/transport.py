@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,6 @@ from guildhall.core.errors import HallGone
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Coroutine, Generator
 
     from guildhall.hall.client.discovery import Address
 

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, stamp
@@ -23,7 +24,6 @@ from guildhall.store.engine import Store
 from guildhall.store.schema import is_created, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home

@@ -5,6 +5,7 @@ Does not start or close anything. Does not parse settings: `core.config` does.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +18,6 @@ from guildhall.models.credentials import forwarded_variables
 from guildhall.runs.model import HALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from guildhall.core.clock import Clock

@@ -6,6 +6,7 @@ Does not implement the interface: `hall.services` does. Does not serve HTTP: `ha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from guildhall.runs.record.records import find_run
 from guildhall.store.schema import SET_HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from guildhall.activities.run_owner import RunOwner
     from guildhall.core.errors import StorageFailed
     from guildhall.core.paths import Home

@@ -8,6 +8,7 @@ Invariant: a hall that may write ties a project's name to its repository before 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

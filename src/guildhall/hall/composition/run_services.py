@@ -6,6 +6,7 @@ Does not contain jobs, commissions, meetings or projects: these exist once in a 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,8 +16,6 @@ from guildhall.hall.composition.environment import Environment, peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-
     from guildhall.activities.run_owner import RunOwner
     from guildhall.core.events import Event, EventBus
     from guildhall.core.request_frame import Frame

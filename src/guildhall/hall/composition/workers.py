@@ -7,6 +7,7 @@ Does not read worker files: `guildhall.workers` does. Does not start runs: `run_
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +27,6 @@ from guildhall.workers.lifecycle import Use, check_usable, requested_lock
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

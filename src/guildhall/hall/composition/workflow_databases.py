@@ -7,6 +7,7 @@ Does not execute runs: `run_services` does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,6 @@ from guildhall.workflow import records
 from guildhall.workflow.instance import FINAL_PHASES, Instance, Start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Connection
 
     from guildhall.core.errors import StorageFailed

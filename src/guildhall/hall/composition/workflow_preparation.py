@@ -5,6 +5,7 @@ Does not launch runs (`run_services`). Imported when it is needed, because plann
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +28,6 @@ from guildhall.workflow.start_values import anchor_models, bind_params, team_bud
 from guildhall.workflow.target import find_workflow_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.composition.run_services import RunServices

@@ -13,6 +13,7 @@ import errno
 import json
 import logging
 import re
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -28,8 +29,6 @@ from guildhall.rpc.jsonrpc import RpcError, parse_json
 from guildhall.store.engine import MAY_WAIT_FOR_DISK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
-
     from guildhall.hall.client.model import Health
     from guildhall.rpc.asgi_requests import App, Message, Receive, Send
 

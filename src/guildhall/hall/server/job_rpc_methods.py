@@ -9,6 +9,7 @@ Does not execute jobs: `guildhall.jobs` does.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -42,7 +43,6 @@ from guildhall.tools.model import ToolCall
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Mapping
 
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.composition.hall import Hall

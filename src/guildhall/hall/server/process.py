@@ -17,6 +17,7 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,8 +41,6 @@ from guildhall.hall.services.workers import log_invalid_packages
 from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from guildhall.core.errors import StorageFailed
     from guildhall.hall.client.model import ProcessStatus
 

@@ -5,6 +5,7 @@ Does not store pins (`trust`). Imported when it is needed, because it loads work
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from guildhall.workflow.plan import planned_start
 from guildhall.workflow.target import MAIN, find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

@@ -7,6 +7,7 @@ Does not call a hall in another process: `hall.client.remote` does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from guildhall.hall.services.workers import MemberService, PackageService, Worke
 from guildhall.hall.services.workflows import RoomService, WorkflowService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
     from guildhall.hall.client.model import ProcessStatus

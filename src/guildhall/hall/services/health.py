@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from guildhall.sandbox.jail import strongest_kind
 from guildhall.workers.package_store import Packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from guildhall.workers.model import Worker, WorkerListing

@@ -6,6 +6,7 @@ Does not execute jobs: `guildhall.jobs` and `guildhall.members` do.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,8 +21,6 @@ from guildhall.runs.model import Answer, Ask
 from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from guildhall.core.request_frame import Frame
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ Does not compact memory: `runs.execution.memory_compaction` does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
@@ -14,8 +15,6 @@ from guildhall.hall.composition.hall import HallService
 from guildhall.memory.model import PERSON, EntryHistory, Listing, MemoryEntry, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.request_frame import Frame
     from guildhall.memory.folder import MemoryFolder
 

@@ -6,6 +6,7 @@ Does not contain state transitions: `projects.commissions.states` and `projects.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from guildhall.projects.commissions.model import Commission, CommissionDetails, 
 from guildhall.projects.commissions.states import parse_status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.events import Event

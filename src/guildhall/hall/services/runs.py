@@ -6,6 +6,7 @@ Does not execute runs: `runs.execution` does. Does not compare tests: `hall.test
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from heapq import merge
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ from guildhall.runs.record.queries import conversation
 from guildhall.runs.record.records import find_ask
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
     from guildhall.core.events import Event

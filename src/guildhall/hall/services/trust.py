@@ -5,6 +5,7 @@ Does not check trust at the start of a run: `hall.composition.workers` does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -14,7 +15,6 @@ from guildhall.workers import records
 from guildhall.workers.model import FileTrust, Pin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection

@@ -7,6 +7,7 @@ Does not schedule agents: `workflow.team` does. Does not store messages: `guildh
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from heapq import merge
@@ -20,8 +21,6 @@ from guildhall.room.model import Actor, Message, check_text
 from guildhall.workflow import queries, records
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.core.events import Event

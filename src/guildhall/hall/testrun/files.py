@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import stat
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ from guildhall.workers.code_trust import Code, CodeFile, Trust
 from guildhall.workers.package_store import BACKUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from guildhall.core.yaml import Source
     from guildhall.hall.composition.hall import Hall
     from guildhall.runs.plan.model import Plan

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,8 +49,6 @@ from guildhall.workflow.start_values import start_values
 from guildhall.workflow.turn_order import TurnOrder, begin_label, end_label, run_label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.core.yaml import Source

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ThinkingPart, ToolCallPart
@@ -20,8 +21,6 @@ from guildhall.models.dialects.canonical import sort_result_blocks
 from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pydantic_ai.messages import FinishReason, ModelResponsePart
 
 

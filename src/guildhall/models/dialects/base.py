@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
@@ -35,8 +36,6 @@ from pydantic_ai.tools import ToolDefinition
 from guildhall.core.text import is_unicode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from pydantic_ai.usage import RequestUsage
 
 

@@ -6,6 +6,7 @@ Does not send requests: `models.passthrough.request` does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ThinkingPart, ToolCallPart
@@ -16,8 +17,6 @@ from guildhall.models.dialects.base import CollectedEvent, Conversation, Incompl
 from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pydantic_ai.messages import FinishReason, ModelResponsePart
 
 

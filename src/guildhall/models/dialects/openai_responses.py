@@ -8,6 +8,7 @@ Does not send requests: `models.passthrough.request` does.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import BinaryContent, ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
@@ -18,8 +19,6 @@ from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error, op
 from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pydantic_ai.tools import ToolDefinition
 
 

@@ -10,6 +10,7 @@ Invariant: a program never acts on an answer that is not recorded.
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,8 +24,6 @@ from guildhall.models.passthrough.provider_connection import ConnectionLost, Con
 from guildhall.models.provider_errors import build_error, decode_body, parse_retry_after
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.models.model import OnText, Upstream

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,6 @@ from guildhall.models.passthrough.provider_connection import ConnectionPool
 from guildhall.models.passthrough.request import PassthroughRequest, count_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -36,7 +37,6 @@ from guildhall.models.provider_errors import error_class
 from guildhall.models.scripted.test_case import Case, Strict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from guildhall.projects.commissions.states import ACTIVE, parse_status
 from guildhall.projects.model import Artifact, Project, TimelineEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from guildhall.projects.commissions.context import CommissionContext
 
 AUTHOR = "Guildhall"

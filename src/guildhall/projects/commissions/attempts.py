@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,6 @@ from guildhall.runs.record.records import cancel_tree, find_run
 from guildhall.workers.registry import MODEL_OPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.record.records import find_run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame

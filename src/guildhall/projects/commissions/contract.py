@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
@@ -32,7 +33,6 @@ from guildhall.tools.definition import invoke, tool
 from guildhall.tools.executor import BUILT_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection

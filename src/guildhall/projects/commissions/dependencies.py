@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
@@ -20,7 +21,6 @@ from guildhall.projects.commissions.model import Commission, Neighbours, parse_a
 from guildhall.projects.model import INTEGRATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection

@@ -9,6 +9,7 @@ Invariant: only the user can set checks or a model, or name a worker by its file
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from guildhall.projects.model import Project, is_hall_path
 from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame

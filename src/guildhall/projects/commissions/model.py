@@ -6,6 +6,7 @@ Does not have I/O: `records.py` stores commissions. Does not have the state mach
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -16,8 +17,6 @@ from guildhall.runs.model import check_limits
 from guildhall.runs.purpose import CommissionPurpose, Contract
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from guildhall.activities.contract import AskedQuestion, Decision
     from guildhall.projects.commissions.states import Hold, Status
     from guildhall.projects.model import TimelineEntry

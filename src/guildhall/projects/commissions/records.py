@@ -6,8 +6,9 @@ Does not decide which events are allowed (`states.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
@@ -15,9 +16,6 @@ from guildhall.projects.activity_records import ActivityRecords
 from guildhall.projects.commissions.model import LISTS, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, apply_event
 from guildhall.store.tables import commissions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _DRAFT_TEXTS = ("title", "worker", "prompt", "reviewer")
 _DRAFT_COLUMNS = (*_DRAFT_TEXTS, "limits", *LISTS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,6 @@ from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.record.records import change_ask, list_asks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-
     from guildhall.activities.contract import AskedQuestion
     from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.context import CommissionContext

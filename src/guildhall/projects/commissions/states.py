@@ -29,6 +29,7 @@ Invariant: the row and the timeline change in one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -39,8 +40,6 @@ from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.projects.commissions.model import Commission
 
 Status = Literal["pending", "blocked", "dispatched", "in_progress", "completed", "failed", "cancelled", "abandoned"]

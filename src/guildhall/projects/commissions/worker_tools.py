@@ -8,6 +8,7 @@ Invariant: the tools are idempotent by the key of the call.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import SUBMIT, with_output_schema
@@ -20,8 +21,6 @@ from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.activities.questions import QuestionChannel
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.runs.purpose import Contract

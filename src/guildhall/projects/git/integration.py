@@ -9,8 +9,8 @@ integration branch wins.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects.git import repository
@@ -25,10 +25,6 @@ from guildhall.projects.model import (
     join_names,
     redact_file,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
 
 _MAX_COMPARED_COMMITS = 500  # of each side, by their trees
 _MAX_HALL_MERGES, _MAX_USER_MERGES = 5, 20  # commits of each side that are merged to find a squash

@@ -13,17 +13,14 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
 
 MIN_VERSION = (2, 38)  # merge-tree --write-tree
 _TIMEOUT_S = 300.0  # of one call

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ELOOP
@@ -22,7 +23,6 @@ from guildhall.projects.git.repository import Git, GitResult, TreeEntry
 from guildhall.projects.model import ARCHIVE_REFS, BRANCH_PREFIX, LORE, join_names
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
 

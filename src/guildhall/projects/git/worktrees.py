@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,8 +29,6 @@ from guildhall.projects.git.snapshot import UncommittedFiles, archive_ignored, l
 from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Project, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
     from guildhall.core.paths import Home
     from guildhall.projects.git.repository import Git
 

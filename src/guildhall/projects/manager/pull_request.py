@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
 from guildhall.projects.model import INTEGRATION, Artifact, Project
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.clock import Clock

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +27,6 @@ from guildhall.tools.definition import bind_tools, with_call_keys
 from guildhall.workers.registry import SHIPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.manager.pull_request import Review

@@ -9,6 +9,7 @@ Invariant: an edit of an artifact does not change its row.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,8 +31,6 @@ from guildhall.projects.model import Artifact
 from guildhall.projects.workspace import REBUILT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guildhall.activities.contract import Decision
     from guildhall.projects.model import Project
 

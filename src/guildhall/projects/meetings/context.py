@@ -7,6 +7,7 @@ Does not change a meeting (`service.py`, `sessions.py`, `meeting_requests.py`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,6 @@ from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.events import EventBus

@@ -8,6 +8,7 @@ Invariant: a meeting and its ask change in one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from guildhall.runs.model import DATE, Answer, Ask, Question, parse_date
 from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.projects.meetings.context import MeetingContext

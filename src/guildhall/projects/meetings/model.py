@@ -5,6 +5,7 @@ Does not have I/O: `records.py` stores meetings. Does not have the state machine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +13,6 @@ from guildhall.core.errors import UsageError
 from guildhall.core.text import check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.activities.contract import Decision
     from guildhall.projects.meetings.states import Closing, MeetingStatus
     from guildhall.projects.model import TimelineEntry

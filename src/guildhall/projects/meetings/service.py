@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -34,8 +35,6 @@ from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.core.events import Event

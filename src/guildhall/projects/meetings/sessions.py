@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from functools import partial
@@ -35,8 +36,6 @@ from guildhall.runs.record.entries import ModelAnswered
 from guildhall.tools.definition import call_method
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame

@@ -25,6 +25,7 @@ Invariant: the row and the timeline change in one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -32,8 +33,6 @@ from guildhall.core.errors import Conflict
 from guildhall.projects.model import Transition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.projects.meetings.model import Meeting
 
 MeetingStatus = Literal["requested", "open", "closed", "declined"]

@@ -7,6 +7,7 @@ Invariant: the tools are idempotent by the key of the call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.projects.meetings.context import MeetingContext

@@ -8,6 +8,7 @@ Invariant: an activation can remove tools and tighten limits. It cannot add tool
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,8 +23,6 @@ from guildhall.tools.host.protocol import HostSpec
 from guildhall.workers.code_trust import Code, activation_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 

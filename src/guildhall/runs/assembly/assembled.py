@@ -8,6 +8,7 @@ Does not resolve the parts: `runs.assembly.assembler` does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from guildhall.workers.definition import EVERY_WORKER, Definition
 from guildhall.workers.model import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from guildhall.core.request_frame import Frame
     from guildhall.runs.owner_hooks import RunHooks
     from guildhall.tools.executor import ToolEnvironment

@@ -9,6 +9,7 @@ Invariant: a worker never runs with only a part of the things that it declares.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,6 @@ from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-
     from guildhall.core.config import Settings
     from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.callees import MemberTools

@@ -9,6 +9,7 @@ before the file is opened, and to the target of a link.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import media_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from guildhall.models.model import Source
     from guildhall.workers.definition import AttachmentPolicy
     from guildhall.workers.model import Worker

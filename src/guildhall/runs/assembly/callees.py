@@ -9,6 +9,7 @@ Does not make calls (`runs.execution.delegation`) and does not start members (`m
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.model import GENERATED, Worker, WorkerListing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from guildhall.runs.record.entries import Assembly
     from guildhall.workers.code_trust import Code
 

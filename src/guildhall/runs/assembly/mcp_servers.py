@@ -7,6 +7,7 @@ Invariant: no program of a project starts without trust. A run with its own work
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from guildhall.tools.mcp.model import ServerSpec, tool_name
 from guildhall.workers.code_trust import readable_folders, server_program, server_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame

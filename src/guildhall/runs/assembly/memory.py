@@ -8,6 +8,7 @@ Invariant: the author of a change is the run that made it. No argument of a tool
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from guildhall.memory.model import Author
 from guildhall.memory.tools import TOOLS, MemoryTools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from guildhall.core.request_frame import Frame
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.service import Memory

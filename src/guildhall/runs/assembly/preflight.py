@@ -8,6 +8,7 @@ Does not start servers or tools. Only an output schema that is a Python model is
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +38,6 @@ from guildhall.workers.code_trust import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.callees import MemberTools

@@ -7,6 +7,7 @@ Invariant: a run cannot write the files that define permissions.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
@@ -22,7 +23,6 @@ from guildhall.tools.mcp.model import tool_name
 from guildhall.tools.model import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.config import Settings

@@ -10,12 +10,11 @@ Invariant: at each level with a limit, spent plus reserved amounts do not exceed
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guildhall.runs.limits import Spent
     from guildhall.runs.model import Bounds
 

@@ -9,6 +9,7 @@ creates no second worker.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from guildhall.workers.generated_workers import Draft, draft, parse_spec
 from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 

@@ -5,6 +5,7 @@ Does not compute the usage of a run (`runs.limits`) and does not reserve amounts
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from guildhall.runs.limits import LimitName, Spent, current_bounds, format_limit
 from guildhall.runs.model import check_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.record.journal import Journal

@@ -9,6 +9,7 @@ Invariant: a call is in the journal before it is made, and its result before the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +43,6 @@ from guildhall.runs.record.messages import (
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from pydantic_ai.messages import ModelMessage, ModelResponse

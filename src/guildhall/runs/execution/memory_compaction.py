@@ -9,6 +9,7 @@ Invariant: a compaction never blocks the run that caused it. If it fails, the ha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record import records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.runs.assembly.memory import CompactionRequest

@@ -8,6 +8,7 @@ Does not resolve the parts of a run (`runs.assembly.assembler`) and does not lau
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,6 @@ from guildhall.runs.record.journal import Journal
 from guildhall.tools.mcp.client import close_on_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame, RecordedFrame

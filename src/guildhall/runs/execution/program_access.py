@@ -8,6 +8,7 @@ Does not serve HTTP (`hall.doors`) and does not judge calls (`tools.gate`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from guildhall.runtimes.pydantic import output_tool, request_parameters, to_retu
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.models.passthrough.request import PassthroughRequest

@@ -10,6 +10,7 @@ Invariant: a repeated call continues its existing run, even after a crash.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,6 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 from guildhall.workers.lifecycle import check_usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from sqlalchemy import Connection

@@ -11,6 +11,7 @@ Invariant: a paused run starts no new call. The end of a segment is recorded bef
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,8 +36,6 @@ from guildhall.runs.record import entries, records
 from guildhall.runs.record.messages import dump_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
     from sqlalchemy import Connection

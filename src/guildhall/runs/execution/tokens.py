@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import secrets
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +22,6 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage
 

@@ -5,13 +5,13 @@ Does not collect the facts (`runs.plan.planner`) and does not format them (`runs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.runs.plan import text as plan_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.policy.rules import Decision, Mode, Risk

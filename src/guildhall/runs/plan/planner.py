@@ -8,6 +8,7 @@ Does not start MCP servers, members or activation functions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +35,6 @@ from guildhall.tools.executor import ToolEnvironment
 from guildhall.workers.registry import choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.config import Settings

@@ -7,14 +7,13 @@ Invariant: a quoted text cannot pass for a line of the plan. It stays on its lin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from guildhall.runs.assembly.attachments import format_size
 from guildhall.runs.limits import LimitName, format_limit, format_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from guildhall.runs.plan.model import Plan, PlannedCallee, PlannedTool
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer

@@ -8,6 +8,7 @@ Invariant: `docs/journal.md` has the kinds and the fields of this module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NotRequired, TypedDict, TypeVar, dataclass_transform
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NotRequired, TypedDict
 from guildhall.core.errors import ErrorInfo, InvalidFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from guildhall.policy.rules import Mode
     from guildhall.runs.model import RunStatus, SegmentEnd, StopCause
 

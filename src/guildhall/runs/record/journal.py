@@ -8,6 +8,7 @@ Invariant: an entry is in the database before its effect happens.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,8 +28,6 @@ from guildhall.runs.record.entries import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from sqlalchemy import Connection
 
     from guildhall.store.engine import Store

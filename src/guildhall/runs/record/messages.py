@@ -6,6 +6,7 @@ The data has no times, so that a repeated request has equal data. Does not appen
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import (
@@ -22,8 +23,6 @@ from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, to_tool_call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.runs.record.journal import Journal

@@ -7,6 +7,7 @@ Does not write: `runs.record.journal` and `runs.record.records` do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from guildhall.runs.record.journal import Journal
 from guildhall.runtimes.model import attachment_label
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.clock import Clock
     from guildhall.runs.model import ConversationMessage, Run
     from guildhall.runs.purpose import PurposeT

@@ -7,6 +7,7 @@ Invariant: no other module of the package accesses these tables.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,8 +32,6 @@ from guildhall.runs.record.entries import Ended, Entry, Payload, Unjudged
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import CTE, ColumnElement, Connection, RowMapping
 
     from guildhall.core.errors import ErrorInfo

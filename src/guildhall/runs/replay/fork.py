@@ -7,6 +7,7 @@ Invariant: copied calls are not made again, and their cost does not count for th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from guildhall.runs.record.entries import Assembly, Entry, Payload
 from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.ids import digest, fingerprint
 from guildhall.models.scripted.test_case import HOME, PROJECT, RUN, TIME, WHY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.runs.record.entries import Assembly

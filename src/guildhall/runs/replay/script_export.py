@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,6 @@ from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from pydantic_ai.messages import ModelResponse, ToolCallPart
 
     from guildhall.runs.model import Run

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,8 +33,6 @@ from guildhall.runtimes.pydantic import OUTPUT_TOOL, PydanticRuntime
 from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydantic_ai.models import ModelRequestParameters
 
 

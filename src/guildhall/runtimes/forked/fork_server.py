@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,8 +27,6 @@ from guildhall.sandbox import jail, launcher, seccomp
 from guildhall.sandbox.mounts import program_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
     WarmUp = Callable[[], Coroutine[Any, Any, None]]
     RunChild = Callable[[socket.socket], NoReturn]
 

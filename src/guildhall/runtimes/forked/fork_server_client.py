@@ -18,14 +18,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.sandbox.mounts import import_paths
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _BOOT = (
     "import json, sys; paths, fd = sys.argv[1:]; sys.path[:0] = json.loads(paths); "

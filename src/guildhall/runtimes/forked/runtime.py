@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,6 @@ from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.runtimes.pydantic import first_request, request_parameters, to_tool_call
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from guildhall.runtimes.forked.fork_server_client import ForkServer
     from guildhall.tools.model import ToolCall
 

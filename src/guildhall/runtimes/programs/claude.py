@@ -7,6 +7,7 @@ Does not start the process: `process` does. Does not decide the output: `runtime
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import BinaryContent, TextContent
@@ -18,7 +19,6 @@ from guildhall.runtimes.programs.runtime import Driver, TurnEnd, normal_name
 from guildhall.runtimes.pydantic import input_content
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.runtimes.model import Assignment, DoorAccess

@@ -8,6 +8,7 @@ Does not start the process: `process` does. Does not decide the output: `runtime
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, RuntimeFailed, RuntimeToolless
@@ -16,7 +17,6 @@ from guildhall.runtimes.programs.process import Launch
 from guildhall.runtimes.programs.runtime import Driver, TurnEnd, check_attachments, message_text, normal_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.runtimes.model import Assignment, DoorAccess

@@ -8,6 +8,7 @@ Does not restart after a crash: completed tool calls would be repeated.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
@@ -16,7 +17,6 @@ from guildhall.runtimes.programs.process import Launch
 from guildhall.runtimes.programs.runtime import Driver, TurnEnd, check_attachments, message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.runtimes.model import Assignment, DoorAccess

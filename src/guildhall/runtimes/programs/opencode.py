@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import RuntimeFailed
@@ -17,7 +18,6 @@ from guildhall.runtimes.programs.process import Launch
 from guildhall.runtimes.programs.runtime import Driver, TurnEnd, check_attachments, message_text, normal_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.runtimes.model import Assignment, DoorAccess

@@ -18,6 +18,7 @@ import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,7 +29,6 @@ from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
     from guildhall.runtimes.discovery import InstalledProgram
 

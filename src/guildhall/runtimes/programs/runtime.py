@@ -13,6 +13,7 @@ import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -27,7 +28,6 @@ from guildhall.runtimes.pydantic import OUTPUT_TOOL, OutputJudge, input_content,
 from guildhall.tools.model import Text, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
     from pathlib import Path
     from socket import socket
 

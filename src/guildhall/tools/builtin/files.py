@@ -5,6 +5,7 @@ Does not search (see `tools.builtin.search`). All file access goes through `sand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,6 @@ from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Handler, Tool, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.sandbox.view import Folder, View
 
 

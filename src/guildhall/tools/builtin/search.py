@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -18,8 +19,6 @@ from guildhall.tools.builtin.files import is_binary
 from guildhall.tools.definition import tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from guildhall.sandbox.view import View
     from guildhall.tools.model import Handler, Tool
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from guildhall.tools.definition import tool
 from guildhall.tools.model import Tool, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.sandbox.view import View
 
 MAX_CHARS = 30_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,8 +19,6 @@ from guildhall.core.text import did_you_mean
 from guildhall.tools.definition import tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from guildhall.tools.model import Tool
 
 MAX_RESULTS = 20

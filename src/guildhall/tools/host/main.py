@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,8 +26,6 @@ from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, to_
 from guildhall.tools.model import Handler, Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from guildhall.sandbox.view import View
 
 

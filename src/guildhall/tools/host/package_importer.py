@@ -13,6 +13,7 @@ import json
 import linecache
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, cast, is_typeddict
 from guildhall.core.errors import ToolUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 

@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -28,7 +29,6 @@ from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, rea
 from guildhall.tools.model import FileBefore, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 CALL_TIMEOUT_S = 600.0

@@ -10,16 +10,13 @@ import json
 import os
 import stat
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox.view import Folder, View
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 LENGTH = struct.Struct("!I")
 MAX_FRAME_BYTES = 64 * 1024**2

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from guildhall.core.errors import ServerGone, ToolUnavailable
 from guildhall.tools.mcp.model import (
@@ -33,10 +34,6 @@ from guildhall.tools.mcp.model import (
 )
 from guildhall.tools.mcp.transports import HttpTransport, StdioTransport
 from guildhall.tools.model import Tool, ToolResult
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
-
 
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 600.0

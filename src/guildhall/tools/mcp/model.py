@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -19,8 +20,6 @@ from guildhall.tools.definition import clean
 from guildhall.tools.model import Blob, Block, Text, ToolResult, is_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from guildhall.sandbox.jail import Confinement
 
 HANDSHAKE_PROTOCOL_VERSION = "2025-11-25"  # tried first

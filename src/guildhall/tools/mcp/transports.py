@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.sse import EventReader, EventTooLarge
@@ -26,8 +27,6 @@ from guildhall.tools.mcp.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
     import httpx2
 
 

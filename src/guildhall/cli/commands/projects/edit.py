@@ -6,6 +6,7 @@ commissions (see `cli.commands.jobs.dispatch`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.arguments import commission_id, dollars, positive_int, read_text
@@ -16,7 +17,6 @@ from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
 _LISTS = {"depends_on": "dependencies", "artifact": "artifacts", "link": "linked", "check": "checks"}
 LIMITS = ("model", "max_turns", "max_budget_usd")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import select
 import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib import import_module
@@ -29,8 +30,6 @@ from guildhall.core.errors import GuildError, Interrupted, UsageError
 from guildhall.core.ids import MEETING, is_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.request_frame import Frame

@@ -7,6 +7,7 @@ Invariant: a run without a price is never shown as a run that costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.arguments import resolve
@@ -16,8 +17,6 @@ from guildhall.cli.screen import Screen, money
 from guildhall.cli.short_ids import read_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from guildhall.runs.model import Run
 
 _LABELS = {

@@ -6,6 +6,7 @@ The wait for a workflow or an agent ends when it is idle. Does not print events 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from guildhall.core.ids import COMMISSION, JOB, is_id
 from guildhall.runs.model import OUTLIVING_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails

@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guildhall.cli import demo
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import Conflict, ModelUnusable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _CLIS = ("claude", "codex")
 # The example projects, each with its first commands.

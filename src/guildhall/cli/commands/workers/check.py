@@ -7,6 +7,7 @@ anything (see `cli.commands.runs.test`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,8 +21,6 @@ from guildhall.hall.testrun.files import TESTS, tests_in
 from guildhall.workflow.target import MAIN, WORKFLOW_SUFFIXES, find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from guildhall.cli.screen import Screen
 
 Kind = Literal["worker", "workflow", "script", "package", "project"]

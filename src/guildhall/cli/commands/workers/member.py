@@ -5,6 +5,7 @@ Does not dispatch jobs to members (see `cli.commands.jobs.dispatch`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
@@ -12,8 +13,6 @@ from guildhall.cli.arguments import json_object
 from guildhall.cli.command import JSON, Context, argument, command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.cli.screen import Screen
     from guildhall.members.model import MemberDetails
 
