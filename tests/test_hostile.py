@@ -14,10 +14,10 @@ import pytest
 from guildhall.cli import command_table
 from guildhall.cli.main import main
 from guildhall.core.ids import fingerprint
-from guildhall.runs.assembly.tool_set import BASE_TOOLS
+from guildhall.runs.assembly.tools_and_folders import BASE_TOOLS
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import sandbox_tools
-from guildhall.tools.executor import BUILT_IN, Executor, ToolEnvironment, built_in_tools
+from guildhall.tools.call_router import BUILT_IN, CallRouter, ToolEnvironment, built_in_tools
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.cli.test_exit_codes import EXIT_CODES
@@ -187,7 +187,7 @@ def test_hostile_arguments_get_results_without_effects(scene: Scene, name: str) 
     before = scene.outside_fingerprint()
 
     async def attack() -> list[ToolResult]:
-        executor = Executor(tools, environment, refuse_run_tool)
+        executor = CallRouter(tools, environment, refuse_run_tool)
         gate = Gate(tools, (), "ask", OpenLedger(), executor)
         try:
             calls = [

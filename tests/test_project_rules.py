@@ -26,7 +26,7 @@ _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja
 # Allowed conditions on a text, by module, with the reason.
 _ALLOWED = {
     (
-        "runs/execution/live_ledger.py",
+        "runs/execution/call_ledger.py",
         "asked.data.message != request_parts(messages[-1])",
     ): "a request to a model, compared as data",
     (

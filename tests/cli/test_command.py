@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import read_text
+from guildhall.cli.argument_parser import read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command, exclusive
 from guildhall.cli.screen import Screen, read_form
 from guildhall.core.errors import UsageError

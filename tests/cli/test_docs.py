@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guildhall.cli import command_table
-from guildhall.cli.arguments import parser_of
+from guildhall.cli.argument_parser import parser_of
 from tests.cli.test_exit_codes import EXIT_CODES, every_error
 
 DOCS = Path(__file__).parents[2] / "docs"

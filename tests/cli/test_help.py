@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.cli import command_table
-from guildhall.cli.arguments import parser_of
+from guildhall.cli.argument_parser import parser_of
 
 if TYPE_CHECKING:
     from tests.conftest import Guild

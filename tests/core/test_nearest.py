@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from guildhall.core.text import did_you_mean, nearest
+from guildhall.core.text_checks import did_you_mean, nearest
 
 
 @pytest.mark.parametrize(

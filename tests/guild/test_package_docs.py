@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.runs.assembly.activation import Activation
+from guildhall.workers.home_packages import Packages, templates
 from guildhall.workers.package import Table
-from guildhall.workers.package_store import Packages, templates
 from tests.guild.packages import write_package
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.workers.home_packages import Packages, load_code, package_worker
 from guildhall.workers.package import read_package
-from guildhall.workers.package_store import Packages, load_code, package_worker
 from tests.guild.packages import LETTERS, MAIL, WRITER, write_mail_package, write_package
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import get_args
 
 from guildhall.jobs import directory as folder
 from guildhall.jobs import model
+from guildhall.jobs.assignee_tools import TOOLS, job_tools
 from guildhall.jobs.model import JobStatus
-from guildhall.jobs.worker_tools import TOOLS, job_tools
 from guildhall.runs.purpose import Contract
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()

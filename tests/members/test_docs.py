@@ -12,7 +12,7 @@ from guildhall.members.manifest import Manifest
 from guildhall.members.registry import read_manifest
 from guildhall.rpc import jsonrpc
 from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, MAX_BODY_BYTES
-from guildhall.rpc.member_endpoint import MAX_REQUESTS, METHODS
+from guildhall.rpc.mcp_http_server import MAX_REQUESTS, METHODS
 from tests.members.member_servers import SECRET, connect_member
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -21,7 +21,7 @@ from guildhall.models.passthrough.provider_connection import ConnectionPool
 from guildhall.models.passthrough.session import PassthroughSession, RunContent
 from guildhall.models.provider_source import create_provider_source
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.live_ledger import LiveLedger
+from guildhall.runs.execution.call_ledger import CallLedger
 from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
@@ -191,7 +191,7 @@ class PassthroughRun:
             counts = {"turns": 0, "input_tokens": 0, "output_tokens": 0, "running_seconds": 0.0}
             await self.store.write(lambda c: add_run(c, id=self.run, root=self.run, **row, **counts))
             await self.journal.append(assembly(bounds=asdict(self._bounds)))
-        ledger = LiveLedger(
+        ledger = CallLedger(
             worker="w",
             identity="project:w",
             root=self.run,

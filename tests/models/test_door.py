@@ -38,7 +38,7 @@ from guildhall.models.door import (
     find_prefix_break,
 )
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.live_ledger import LiveLedger
+from guildhall.runs.execution.call_ledger import CallLedger
 from guildhall.runs.idle_tracker import IdleTracker
 from guildhall.runs.limits import Spent, usage_of
 from guildhall.runs.model import Bounds, RunRequest
@@ -138,7 +138,7 @@ class DoorRun:
                 lambda connection: add_run(connection, **{**RUN_ROW, "id": self.run, "root": self.run})
             )
             await self.journal.append(assembly(bounds=asdict(self._bounds)))
-        self.ledger = LiveLedger(
+        self.ledger = CallLedger(
             worker="w",
             identity="project:w",
             root=self.run,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.integration_branch import Branches
 from guildhall.projects.git.repository import Git
 from guildhall.projects.git.worktrees import Worktrees
 from guildhall.projects.model import Project

@@ -15,7 +15,7 @@ from guildhall.projects.model import Artifact
 from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
     from tests.conftest import Guild

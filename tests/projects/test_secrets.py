@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.redaction import Secrets
 from guildhall.projects.commissions.model import Draft
-from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.integration_branch import Branches
 from guildhall.projects.model import Artifact, redact_file
 from tests.projects.commissions.harness import CommissionProject, call, say, submit, write
 from tests.projects.meetings.harness import MeetingProject

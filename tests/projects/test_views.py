@@ -8,7 +8,7 @@ import pytest
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.request_frame import Frame
-from guildhall.runs.assembly.tool_set import make_view
+from guildhall.runs.assembly.tools_and_folders import make_view
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.workers.registry import Registry
 from tests.sandbox.test_jail import KINDS, run_confined

@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.hall.doors import LlmEndpoint, McpEndpoint
 from guildhall.rpc.asgi_requests import Headers, HttpError, check_local, is_token, read_body, send_json
-from guildhall.rpc.member_endpoint import Endpoint, Offer
+from guildhall.rpc.mcp_http_server import Endpoint, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,7 +14,7 @@ from sqlalchemy import delete, update
 from guildhall.cli.format.journal import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
-from guildhall.runs.execution.limit_grants import Grant
+from guildhall.runs.execution.preparation import Grant
 from guildhall.runs.idle_tracker import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.owner_hooks import replay_hooks
 from guildhall.runs.record import records

@@ -8,7 +8,7 @@ import pytest
 
 from guildhall.policy.rules import CAPABILITIES
 from guildhall.sandbox.view import Folder, View
-from guildhall.tools.executor import BUILT_IN, ToolEnvironment, built_in_tools
+from guildhall.tools.call_router import BUILT_IN, ToolEnvironment, built_in_tools
 from guildhall.workers.model import BUILT_IN_TOOLS
 
 if TYPE_CHECKING:

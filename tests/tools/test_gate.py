@@ -11,8 +11,8 @@ import pytest
 
 from guildhall.policy.rules import ALIASES, Rule, Verdict
 from guildhall.sandbox.view import View
+from guildhall.tools.call_router import CallRouter, ToolEnvironment
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import Executor, ToolEnvironment
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import refuse_run_tool
@@ -95,7 +95,7 @@ def call_tool(
     rules: tuple[Rule, ...] = (),
     mode: Mode = "ask",
 ) -> ToolResult:
-    executor = Executor((keep, put), ToolEnvironment(view=View(cwd=Path.cwd())), refuse_run_tool)
+    executor = CallRouter((keep, put), ToolEnvironment(view=View(cwd=Path.cwd())), refuse_run_tool)
     gate = Gate((keep, put), rules, mode, ledger, executor)
     return asyncio.run(gate.call(ToolCall(key="m1/c1", tool=name, arguments=arguments)))
 

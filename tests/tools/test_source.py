@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import ToolEnvironment, describe_toolbox
+from guildhall.tools.call_router import ToolEnvironment, describe_toolbox
 from guildhall.tools.host.protocol import MAX_SOURCE_BYTES, read_source, source_digest
 
 if TYPE_CHECKING:

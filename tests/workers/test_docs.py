@@ -15,7 +15,7 @@ from scripts.docs import WORKER_SCHEMA
 from guildhall.core import yaml
 from guildhall.core.config import Settings
 from guildhall.policy.rules import ALIASES, CAPABILITIES
-from guildhall.tools.executor import BUILT_IN
+from guildhall.tools.call_router import BUILT_IN
 from guildhall.workers.definition import AttachmentPolicy, Definition, Limits, McpServer, Sandbox, ToolRule
 from guildhall.workers.lifecycle import TRANSITIONS
 from guildhall.workers.loader import read_definition

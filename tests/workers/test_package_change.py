@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.workers.model import PackageTool
-from guildhall.workers.package_store import (
+from guildhall.workers.home_packages import (
     SHIPPED,
     Packages,
     add_package,
@@ -22,6 +21,7 @@ from guildhall.workers.package_store import (
     remove_package,
     templates,
 )
+from guildhall.workers.model import PackageTool
 from tests.guild.packages import LETTERS, MAIL, write_mail_package, write_package
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workflow.definition import Wakeup
 from guildhall.workflow.loader import from_record, load, parse_definition, to_record
-from guildhall.workflow.model import Values
+from guildhall.workflow.placeholders import Values
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home

@@ -15,7 +15,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
 from guildhall.models.scripted.source import Script
-from guildhall.models.scripted.test_case import Case, Reply, SetupCommand, UserMessage
+from guildhall.models.scripted.test_section import Case, Reply, SetupCommand, UserMessage
 from guildhall.room.model import Actor
 from guildhall.runs.model import Answer
 from tests.workflow.teams import Team, call, say, send, stop

@@ -12,7 +12,7 @@ import pytest
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.core.request_frame import Frame
-from guildhall.workflow.model import Values
+from guildhall.workflow.placeholders import Values
 from guildhall.workflow.setup_commands import Commands, command_environment, run_steps, shell_tool
 from guildhall.workflow.start_values import kickoff_message
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.model import Workflow
+    from guildhall.workflow.placeholders import Values
     from tests.workflow.conftest import LoadWorkflow, Write
 
 HEAD = "agents: {a: {system_prompt: x}}\n"

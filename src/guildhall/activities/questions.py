@@ -26,7 +26,7 @@ from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from guildhall.runs.asks import Asks
-    from guildhall.runs.execution.live_ledger import LiveLedger
+    from guildhall.runs.execution.call_ledger import CallLedger
     from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
 
@@ -45,7 +45,7 @@ class QuestionChannel:
 
     title: str  # the title of every ask
     store: Store
-    ledger: Callable[[], LiveLedger]
+    ledger: Callable[[], CallLedger]
     lock: asyncio.Lock  # concurrent calls collect answers one after another
     keep: Callable[[AskedQuestion], Awaitable[None]]  # also records the question with the activity
 
@@ -81,7 +81,7 @@ class QuestionChannel:
         ]
 
 
-def _is_awaited(ledger: LiveLedger, ask: Ask) -> bool:
+def _is_awaited(ledger: CallLedger, ask: Ask) -> bool:
     """Return True if the call that asked waits for the answer itself."""
     asked = ledger.journal.last(ask.key, QuestionAsked)
     return asked is not None and asked.data.wait

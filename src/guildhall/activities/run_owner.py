@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.execution.limit_grants import Grant
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
     from guildhall.runs.model import Ask, Run
 
 

@@ -98,7 +98,7 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
 def _run_command(words: list[str], screen: Screen) -> int:
     from importlib import import_module
 
-    from guildhall.cli.arguments import parser_of
+    from guildhall.cli.argument_parser import parser_of
     from guildhall.cli.command import OUTPUT
 
     words = [*words[1:], "--help"] if words[0] == "help" else words

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, parse_stamp
 from guildhall.core.errors import Conflict, NotFound, NotTrusted, UsageError
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 from guildhall.runs.model import Answer, format_choices, parse_choice
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, S
 from guildhall.core import yaml
 from guildhall.core.errors import HallUnavailable, UsageError
 from guildhall.core.paths import HOME_VARIABLE, PROJECT_SETTINGS, Home
-from guildhall.core.text import nearest
+from guildhall.core.text_checks import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """YAML and JSON reader: reads files of the user with the line of every field, and validates them with pydantic models.
 
-YAML is written by `core.yaml_writer` and edited by `core.yaml_edit`. This is not a general YAML library.
+YAML is written and edited by `core.yaml_writer`. This is not a general YAML library.
 
 Invariant: every error names the file, and an error about a field names its line and the field.
 """
@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from guildhall.core.errors import InvalidFile
-from guildhall.core.text import did_you_mean, nearest
+from guildhall.core.text_checks import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path

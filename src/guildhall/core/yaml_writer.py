@@ -1,17 +1,26 @@
-"""YAML writer: formats plain data as readable YAML with short lines, in the given order.
+"""YAML writer: formats plain data as readable YAML with short lines, and changes parts of an existing text.
 
-The data consists of text, numbers, booleans, null, lists, and mappings with text keys.
+New files: the data consists of text, numbers, booleans, null, lists, and mappings with text keys, in the given order.
+Existing files: a caller tries several new texts, the smallest change first: a text with the value replaced in place,
+then the round trip of ruamel.
 
-Invariant: `core.yaml` reads the output back as equal data.
+Invariant: `core.yaml` reads a new text back as equal data. A changed text is used only if it reads back as expected.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core import yaml
+from guildhall.core.errors import GuildError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _WIDTH = 110
 _MAX_NAME_CHARS = 100  # longer names use the explicit form `? name`
@@ -163,3 +172,43 @@ def _escape(character: str) -> str:
         return character
     point = ord(character)
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def first_reading_as(
+    expected: Any, texts: Iterable[str | None], path: Path, *, normalise: Callable[[Any], Any] | None = None
+) -> str | None:
+    """Return the first text whose data equals `expected`, or None. `normalise` is applied to the data of each text."""
+    for text in texts:
+        if text is None:
+            continue
+        try:
+            data = yaml.parse(path, text).data
+        except GuildError:
+            continue
+        if (normalise(data) if normalise else data) == expected:
+            return text
+    return None
+
+
+def compose(text: str) -> Any:
+    """Return the tree of ruamel nodes with their positions in the text, or None if the text is blank."""
+    return _ruamel().compose(text) if text.strip() else None
+
+
+def round_trip(text: str, change: Callable[[Any], object]) -> str:
+    """Apply `change` to the data of a text and return the new text. Comments, order and quotes are kept."""
+    ruamel = _ruamel()
+    tree = ruamel.load(text)
+    if tree is None:
+        return ""
+    change(tree)
+    out = io.StringIO()
+    ruamel.dump(tree, out)
+    return out.getvalue()
+
+
+def _ruamel() -> Any:
+    ruamel = yaml.limited_ruamel()
+    ruamel.preserve_quotes = True
+    ruamel.width = 4096
+    return ruamel

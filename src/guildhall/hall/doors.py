@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
@@ -32,8 +32,8 @@ from guildhall.models.passthrough.session import PassthroughSession, Reply, erro
 from guildhall.rpc.asgi_requests import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
+from guildhall.rpc.mcp_http_server import send_reply
 from guildhall.rpc.mcp_messages import Request, ServerInfo, build_response, handle_request, reply_to
-from guildhall.rpc.member_endpoint import send_reply
 from guildhall.runs.execution.tokens import RunDoor, server_tool_name
 
 if TYPE_CHECKING:

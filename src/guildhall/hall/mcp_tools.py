@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
+from guildhall.jobs.assignee_tools import check_read_only
 from guildhall.jobs.model import Dispatch, check_no_model
-from guildhall.jobs.worker_tools import check_read_only
 from guildhall.memory.model import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.definition import bind_tools

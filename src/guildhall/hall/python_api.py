@@ -27,7 +27,7 @@ from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable
 from guildhall.core.events import AskOpenedData, Event
 from guildhall.core.paths import Home
 from guildhall.core.request_frame import Frame
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.hall.client.discovery import check_same_version, find_hall, is_embedded
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.models.credentials import forwarded_variables

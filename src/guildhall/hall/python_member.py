@@ -45,7 +45,7 @@ from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
 from guildhall.members.registry import read_manifest
 from guildhall.rpc.listener import Listener
-from guildhall.rpc.member_endpoint import PATH, Endpoint, Offer
+from guildhall.rpc.mcp_http_server import PATH, Endpoint, Offer
 from guildhall.tools.definition import tool
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS

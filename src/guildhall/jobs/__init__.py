@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from guildhall.jobs.assignee_tools import JobTools as JobTools
     from guildhall.jobs.directory import JobFolder as JobFolder
     from guildhall.jobs.model import Dispatch as Dispatch
     from guildhall.jobs.model import Job as Job
@@ -22,6 +23,5 @@ if TYPE_CHECKING:
     from guildhall.jobs.model import Page as Page
     from guildhall.jobs.model import WorkerJobs as WorkerJobs
     from guildhall.jobs.service import Jobs as Jobs
-    from guildhall.jobs.worker_tools import JobTools as JobTools
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 from guildhall.core.errors import UsageError
-from guildhall.core.text import check_line, check_text, did_you_mean, is_text
+from guildhall.core.text_checks import check_line, check_text, did_you_mean, is_text
 from guildhall.runs.model import check_limits
 from guildhall.tools.model import is_shallow
 

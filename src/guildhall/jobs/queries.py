@@ -26,7 +26,7 @@ from guildhall.activities.questions import answer_text
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
 from guildhall.core.ids import JOB, is_id
-from guildhall.core.text import did_you_mean, is_text
+from guildhall.core.text_checks import did_you_mean, is_text
 from guildhall.jobs.directory import META, REMOVED_PREFIX, RESULT, JobFolder, change_stamp
 from guildhall.jobs.model import MAX_DESCRIPTION_CHARS, Job, JobDetails, JobResult, JobStatus, Page
 from guildhall.runs.model import ENDED, Ask, Run

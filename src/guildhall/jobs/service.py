@@ -3,7 +3,7 @@
 A job is a run whose owner is the job. When the run ends, the contract decides whether the job is completed or failed.
 An accepted result counts even if the run fails or is cancelled afterwards.
 
-Does not list jobs (`jobs.queries`), define the tools of a job (`jobs.worker_tools`), or execute the run
+Does not list jobs (`jobs.queries`), define the tools of a job (`jobs.assignee_tools`), or execute the run
 (`runs.execution`).
 
 Invariant: the end of the run is recorded first, then meta.json. If the process dies in between, the next start repairs
@@ -26,10 +26,7 @@ from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
 from guildhall.core.ids import JOB, new_id
-from guildhall.jobs.directory import RESULT, JobFolder
-from guildhall.jobs.model import Dispatch, Job
-from guildhall.jobs.queries import JobQueries
-from guildhall.jobs.worker_tools import (
+from guildhall.jobs.assignee_tools import (
     SERVER,
     WITHHELD,
     JobTools,
@@ -39,6 +36,9 @@ from guildhall.jobs.worker_tools import (
     job_profile,
     job_tools,
 )
+from guildhall.jobs.directory import RESULT, JobFolder
+from guildhall.jobs.model import Dispatch, Job
+from guildhall.jobs.queries import JobQueries
 from guildhall.runs.model import ENDED, Ask, Run, RunRequest, SegmentEnd
 from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import Contract, JobPurpose
@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.request_frame import Frame
     from guildhall.runs.asks import Asks
-    from guildhall.runs.execution.limit_grants import Grant
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store

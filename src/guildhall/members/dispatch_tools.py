@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable, UsageError
 from guildhall.jobs.model import Dispatch, WorkerJobs, check_no_model
-from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
+from guildhall.runs.assembly.tools_and_folders import MEMBER_CAPABILITIES
 from guildhall.runs.execution.tokens import DISPATCH
 from guildhall.tools.definition import bind_tools
 from guildhall.tools.mcp.model import tool_name

@@ -26,7 +26,7 @@ from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, Membe
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, JobStatus, Page
 from guildhall.members.model import QUESTIONS_FILE, WORKER_CAPABILITY, ActiveJob, Member
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
-from guildhall.rpc.member_endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, RESUME, STATUS
+from guildhall.rpc.mcp_http_server import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, RESUME, STATUS
 from guildhall.tools.mcp.model import to_single_line
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Member process: starts a member, waits for its handshake, restarts it after an exit, and stops it.
 
 After an exit, the state is backoff and then starting again, or broken after too many failures. The member runs in its
-own folder as a child of `supervisor.py`, and writes to a log file.
+own folder as a child of `process_guard.py`, and writes to a log file.
 Does not check trust (`members.service`) and does not make calls (`members.client`).
 
 Invariant: a member never receives the environment of the hall. It receives the allowed variables of the caller and the
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.request_frame import Frame
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SUPERVISOR = Path(__file__).with_name("process_guard.py")
 _MAX_LOG_BYTES = 2_000_000  # a larger log is rotated at the next start
 _MAX_OUTPUT_CHARS = 400  # of the last output line in an error
 _POLL_S = 0.02  # between two attempts to connect

@@ -18,7 +18,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable, UsageError
 from guildhall.core.ids import is_name
 from guildhall.core.paths import Home, is_placeholder
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.members.manifest import Manifest
 from guildhall.members.model import FOLDER, MANIFEST, Member, Scope
 from guildhall.workers.code_trust import MAX_BYTES, MAX_FILES, Code, CodeFile, Trust, code_file, raise_unreadable

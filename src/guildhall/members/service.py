@@ -24,7 +24,7 @@ from guildhall.members.model import BUSY_FILE, ActiveJob, Member, MemberDetails,
 from guildhall.members.process import MemberProcess, Timings, log_path
 from guildhall.members.registry import MemberRegistry, member_code, trusted_code
 from guildhall.runs.assembly.callees import NO_MEMBERS, MemberTools
-from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
+from guildhall.runs.assembly.tools_and_folders import MEMBER_CAPABILITIES
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
 from guildhall.workers.code_trust import Trust, toolbox_files

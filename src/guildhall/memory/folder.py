@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, InvalidFile, NotFound
 from guildhall.core.ids import digest
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.memory.model import MAX_ENTRY_BYTES, SUFFIX, EntryInfo, Listing, MemoryEntry, Scope, SkippedFile, is_key
 
 if TYPE_CHECKING:

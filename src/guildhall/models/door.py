@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.clock import Clock
-    from guildhall.models.passthrough.request import PassthroughRequest
+    from guildhall.models.passthrough.relay import PassthroughRequest
 
 
 MAX_OUTPUT_TOKENS = 16_384  # of a response under a budget

@@ -29,7 +29,7 @@ from guildhall.core.errors import (
 )
 from guildhall.core.ids import fingerprint
 from guildhall.core.redaction import redact
-from guildhall.core.text import did_you_mean, nearest
+from guildhall.core.text_checks import did_you_mean, nearest
 from guildhall.models import credentials
 from guildhall.models.credentials import KEY_VARIABLES, URL_VARIABLES, Login, find_key_variable
 from guildhall.models.model import OnText, Query, Upstream, display_url, is_transient, system_text

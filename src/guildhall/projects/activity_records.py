@@ -18,9 +18,9 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from guildhall.activities.contract import Decision
 from guildhall.core.errors import NotFound
 from guildhall.core.redaction import MIN_GUESSED_CHARS
-from guildhall.core.text import suggest_or
+from guildhall.core.text_checks import suggest_or
 from guildhall.projects.model import Activity, TimelineEntry
-from guildhall.runs.assembly.tool_set import record_decision
+from guildhall.runs.assembly.tools_and_folders import record_decision
 from guildhall.runs.record.journal import successful_calls
 from guildhall.store.tables import commissions, meetings, redactions, timeline
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
-from guildhall.core.text import suggest_or
+from guildhall.core.text_checks import suggest_or
 from guildhall.projects.model import LORE, Artifact, is_hall_path
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.sandbox.view import Folder, View
@@ -25,7 +25,7 @@ from guildhall.tools.model import Toolbox
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
 
 
 MAX_ARTIFACT_BYTES = 1_000_000

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from guildhall.core import yaml, yaml_edit
+from guildhall.core import yaml, yaml_writer
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import MAX_NAME_CHARS, NAME_RULE, is_name
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.projects.git import repository
 from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Problem, Project, ProjectEntry, ProjectSettings
@@ -70,7 +70,7 @@ def _choose(texts: Iterator[str], expected: dict[str, Any]) -> str:
     def normalise(data: dict[str, Any] | None) -> dict[str, Any]:
         return {"projects": {}, **{name: value for name, value in (data or {}).items() if name != "projects" or value}}
 
-    text = yaml_edit.first_reading_as(expected, texts, _CONFIG, normalise=normalise)
+    text = yaml_writer.first_reading_as(expected, texts, _CONFIG, normalise=normalise)
     if text is None:
         raise Conflict("cannot edit config.yaml without rewriting other parts of it", hint=_HINT)
     return text
@@ -94,7 +94,7 @@ def _texts_with_entry(text: str, name: str, fields: Mapping[str, str]) -> Iterat
             tree["projects"] = {}
         tree["projects"][name] = dict(fields)
 
-    yield yaml_edit.round_trip(text, add)
+    yield yaml_writer.round_trip(text, add)
 
 
 def _texts_without_entry(text: str, name: str) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _texts_without_entry(text: str, name: str) -> Iterator[str]:
         is_last = place == len(starts) - 1
         end = _end_of(text, node) if is_last else text.rfind("\n", 0, starts[place + 1][1].index) + 1
         yield text[:start] + text[end:]
-    yield yaml_edit.round_trip(text, lambda tree: tree["projects"].pop(name))
+    yield yaml_writer.round_trip(text, lambda tree: tree["projects"].pop(name))
 
 
 def _texts_with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _texts_with_fields(text: str, name: str, fields: Mapping[str, str]) -> Itera
     for start, end, field in sorted(places, reverse=True):  # from the end, so that the other marks stay valid
         new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
     yield new
-    yield yaml_edit.round_trip(text, lambda tree: tree["projects"][name].update(fields))
+    yield yaml_writer.round_trip(text, lambda tree: tree["projects"][name].update(fields))
 
 
 def _end_of(text: str, node: Any) -> int:
@@ -133,7 +133,7 @@ def _end_of(text: str, node: Any) -> int:
 
 
 def _projects_node(text: str) -> Any:
-    tree = yaml_edit.compose(text)
+    tree = yaml_writer.compose(text)
     pairs: list[tuple[Any, Any]] = tree.value if tree is not None and not isinstance(tree.value, str) else []
     return next((value for key, value in pairs if key.value == "projects"), None)
 

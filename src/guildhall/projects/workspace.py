@@ -22,7 +22,7 @@ from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.projects.activity_records import count_transitions, list_known_ids, list_timeline
 from guildhall.projects.model import INTEGRATION, Activity, Artifact
 from guildhall.runs.assembly.preflight import adapt_model, raise_problems
-from guildhall.runs.execution.limit_grants import no_price_error
+from guildhall.runs.execution.preparation import no_price_error
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.request_frame import Frame
     from guildhall.models.model import Source
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project, Scope, TimelineEntry

@@ -18,7 +18,7 @@ from guildhall.core.clock import parse_stamp, stamp
 from guildhall.core.config import parse_duration
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL, fingerprint
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.room import records
 from guildhall.room.channel import next_hops, post
 from guildhall.room.document_stores import check_path

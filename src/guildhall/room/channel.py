@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.room import mentions, records, shared_records
 from guildhall.room.model import (
     ALL,

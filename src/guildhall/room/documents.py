@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
-from guildhall.core.text import did_you_mean, format_count
+from guildhall.core.text_checks import did_you_mean, format_count
 from guildhall.room import ballots, channel
 from guildhall.room import records as room_records
 from guildhall.room import shared_records as records

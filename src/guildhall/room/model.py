@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from guildhall.core import text as text_checks
+from guildhall.core import text_checks
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import PROPOSAL, digest, is_name
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.room import ballots, channel, documents, inbox, records
+from guildhall.room.channel_export import FileExport
 from guildhall.room.document_stores import DatabaseDocumentStore, FileDocumentStore
 from guildhall.room.documents import DocumentCall, Documents, archive_actor
-from guildhall.room.file_export import FileExport
 from guildhall.room.model import (
     SYSTEM,
     Actor,

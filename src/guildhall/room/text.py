@@ -1,6 +1,6 @@
 """Texts for agents: renders messages, inboxes, proposals and the team.
 
-Does not render files for people (`file_export.py`) or the first message of a run (`workflow/agent_steps.py`).
+Does not render files for people (`channel_export.py`) or the first message of a run (`workflow/agent_steps.py`).
 
 Invariant: a message cannot imitate the header of another message.
 """

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from guildhall.rpc.asgi_requests import HttpError as HttpError
     from guildhall.rpc.jsonrpc import RpcError as RpcError
     from guildhall.rpc.listener import Listener as Listener
+    from guildhall.rpc.mcp_http_server import Endpoint as Endpoint
+    from guildhall.rpc.mcp_http_server import Offer as Offer
     from guildhall.rpc.mcp_messages import Request as Request
-    from guildhall.rpc.member_endpoint import Endpoint as Endpoint
-    from guildhall.rpc.member_endpoint import Offer as Offer
-    from guildhall.rpc.stdio_server import StdioServer as StdioServer
+    from guildhall.rpc.mcp_stdio_server import StdioServer as StdioServer
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

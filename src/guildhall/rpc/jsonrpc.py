@@ -1,6 +1,6 @@
 """JSON-RPC 2.0: parses a body into requests, and builds error responses. Does no I/O.
 
-Does not implement methods (see `rpc.mcp_messages` and `rpc.member_endpoint`).
+Does not implement methods (see `rpc.mcp_messages` and `rpc.mcp_http_server`).
 
 Invariant: input that two parsers could read differently is rejected. Every accepted number can be encoded as JSON.
 """

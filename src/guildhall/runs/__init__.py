@@ -16,7 +16,7 @@ from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.runs.asks import Asks as Asks
-    from guildhall.runs.execution.limit_grants import Grant as Grant
+    from guildhall.runs.execution.preparation import Grant as Grant
     from guildhall.runs.execution.runs import Runs as Runs
     from guildhall.runs.model import Answer as Answer
     from guildhall.runs.model import Ask as Ask

@@ -5,7 +5,7 @@
 
 An answer is recorded whether or not its run is alive. A resumed run reuses its ask about an unchanged subject.
 
-Does not decide when to ask: `runs.execution.live_ledger` (approvals, limits) and `activities.questions` (questions) do.
+Does not decide when to ask: `runs.execution.call_ledger` (approvals, limits) and `activities.questions` (questions) do.
 
 Invariant: a run applies an answer exactly once, in a single transaction with its journal entry.
 """
@@ -23,7 +23,7 @@ from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
 from guildhall.core.events import AskClosedData, AskOpenedData, DataT, Event, EventBus
 from guildhall.core.ids import ASK, fingerprint, new_id
-from guildhall.core.text import is_text, suggest_or
+from guildhall.core.text_checks import is_text, suggest_or
 from guildhall.runs.model import Answer, Ask, AskKind, Question, format_choices, parse_choice
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, Payload

@@ -1,7 +1,7 @@
 """Limits of a run: compute the bounds in force and the usage so far, and describe reached limits.
 
 All amounts come from the journals. Does not reserve amounts for calls (`runs.execution.budget`) and does not ask the
-user for more (`runs.execution.live_ledger`).
+user for more (`runs.execution.call_ledger`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotFound, Refused
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.sandbox.path_walk import (
     MAX_DEPTH,
     Entry,

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import GuildError, NotFound, Refused
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path

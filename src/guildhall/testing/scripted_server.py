@@ -27,15 +27,15 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
 from guildhall.hall.doors import MAX_BODY_BYTES, LlmEndpoint, request_token
-from guildhall.jobs.worker_tools import SERVER as JOB
+from guildhall.jobs.assignee_tools import SERVER as JOB
 from guildhall.models.dialects.base import InvalidMessage, parse_body
 from guildhall.models.dialects.canonical import rename_tools
 from guildhall.models.model import Query, Source, estimate_tokens, system_text
 from guildhall.models.passthrough.session import PassthroughSession
 from guildhall.models.scripted.source import ScriptSource, load_script
+from guildhall.projects.commissions.assignee_tools import SERVER as COMMISSION
 from guildhall.projects.commissions.contract import REVIEW_SERVER
-from guildhall.projects.commissions.worker_tools import SERVER as COMMISSION
-from guildhall.projects.meetings.worker_tools import SERVER as MEETING
+from guildhall.projects.meetings.assignee_tools import SERVER as MEETING
 from guildhall.rpc.asgi_requests import Headers
 from guildhall.runs.execution.tokens import TOOLS
 from guildhall.runs.owner_hooks import RunHooks
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.passthrough.request import PassthroughRequest
+    from guildhall.models.passthrough.relay import PassthroughRequest
     from guildhall.rpc.asgi_requests import Message, Receive, Send
 
 _TIMEOUT_S = 5.0  # of the start and of the stop

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from guildhall.tools.call_router import BUILT_IN as BUILT_IN
+    from guildhall.tools.call_router import ToolEnvironment as ToolEnvironment
     from guildhall.tools.definition import bind_tools as bind_tools
     from guildhall.tools.definition import invoke as invoke
     from guildhall.tools.definition import tool as tool
-    from guildhall.tools.executor import BUILT_IN as BUILT_IN
-    from guildhall.tools.executor import ToolEnvironment as ToolEnvironment
     from guildhall.tools.gate import CallLedger as CallLedger
     from guildhall.tools.gate import Gate as Gate
     from guildhall.tools.model import Execute as Execute

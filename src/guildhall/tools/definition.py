@@ -1,7 +1,7 @@
 """Tool definition: makes tools from typed functions, validates the arguments of a call, and invokes the handler.
 
 `@tool` derives the name, the description and the input schema from the function. Does not decide if a call is allowed
-(see `tools.gate`) or where the handler runs (see `tools.executor`).
+(see `tools.gate`) or where the handler runs (see `tools.call_router`).
 
 Invariant: invalid arguments and failures of a handler are returned as results, never raised.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
 
 from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
 from guildhall.core.ids import canonical
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.core.yaml import describe_problem, field_name
 from guildhall.policy.rules import CAPABILITIES
 from guildhall.tools.model import Blob, Block, Handler, Place, Text, Tool, ToolCall, ToolResult

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from guildhall.core.errors import ServerGone
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.policy.rules import Action, Mode, Rule, Verdict, judge
 from guildhall.tools.call_order import CallOrder, OrderedCall
 from guildhall.tools.definition import argument_problem

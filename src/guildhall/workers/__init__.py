@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from guildhall.workers.code_trust import Trust as Trust
     from guildhall.workers.definition import Definition as Definition
     from guildhall.workers.generated_workers import draft as draft
+    from guildhall.workers.home_packages import Packages as Packages
     from guildhall.workers.lifecycle import check_usable as check_usable
     from guildhall.workers.loader import load as load
     from guildhall.workers.model import Lock as Lock
     from guildhall.workers.model import Worker as Worker
     from guildhall.workers.package import Package as Package
     from guildhall.workers.package import read_package as read_package
-    from guildhall.workers.package_store import Packages as Packages
     from guildhall.workers.registry import Registry as Registry
     from guildhall.workers.registry import choose_model as choose_model
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable
 from guildhall.core.ids import canonical, is_name
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.core.yaml import format_value
 from guildhall.sandbox.mounts import installation_folders
 from guildhall.tools.host.protocol import read_source, source_digest

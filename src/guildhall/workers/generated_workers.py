@@ -23,10 +23,10 @@ from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.config import WorkerCreation
 from guildhall.core.errors import Conflict, InvalidFile, Refused, ToolUnavailable, UsageError
 from guildhall.core.ids import NAME_RULE, digest, is_name
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
-from guildhall.tools.executor import BUILT_IN
+from guildhall.tools.call_router import BUILT_IN
 from guildhall.workers.code_trust import check_output_schema
 from guildhall.workers.definition import EVERY_WORKER, Definition, Line
 from guildhall.workers.loader import WORKER_SUFFIXES, read_definition

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from guildhall.core import yaml, yaml_edit
+from guildhall.core import yaml, yaml_writer
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, Refused, UsageError, WorkerLocked, WorkerRetired
 from guildhall.core.ids import NAME_RULE, is_name
@@ -52,7 +52,7 @@ def set_field(path: Path, field: str, value: str | bool) -> None:
     """Set a top-level field of a worker file."""
     source = yaml.read(path)
     data = {**cast("dict[str, Any]", source.data), field: value}
-    text = yaml_edit.first_reading_as(data, _candidates(source, field, value), path)
+    text = yaml_writer.first_reading_as(data, _candidates(source, field, value), path)
     if text is None:
         hint = f"Set `{field}: {_yaml_text(value)}` in an editor."
         raise Conflict(f"cannot change `{field}` safely in this file", where=str(path), hint=hint)
@@ -66,7 +66,7 @@ def _candidates(source: yaml.Source, field: str, value: str | bool) -> Iterator[
         yield _edit_json(source, field, value)
         return
     yield from _edit_yaml(source.text, field, value)
-    yield yaml_edit.round_trip(source.text, lambda tree: tree.update({field: value}))
+    yield yaml_writer.round_trip(source.text, lambda tree: tree.update({field: value}))
 
 
 def _yaml_text(value: str | bool) -> str:
@@ -82,7 +82,7 @@ def _edit_json(source: yaml.Source, field: str, value: str | bool) -> str:
 
 def _edit_yaml(text: str, field: str, value: str | bool) -> Iterator[str]:
     """Yield the text with the value replaced, or with a new line after the name or at the top."""
-    mapping = yaml_edit.compose(text)
+    mapping = yaml_writer.compose(text)
     nodes: dict[str, Any] = {key.value: node for key, node in mapping.value if isinstance(key.value, str)}
     new = _yaml_text(value)
     if not mapping.value:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.core import yaml
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.paths import MEMBERS, PROJECT_SETTINGS
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.policy.rules import ALIASES, CAPABILITIES, Rule
 from guildhall.sandbox.view import Folder
 

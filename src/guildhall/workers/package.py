@@ -1,6 +1,6 @@
 """Packages: reads a folder whose pyproject.toml declares a worker, a toolbox or both.
 
-Packages are added and removed by `workers.package_store`.
+Packages are added and removed by `workers.home_packages`.
 
 Invariant: reading a package executes none of its code.
 """

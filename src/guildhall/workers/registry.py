@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, NotFound
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
+from guildhall.workers.home_packages import Packages, package_worker, sorted_entries
 from guildhall.workers.loader import WORKER_SUFFIXES, load, load_definition
 from guildhall.workers.model import GENERATED, WORKERS, Lock, Scope, Worker, WorkerListing
 from guildhall.workers.package import PROJECT_FILE, is_toolbox_only, read_package
-from guildhall.workers.package_store import Packages, package_worker, sorted_entries
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home

@@ -28,11 +28,11 @@ from guildhall.room.service import Room, perform_in
 from guildhall.room.text import escape_headers
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
-from guildhall.runs.execution.limit_grants import Grant
+from guildhall.runs.execution.preparation import Grant
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import ModelCallFailed, ToolEnded, ToolStarted
 from guildhall.runs.record.journal import entries_with
-from guildhall.tools.executor import BUILT_IN
+from guildhall.tools.call_router import BUILT_IN
 from guildhall.workflow import loop_guard, records
 from guildhall.workflow.quiescence import blocking_asks
 

@@ -16,7 +16,7 @@ from guildhall.core import ids, yaml
 from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import GuildError, InvalidFile, NotTrusted
 from guildhall.core.paths import Home, project_root
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.room import mentions
 from guildhall.room.model import ALL
 from guildhall.runs.assembly.assembled import from_snapshot, snapshot
@@ -28,7 +28,8 @@ from guildhall.workers.loader import move_lines, normalize_fields, unknown_names
 from guildhall.workers.model import Worker
 from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import FIELD_ALIASES, NO_OWNER, AgentDefinition, Definition
-from guildhall.workflow.model import Agent, Names, Workflow, quote_placeholders, shell_command
+from guildhall.workflow.model import Agent, Workflow
+from guildhall.workflow.placeholders import Names, quote_placeholders, shell_command
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source

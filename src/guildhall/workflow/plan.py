@@ -18,7 +18,7 @@ from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
 from guildhall.workflow.loader import setup_status
-from guildhall.workflow.model import Values, Workflow, shell_command
+from guildhall.workflow.placeholders import Values, shell_command
 from guildhall.workflow.setup_commands import command_environment
 from guildhall.workflow.start_values import check_paths, no_agent_warning, start_values, team_budget
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.workers.code_trust import Trust
     from guildhall.workers.model import FileTrust
     from guildhall.workflow.definition import Definition
+    from guildhall.workflow.model import Workflow
 
 _INDENT = "  "
 _CAPABILITY_TEXTS = {

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
     from guildhall.workflow.instance import Instance
-    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.model import Workflow
+    from guildhall.workflow.placeholders import Values
 
     Tree = Sequence[tuple[Run, Journal]]
 

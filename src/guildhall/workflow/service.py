@@ -20,7 +20,7 @@ from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, MessageText, RoomEvent
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
-from guildhall.runs.execution.limit_grants import Grant, has_price
+from guildhall.runs.execution.preparation import Grant, has_price
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
 from guildhall.runs.owner_hooks import RunHooks

@@ -24,13 +24,14 @@ from guildhall.core.errors import RuntimeFailed, ToolUnavailable
 from guildhall.room.model import MAX_TEXT_BYTES
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
-from guildhall.workflow.model import Values, Workflow, references, shell_command
+from guildhall.workflow.placeholders import Values, references, shell_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame
     from guildhall.workflow.definition import Step
+    from guildhall.workflow.model import Workflow
 
     Call = Callable[[ToolCall], Awaitable[ToolResult]]
     OnOutput = Callable[[str, str], None]  # receives the key of a call, and a piece of its output

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core import yaml
 from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, Refused, UsageError
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.room.document_stores import check_folder
 from guildhall.room.mentions import find
 from guildhall.room.model import MessageText, RoomRecord
@@ -27,16 +27,8 @@ from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import NO_OWNER
 from guildhall.workflow.instance import FINAL_PHASES, Instance
 from guildhall.workflow.loader import from_record, placeholder_texts, to_record
-from guildhall.workflow.model import (
-    EXPORTED_FILES,
-    Agent,
-    Values,
-    Workflow,
-    check_secrets,
-    fill,
-    quote_placeholders,
-    references,
-)
+from guildhall.workflow.model import EXPORTED_FILES, Agent, Workflow
+from guildhall.workflow.placeholders import Values, check_secrets, fill, quote_placeholders, references
 from guildhall.workflow.target import GLOBAL, check_tag
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.text import suggest_or
+from guildhall.core.text_checks import suggest_or
 
 if TYPE_CHECKING:
     from pathlib import Path

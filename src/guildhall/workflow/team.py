@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute, ToolCall
-    from guildhall.workflow.model import Agent, Values, Workflow
+    from guildhall.workflow.model import Agent, Workflow
+    from guildhall.workflow.placeholders import Values
     from guildhall.workflow.turn_order import TakeTurn, TurnOrder
 
 POLL_S = 30.0  # between repetitions of lost wake-ups

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from guildhall.models.scripted.test_case import UserMessage
+    from guildhall.models.scripted.test_section import UserMessage
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workflow.agent_steps import Step

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from guildhall.room.service import Room
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Schedule
-    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.model import Workflow
+    from guildhall.workflow.placeholders import Values
 
 _MAX_WAIT_S = 3600.0  # the machine may have slept meanwhile
 

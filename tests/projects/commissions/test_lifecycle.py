@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.projects.commissions.assignee_tools import commission_tools
 from guildhall.projects.commissions.contract import REVIEW_TOOLS
-from guildhall.projects.commissions.worker_tools import commission_tools
 from guildhall.workers.model import SYSTEM_TOOLS
 from tests.projects.commissions.harness import call, say, submit, write
 

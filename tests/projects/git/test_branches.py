@@ -10,7 +10,7 @@ from guildhall.core.errors import MergeConflict
 from tests.projects.conftest import follow
 
 if TYPE_CHECKING:
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
     from tests.projects.conftest import Repository

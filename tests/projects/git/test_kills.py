@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
     from tests.projects.conftest import Repository

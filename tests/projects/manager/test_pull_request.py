@@ -14,7 +14,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, UsageError
 from guildhall.core.redaction import Secrets
-from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.integration_branch import Branches
 from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.model import INTEGRATION, Artifact, ProjectSettings
 

@@ -12,7 +12,7 @@ from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import ErrorInfo
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 from guildhall.runs.model import AMOUNT, DATE, FREE_TEXT, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import parse_stamp
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.workflow.target import GLOBAL, Target
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from guildhall.core.errors import GuildError, InvalidFile, UsageError, error_class
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.hall.client.interface import SERVICES
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255

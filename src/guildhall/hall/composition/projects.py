@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.run_services import RunServices
     from guildhall.projects.commissions.service import Commissions
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.service import Meetings
@@ -119,7 +119,7 @@ class ProjectServices:
             raise Conflict(f"cannot write: {error.strerror}", where=error.filename, hint=hint) from None
 
     def branches(self, project: Project) -> Branches:
-        from guildhall.projects.git.integration import Branches
+        from guildhall.projects.git.integration_branch import Branches
 
         return Branches(project, self.git(project), self.redact)
 

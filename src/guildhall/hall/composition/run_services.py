@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.runtime_registry import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.room.service import Rooms
-    from guildhall.runs.execution.limit_grants import Grant
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Ask, RunRequest
     from guildhall.runs.replay.fork import Forks

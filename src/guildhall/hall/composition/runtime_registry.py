@@ -16,7 +16,7 @@ from guildhall.models.credentials import merge_environ
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.hall.doors import DoorApp
-    from guildhall.runs.assembly.toolbox_descriptions import ToolboxCache
+    from guildhall.runs.assembly.tool_sources import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.discovery import Programs
@@ -41,7 +41,7 @@ class RuntimeRegistry:
 
     @cached_property
     def toolbox_descriptions(self) -> ToolboxCache:
-        from guildhall.runs.assembly.toolbox_descriptions import ToolboxCache
+        from guildhall.runs.assembly.tool_sources import ToolboxCache
 
         return ToolboxCache()
 

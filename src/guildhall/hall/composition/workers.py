@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.runs.plan.planner import Planner
     from guildhall.store.engine import Store
-    from guildhall.tools.executor import ToolEnvironment
+    from guildhall.tools.call_router import ToolEnvironment
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker, WorkerListing
@@ -160,7 +160,7 @@ class WorkerServices:
 
     async def _connect_servers(self, worker: Worker, frame: Frame, environment: ToolEnvironment) -> Servers:
         """Start or connect to the tool servers and the members that a worker names."""
-        from guildhall.runs.assembly.mcp_servers import connect_servers
+        from guildhall.runs.assembly.tool_sources import connect_servers
 
         if (check_servers := self.environment.policy.check_servers) is not None:
             check_servers(worker, self.preflight.find_member_tools(worker, frame))

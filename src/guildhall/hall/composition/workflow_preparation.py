@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, ModelUnusable, NotFound, UsageError
 from guildhall.core.paths import project_root
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.assembly.preflight import adapt_model, raise_problems
 from guildhall.runs.plan.planner import TeamContext
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.replay.replay import ReplayResult
     from guildhall.workflow.instance import Start
-    from guildhall.workflow.model import Agent, Values, Workflow
+    from guildhall.workflow.model import Agent, Workflow
+    from guildhall.workflow.placeholders import Values
 
 
 _SCRIPT = "script:"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, StorageFailed, TimedOut, UsageError
 from guildhall.core.request_frame import Frame
-from guildhall.core.text import did_you_mean, is_text
+from guildhall.core.text_checks import did_you_mean, is_text
 from guildhall.hall.client.codec import decode, encode, texts_in, verb
 from guildhall.hall.client.interface import VERBS, HallClient
 from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json

@@ -20,13 +20,13 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError
 from guildhall.core.paths import project_root
 from guildhall.core.request_frame import Frame
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, Page, WorkerJobs, parse_detail
 from guildhall.members.dispatch_tools import TOOLS as DISPATCH_TOOLS
 from guildhall.members.dispatch_tools import DispatchTools
 from guildhall.rpc.asgi_requests import HttpError, is_token
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
-from guildhall.rpc.member_endpoint import (
+from guildhall.rpc.mcp_http_server import (
     ANSWER,
     CANCEL,
     DELETE,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.request_frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.models.scripted.test_case import Case
+    from guildhall.models.scripted.test_section import Case
 
 
 async def _plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
@@ -39,7 +39,7 @@ async def _plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[
     A test that contains a worker file may run programs. A test that cannot be planned has no plans.
     """
     from guildhall.core.redaction import Redactor
-    from guildhall.runs.replay.normalize import Normalizer
+    from guildhall.runs.replay.portable_text import Normalizer
 
     frame = replace(frame, cwd=root / case.folder, root=root)
     name = str(Normalizer(root, hall.home.path, Redactor(hall.environ)).restore(case.subject))

@@ -25,7 +25,7 @@ from guildhall.models.credentials import merge_environ
 from guildhall.runs.assembly.preflight import find_warnings
 from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.sandbox.jail import strongest_kind
-from guildhall.workers.package_store import Packages
+from guildhall.workers.home_packages import Packages
 
 if TYPE_CHECKING:
     from pathlib import Path

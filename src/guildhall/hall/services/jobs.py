@@ -88,7 +88,7 @@ class JobService(HallService, Jobs):
                 id, frame, lambda jobs: jobs.resume(named[1], max_turns=max_turns, budget=budget)
             )
             return replace(job, id=id)
-        from guildhall.runs.execution.limit_grants import Grant
+        from guildhall.runs.execution.preparation import Grant
 
         run = self._hall.jobs.get(id).run
         if run is None:

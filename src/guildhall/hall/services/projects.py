@@ -119,7 +119,7 @@ class MeetingService(HallService, Meetings):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.runs.execution.limit_grants import Grant
+        from guildhall.runs.execution.preparation import Grant
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted

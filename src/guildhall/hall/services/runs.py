@@ -57,7 +57,7 @@ class RunService(HallService, Runs):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.runs.execution.limit_grants import Grant
+        from guildhall.runs.execution.preparation import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.services_of(run)
         if self._hall.is_persistent and part.history.get(run).status == "paused":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.hall.client import interface
 from guildhall.hall.client.interface import Members, Workers
 from guildhall.hall.composition.environment import peek
@@ -24,11 +24,11 @@ from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.hall.services.health import check_worker_fully
 from guildhall.members.model import BUSY_FILE, QUESTIONS_FILE
 from guildhall.runs.assembly.activation import check_function
-from guildhall.runs.assembly.toolbox_descriptions import describe_code
+from guildhall.runs.assembly.tool_sources import describe_code
 from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import ToolEnvironment
-from guildhall.workers import lifecycle, package_store, records
+from guildhall.tools.call_router import ToolEnvironment
+from guildhall.workers import home_packages, lifecycle, records
 from guildhall.workers.code_trust import package_code
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import (
@@ -94,20 +94,20 @@ _NOT_PERMISSIONS = frozenset({"name", "description", "instructions", "status", "
 
 class PackageService(HallService, interface.Packages):
     async def list(self) -> Sequence[PackageListing]:
-        return await asyncio.to_thread(package_store.Packages(self._hall.home).listings)
+        return await asyncio.to_thread(home_packages.Packages(self._hall.home).listings)
 
     async def get(self, name: str, frame: Frame) -> PackageDetails:
-        return await _describe(self._hall, package_store.Packages(self._hall.home).find(name), frame)
+        return await _describe(self._hall, home_packages.Packages(self._hall.home).find(name), frame)
 
     async def inspect(self, folder: Path) -> PackageDetails:
         return await asyncio.to_thread(_inspect, folder)
 
     async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
-        return package_store.new_package(self._hall.home, name, kind, template)
+        return home_packages.new_package(self._hall.home, name, kind, template)
 
     async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> AddedPackage:
         return await asyncio.to_thread(
-            package_store.add_package,
+            home_packages.add_package,
             self._hall.home,
             folder,
             stamp(self._hall.clock.now()),
@@ -120,7 +120,7 @@ class PackageService(HallService, interface.Packages):
         if is_name(name):  # a package with an invalid name cannot be in use
             _check_unused(self._hall, name)
         now = stamp(self._hall.clock.now())
-        return await asyncio.to_thread(package_store.remove_package, self._hall.home, name, now)
+        return await asyncio.to_thread(home_packages.remove_package, self._hall.home, name, now)
 
 
 def _inspect(folder: Path) -> PackageDetails:
@@ -128,17 +128,17 @@ def _inspect(folder: Path) -> PackageDetails:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="Pass the folder of a package. Unpack an archive first.")
     package = read_package(folder, check_name=False)
-    code = package_store.load_code(package)
-    files, digest = package_store.describe_files(folder, code)
+    code = home_packages.load_code(package)
+    files, digest = home_packages.describe_files(folder, code)
     return PackageDetails(
-        package=package_store.package_listing(package),
+        package=home_packages.package_listing(package),
         files=files,
         digest=digest,
         posture=package.posture,
         rights=_permissions(package) if "worker" in package.types else None,
         activate=package.table.activate,
         export=package.table.export,
-        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in package_store.find_tools(one)),
+        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in home_packages.find_tools(one)),
     )
 
 
@@ -147,7 +147,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
     details = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
-        code = next(one for one in package_store.load_code(package) if one.kind == "toolbox")
+        code = next(one for one in home_packages.load_code(package) if one.kind == "toolbox")
         try:
             box = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [
@@ -163,13 +163,13 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        worker = package_store.package_worker(package)
+        worker = home_packages.package_worker(package)
         problems += [str(error) for error in hall.workers.preflight.find_problems(worker, frame)]
     return replace(details, problems=tuple(problems))
 
 
 def log_invalid_packages(home: Home) -> None:
-    for package in package_store.Packages(home).listings():
+    for package in home_packages.Packages(home).listings():
         if package.error is not None:
             _log.warning("skipped the package %s: %s", package.name, package.error)
 
@@ -200,7 +200,7 @@ def _uses_package(name: str, worker: str, frozen: Mapping[str, Any] | None) -> b
 
 def _permissions(package: Package) -> dict[str, Any]:
     """Return the fields of the package's worker that grant permissions and differ from their defaults."""
-    definition = package_store.package_worker(package).definition
+    definition = home_packages.package_worker(package).definition
     fields = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NOT_PERMISSIONS))
     return {name: fields[name] for name in Definition.model_fields if name in fields}
 

@@ -11,20 +11,20 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core import yaml_edit
+from guildhall.core import yaml_writer
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import ScriptExhausted
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.hall.client.model import Deviation
 from guildhall.models.scripted.source import ANY_WORKER, Answer, Script
 from guildhall.runs.record.entries import ModelAsked, ToolStarted
-from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
+from guildhall.runs.replay.portable_text import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
 from guildhall.runs.replay.script_export import expected_end
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source
-    from guildhall.models.scripted.test_case import Case
+    from guildhall.models.scripted.test_section import Case
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
     from guildhall.runs.record.queries import History
@@ -187,7 +187,7 @@ def update_file(source: Source, comparison: Comparison) -> bool:
     for location, value in comparison.changes.items():
         _set(expected, location, value)
     texts = (_replace_values(source, comparison.changes), _rewrite(source, expected))
-    text = yaml_edit.first_reading_as(expected, texts, source.path)
+    text = yaml_writer.first_reading_as(expected, texts, source.path)
     if text is not None:
         replace_user_file(source.path, text)
     return text is not None
@@ -211,7 +211,7 @@ def _rewrite(source: Source, expected: Any) -> str:
 
 def _replace_values(source: Source, changes: dict[Location, Any]) -> str | None:
     """Return the text with single values replaced, or None if a change adds or removes a field."""
-    tree = yaml_edit.compose(source.text)
+    tree = yaml_writer.compose(source.text)
     text = source.text
     spans = [(_span(tree, location), location[-1], value) for location, value in changes.items()]
     if any(span is None and value is not None for span, _, value in spans):

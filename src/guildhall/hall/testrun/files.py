@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, NotTrusted
 from guildhall.core.paths import Home, project_root
 from guildhall.workers.code_trust import Code, CodeFile, Trust
-from guildhall.workers.package_store import BACKUPS
+from guildhall.workers.home_packages import BACKUPS
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Source

@@ -33,12 +33,12 @@ from guildhall.hall.composition.workflow_preparation import load_workflow, prepa
 from guildhall.hall.testrun import files
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
 from guildhall.models.scripted.source import Script, ScriptSource
-from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, UserMessage
+from guildhall.models.scripted.test_section import TIMED_OUT, Case, Reply, UserMessage
 from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
-from guildhall.runs.replay.normalize import Normalizer
+from guildhall.runs.replay.portable_text import Normalizer
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult

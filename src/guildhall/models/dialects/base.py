@@ -33,7 +33,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from guildhall.core.text import is_unicode
+from guildhall.core.text_checks import is_unicode
 
 if TYPE_CHECKING:
     from pydantic_ai.usage import RequestUsage

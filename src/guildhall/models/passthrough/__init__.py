@@ -11,7 +11,7 @@ from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.models.passthrough.provider_connection import ConnectionPool as ConnectionPool
-    from guildhall.models.passthrough.request import PassthroughRequest as PassthroughRequest
+    from guildhall.models.passthrough.relay import PassthroughRequest as PassthroughRequest
     from guildhall.models.passthrough.session import PassthroughSession as PassthroughSession
     from guildhall.models.passthrough.session import Reply as Reply
     from guildhall.models.passthrough.session import RunContent as RunContent

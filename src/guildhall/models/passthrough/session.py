@@ -23,7 +23,7 @@ from guildhall.models.dialects.base import Dialect, InvalidMessage, TrimRules, W
 from guildhall.models.dialects.canonical import rename_tools, sort_results
 from guildhall.models.model import Upstream, estimate_tokens, latest_input
 from guildhall.models.passthrough.provider_connection import ConnectionPool
-from guildhall.models.passthrough.request import PassthroughRequest, count_tokens
+from guildhall.models.passthrough.relay import PassthroughRequest, count_tokens
 
 if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters

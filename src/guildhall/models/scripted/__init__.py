@@ -13,6 +13,6 @@ if TYPE_CHECKING:
     from guildhall.models.scripted.source import Script as Script
     from guildhall.models.scripted.source import ScriptSource as ScriptSource
     from guildhall.models.scripted.source import load_script as load_script
-    from guildhall.models.scripted.test_case import Case as Case
+    from guildhall.models.scripted.test_section import Case as Case
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -1,7 +1,7 @@
 """Scripted model (`script:FILE`): loads a YAML file and answers model calls from it.
 
 docs/scripted-model.md describes the format. Patterns can take text from messages and put it into later arguments.
-Does not read the section `test:`: `test_case` defines it, `hall.testrun` uses it.
+Does not read the section `test:`: `test_section` defines it, `hall.testrun` uses it.
 
 Invariant: a source keeps no state. The query alone selects the run and the answer, so that answers are identical after
 a crash, in a replay and in every wire format.
@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, m
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptExhausted, ScriptMismatch
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.models.model import (
     VOTER_PREFIX,
     OnText,
@@ -34,7 +34,7 @@ from guildhall.models.model import (
     system_text,
 )
 from guildhall.models.provider_errors import error_class
-from guildhall.models.scripted.test_case import Case, Strict
+from guildhall.models.scripted.test_section import Case, Strict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, GuildError, ModelUnusable, NoModel, NotFound, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
+from guildhall.projects.commissions.assignee_tools import commission_message, commission_profile
 from guildhall.projects.commissions.completion import clean_up, finish, remove_checkout, withdraw_asks
 from guildhall.projects.commissions.contract import commit_if_possible
 from guildhall.projects.commissions.dependencies import blocked_reason, find_missing, update_blocked
 from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.states import check_event, new_attempt
-from guildhall.projects.commissions.worker_tools import commission_message, commission_profile
 from guildhall.projects.model import INTEGRATION
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED

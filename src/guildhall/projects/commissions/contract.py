@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
 from guildhall.core.errors import Conflict, GuildError, NotFulfilled
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
 from guildhall.projects.git.worktrees import delete_folder
@@ -29,8 +29,8 @@ from guildhall.runs.record.journal import entries_with, successful_calls
 from guildhall.runs.record.records import find_call_run
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.shell import shell_tools
+from guildhall.tools.call_router import BUILT_IN
 from guildhall.tools.definition import invoke, tool
-from guildhall.tools.executor import BUILT_IN
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.core.text import check_line, check_text, did_you_mean, is_text
+from guildhall.core.text_checks import check_line, check_text, did_you_mean, is_text
 from guildhall.runs.model import check_limits
 from guildhall.runs.purpose import CommissionPurpose, Contract
 

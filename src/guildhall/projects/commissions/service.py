@@ -18,11 +18,11 @@ from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
 from guildhall.projects.activity_records import list_known_ids
 from guildhall.projects.commissions import artifact, attempts, completion, contract, dependencies, drafts, records
+from guildhall.projects.commissions.assignee_tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS, WITHHELD, review_profile
 from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
-from guildhall.projects.commissions.worker_tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run, SegmentEnd
 from guildhall.runs.owner_hooks import RunHooks, replay_hooks
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
-    from guildhall.runs.execution.limit_grants import Grant
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _DEBOUNCE_S = 0.02  # between a commit and the next query, because commits come in groups

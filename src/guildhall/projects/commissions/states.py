@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from guildhall.core.errors import Conflict, GuildError, UsageError
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.projects.model import Transition
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run

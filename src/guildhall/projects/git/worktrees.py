@@ -24,7 +24,7 @@ from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
 from guildhall.projects.git import repository
-from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.integration_branch import Branches
 from guildhall.projects.git.snapshot import UncommittedFiles, archive_ignored, list_ignored, move_files, take_snapshot
 from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Project, Scope
 

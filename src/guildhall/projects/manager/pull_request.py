@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.redaction import Redactor
-from guildhall.core.text import check_line, check_text
+from guildhall.core.text_checks import check_line, check_text
 from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
 from guildhall.projects.model import INTEGRATION, Artifact, Project
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.clock import Clock
-    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.repository import Git
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from guildhall.activities.contract import output_text
 from guildhall.core.errors import Refused, UsageError
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft, repository_path
 from guildhall.projects.commissions.states import parse_status
 from guildhall.projects.meetings.model import Meeting, topic_line

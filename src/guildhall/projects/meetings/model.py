@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 
 if TYPE_CHECKING:
     from guildhall.activities.contract import Decision

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
 from guildhall.projects.meetings import artifact, meeting_requests, records
+from guildhall.projects.meetings.assignee_tools import SERVER, meeting_profile, meeting_tools
 from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import By, Meeting, MeetingDetails, branch_name, check_message, topic_line
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
-from guildhall.projects.meetings.worker_tools import SERVER, meeting_profile, meeting_tools
 from guildhall.runs.asks import check_answer
 from guildhall.runs.assembly.preflight import check_conversation
 from guildhall.runs.model import ENDED as RUN_ENDED
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.model import Project
-    from guildhall.runs.execution.limit_grants import Grant
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
 
 _log = logging.getLogger("guildhall.meetings")
 

@@ -2,7 +2,7 @@
 
 A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Unanswered messages are
 looked up again when a segment of the run ends, because a message may arrive at that instant.
-Does not store messages (`records.py`) and does not define the worker's tools (`worker_tools.py`).
+Does not store messages (`records.py`) and does not define the worker's tools (`assignee_tools.py`).
 
 Invariant: a recorded message is answered even if the run stops while the message arrives.
 """
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
-from guildhall.projects.meetings import records, worker_tools
+from guildhall.projects.meetings import assignee_tools, records
 from guildhall.projects.meetings.artifact import render_notes
+from guildhall.projects.meetings.assignee_tools import SERVER, MeetingTools, meeting_profile, meeting_tools
 from guildhall.projects.meetings.context import MeetingContext, Summary, render_transcript
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
-from guildhall.projects.meetings.worker_tools import SERVER, MeetingTools, meeting_profile, meeting_tools
 from guildhall.runs.execution.segment import record_cut_off_response
 from guildhall.runs.limits import Spent, current_bounds
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.execution.limit_grants import Grant
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
     from guildhall.runs.record.queries import History
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
@@ -185,7 +184,9 @@ class Sessions:
         context = self._context
         if meeting.run is None:
             _check_no_grant(grant, f"meeting {meeting.id} has not started")
-            first = worker_tools.first_message(meeting, [message.text for message in context.list_messages(meeting.id)])
+            first = assignee_tools.first_message(
+                meeting, [message.text for message in context.list_messages(meeting.id)]
+            )
             return await self._prepare_run(meeting, frame, first, "the first session starts"), []
         if renew:
             await context.runs().pause(meeting.run, "user")
@@ -221,7 +222,7 @@ class Sessions:
         pending = context.unanswered_messages(meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
-        message = worker_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
+        message = assignee_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
         return await self._prepare_run(meeting, frame, message, f"renewed: {reason}{without}", **limits)
 

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import MemberTools as MemberTools
     from guildhall.runs.assembly.memory import RunMemory as RunMemory
     from guildhall.runs.assembly.preflight import Preflight as Preflight
-    from guildhall.runs.assembly.toolbox_descriptions import ToolboxCache as ToolboxCache
+    from guildhall.runs.assembly.tool_sources import ToolboxCache as ToolboxCache
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
-from guildhall.core.text import did_you_mean, is_text
+from guildhall.core.text_checks import did_you_mean, is_text
 from guildhall.core.yaml import format_value
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose

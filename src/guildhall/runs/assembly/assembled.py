@@ -18,11 +18,11 @@ from guildhall.core.ids import fingerprint
 from guildhall.policy.rules import Mode, Rule, assess_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation
 from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, MemberTools
-from guildhall.runs.assembly.tool_set import permitted_capabilities, visible_tools
+from guildhall.runs.assembly.tools_and_folders import permitted_capabilities, visible_tools
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
-from guildhall.tools.executor import built_in_tools
+from guildhall.tools.call_router import built_in_tools
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
@@ -31,7 +31,7 @@ from guildhall.workers.model import Worker
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.runs.owner_hooks import RunHooks
-    from guildhall.tools.executor import ToolEnvironment
+    from guildhall.tools.call_router import ToolEnvironment
 
 
 @dataclass(frozen=True, kw_only=True)

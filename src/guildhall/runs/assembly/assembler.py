@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
-from guildhall.core.text import is_text
-from guildhall.runs.assembly import tool_set
+from guildhall.core.text_checks import is_text
+from guildhall.runs.assembly import tools_and_folders
 from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
 from guildhall.runs.assembly.assembled import (
     Assembled,
@@ -31,7 +31,6 @@ from guildhall.runs.assembly.assembled import (
 )
 from guildhall.runs.assembly.attachments import check_policy, read_user_files
 from guildhall.runs.assembly.callees import calling_tools, declared_capabilities, find_callees, recorded_members
-from guildhall.runs.assembly.mcp_servers import unchanged_server_tools
 from guildhall.runs.assembly.preflight import (
     Preflight,
     adapt_model,
@@ -41,6 +40,7 @@ from guildhall.runs.assembly.preflight import (
     raise_problems,
 )
 from guildhall.runs.assembly.project_instructions import CAPABILITIES, read_project_instructions
+from guildhall.runs.assembly.tool_sources import unchanged_server_tools
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, close_on_error
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import View
-    from guildhall.tools.executor import ToolEnvironment
+    from guildhall.tools.call_router import ToolEnvironment
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.code_trust import Code
     from guildhall.workers.model import Worker, WorkerListing
@@ -122,7 +122,7 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=tool_set.make_bounds(worker, settings, request, called=caller is not None),
+            bounds=tools_and_folders.make_bounds(worker, settings, request, called=caller is not None),
             output_schema=await self.preflight.output_schema(worker, frame),
             given=given,
             above=hooks.other_capabilities
@@ -181,7 +181,7 @@ class Assembler:
 
     def _environment(self, worker: Worker, frame: Frame) -> ToolEnvironment:
         settings = self.preflight.load_settings(frame)
-        return tool_set.make_tool_environment(
+        return tools_and_folders.make_tool_environment(
             worker, frame, self._view(worker, frame), settings, self.preflight.environ
         )
 
@@ -260,9 +260,9 @@ class Assembler:
             found = await asyncio.to_thread(read_project_instructions, frame.root)
             project = found.render() if found else ""
         rules = run_rules(recipe, tools, environment.forbidden, around)
-        check_exfiltration(worker, tool_set.permitted_capabilities(tools, environment.forbidden), around)
-        tool_set.check_native_rules(tools, rules, recipe.mode, worker.place)
-        memory, visible = recipe.memory or "", tool_set.visible_tools(worker, tools)
+        check_exfiltration(worker, tools_and_folders.permitted_capabilities(tools, environment.forbidden), around)
+        tools_and_folders.check_native_rules(tools, rules, recipe.mode, worker.place)
+        memory, visible = recipe.memory or "", tools_and_folders.visible_tools(worker, tools)
         activation = recipe.activation or await activate_worker(worker, visible, memory, recipe.context)
         timeout = settings.approvals.timeout
         instructions = worker.instructions if activation.system_prompt is None else activation.system_prompt
@@ -311,7 +311,7 @@ class Assembler:
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, environment, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
-        every = tool_set.collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
+        every = tools_and_folders.collect_tools(worker, environment, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
@@ -331,7 +331,7 @@ class Assembler:
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
         memory = self.memory.select_tools(memory, worker, has_entries=has_memory)
         is_unattended = context not in ("run", "called") or worker.definition.base is True
-        decisions = tool_set.BASE_TOOLS if is_unattended else ()
+        decisions = tools_and_folders.BASE_TOOLS if is_unattended else ()
         return (*self.hall_tools(worker, frame, run, context), *memory, *decisions)
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
@@ -340,7 +340,7 @@ class Assembler:
         return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return tool_set.make_view(
+        return tools_and_folders.make_view(
             worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.list_locked_files()
         )
 

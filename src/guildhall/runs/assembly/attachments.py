@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
-from guildhall.core.text import is_text
+from guildhall.core.text_checks import is_text
 from guildhall.runtimes.model import Attachment, is_media
 from guildhall.sandbox.files import SandboxFiles, SandboxPath, has_suffix
 from guildhall.sandbox.view import Folder, View

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ToolUnavailable
-from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES, server_capabilities
+from guildhall.runs.assembly.tools_and_folders import MEMBER_CAPABILITIES, server_capabilities
+from guildhall.tools.call_router import BUILT_IN
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Tool
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import check_usable

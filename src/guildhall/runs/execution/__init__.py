@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.runs.execution.limit_grants import Grant as Grant
-    from guildhall.runs.execution.live_ledger import LiveLedger as LiveLedger
+    from guildhall.runs.execution.call_ledger import CallLedger as CallLedger
     from guildhall.runs.execution.memory_compaction import MemoryCompactor as MemoryCompactor
+    from guildhall.runs.execution.preparation import Grant as Grant
     from guildhall.runs.execution.preparation import Prepared as Prepared
     from guildhall.runs.execution.runs import Runs as Runs
     from guildhall.runs.execution.segment import StopSegment as StopSegment

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ErrorInfo, GuildError, LimitReached, Refused, RuntimeFailed
 from guildhall.core.ids import fingerprint
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.runs.assembly.callees import CALL, CREATE, CREATE_RULES
 from guildhall.runs.record.entries import WorkerCreated
 from guildhall.runtimes.model import Assignment, Doors, Outcome
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.models.model import OnText, Query
-    from guildhall.runs.execution.live_ledger import LiveLedger
+    from guildhall.runs.execution.call_ledger import CallLedger
     from guildhall.runs.execution.preparation import Prepared
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
@@ -136,7 +136,7 @@ def check_unchanged(worker: Worker, created: Mapping[str, str]) -> None:
 async def create_worker(
     call: ToolCall,
     prepared: Prepared,
-    ledger: LiveLedger,
+    ledger: CallLedger,
     settings: Settings,
     everyone: Iterable[WorkerListing],
     plan_text: Callable[[Worker], str],
@@ -165,7 +165,7 @@ async def create_worker(
 
 
 async def _refusal(
-    call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveLedger, plan_text: Callable[[Worker], str]
+    call: ToolCall, new: Draft, prepared: Prepared, ledger: CallLedger, plan_text: Callable[[Worker], str]
 ) -> ToolResult | None:
     """Ask for approval of a new worker. Return the error for the model, or None if the worker may be created."""
     mode = prepared.assembled.mode

@@ -24,7 +24,7 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.passthrough.request import PassthroughRequest
+    from guildhall.models.passthrough.relay import PassthroughRequest
 
 
 @dataclass(frozen=True, kw_only=True)

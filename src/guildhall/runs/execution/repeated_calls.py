@@ -2,7 +2,7 @@
 
 Calls are equal if the tool, the arguments and the results are equal. Equal calls of one model response do not count,
 because they may run in parallel. A user message and the resume of a failed run start a new count. Does not end the
-run: `runs.execution.live_ledger` does, at the limit `max_repeats`.
+run: `runs.execution.call_ledger` does, at the limit `max_repeats`.
 """
 
 from __future__ import annotations

@@ -22,9 +22,15 @@ from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.limit_grants import Grant, has_price
-from guildhall.runs.execution.live_ledger import LiveLedger
-from guildhall.runs.execution.preparation import Preparation, Prepared, check_stoppable, child_run_error
+from guildhall.runs.execution.call_ledger import CallLedger
+from guildhall.runs.execution.preparation import (
+    Grant,
+    Preparation,
+    Prepared,
+    check_stoppable,
+    child_run_error,
+    has_price,
+)
 from guildhall.runs.execution.program_access import ProgramAccess
 from guildhall.runs.execution.segment import Segment
 from guildhall.runs.execution.tokens import RunDoor, TokenRegistry, servers_of
@@ -35,7 +41,7 @@ from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
 from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.store.engine import MAY_WAIT_FOR_DISK
-from guildhall.tools.executor import Executor
+from guildhall.tools.call_router import CallRouter
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from guildhall.workers.lifecycle import check_usable
@@ -82,7 +88,7 @@ class LiveRun:
     """A run that is being executed."""
 
     prepared: Prepared
-    ledger: LiveLedger
+    ledger: CallLedger
     segment: Segment
     call_lock: asyncio.Lock  # shared by all runs of a root run, which create child runs one after another
     created: dict[str, str]  # workers that the runs of the root run have created, with their approved digests
@@ -132,7 +138,7 @@ class Runs:
         if not RUNTIMES[assembled.worker.definition.runtime].uses_model_door:
             client_count += 1  # never idle, because the runtime cannot continue from the journal
         blocked = parent.ledger.idle_tracker if parent and hooks is None else None
-        ledger = LiveLedger(
+        ledger = CallLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
             root=prepared.root,
@@ -155,7 +161,7 @@ class Runs:
                 return await hook_tools[tool.name](tool, call)
             return await (self._create_worker if tool.name == CREATE else self._call_worker)(live, call)
 
-        executor = Executor(assembled.tools, assembled.environment, execute_in_run)
+        router = CallRouter(assembled.tools, assembled.environment, execute_in_run)
         servers = servers_of(assembled, hooks)
         access = ProgramAccess(run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         segment = Segment(
@@ -166,7 +172,7 @@ class Runs:
                 assembled.rules,
                 assembled.mode,
                 ledger,
-                executor,
+                router,
                 block_reason=hooks.block_reason if hooks else None,
             ),
             model_door=ModelDoor(
@@ -179,7 +185,7 @@ class Runs:
             ),
             program_access=access,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), access.pool.close()),
+            clean_up=lambda: asyncio.gather(router.close(), assembled.servers.close(), access.pool.close()),
             hooks=hooks,
         )
         journals = [prepared.journal, *prepared.child_journals]
@@ -334,7 +340,7 @@ class Runs:
     def prepared_run(self, run: str) -> Prepared:
         return self._live[run].prepared
 
-    def ledger(self, run: str) -> LiveLedger:
+    def ledger(self, run: str) -> CallLedger:
         return self._live[run].ledger
 
     def token(self, run: str) -> str:

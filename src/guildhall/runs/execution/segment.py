@@ -28,7 +28,7 @@ from guildhall.core.errors import (
     RuntimeToolless,
 )
 from guildhall.core.events import ErrorData, RunEndedData
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 from guildhall.models.door import MAX_OUTPUT_TOKENS, ModelDoor
 from guildhall.runs import limits
 from guildhall.runs.model import PauseCause, SegmentEnd
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.models.model import Upstream
-    from guildhall.models.passthrough.request import PassthroughRequest
-    from guildhall.runs.execution.live_ledger import LiveLedger
+    from guildhall.models.passthrough.relay import PassthroughRequest
+    from guildhall.runs.execution.call_ledger import CallLedger
     from guildhall.runs.execution.program_access import ProgramAccess
     from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.record.journal import Journal
@@ -78,7 +78,7 @@ class Segment:
     def __init__(
         self,
         *,
-        ledger: LiveLedger,
+        ledger: CallLedger,
         runtime: Runtime,
         gate: Gate,
         model_door: ModelDoor,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.provider_source import nearest_model
 from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
-from guildhall.runs.assembly import tool_set
+from guildhall.runs.assembly import tools_and_folders
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
     Preflight,
@@ -31,7 +31,7 @@ from guildhall.runs.assembly.project_instructions import FILES, read_project_ins
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
 from guildhall.runtimes.catalog import RUNTIMES
-from guildhall.tools.executor import ToolEnvironment
+from guildhall.tools.call_router import ToolEnvironment
 from guildhall.workers.registry import choose_model
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def plan(
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
     """Return the plan of an assembled run. `called`: by another run, whose budget it shares."""
     worker, view = assembled.worker, assembled.environment.view
-    by_name = tool_set.permitted_capabilities(assembled.tools, assembled.environment.forbidden)
+    by_name = tools_and_folders.permitted_capabilities(assembled.tools, assembled.environment.forbidden)
     return Plan(
         worker=worker.name,
         place=worker.place,
@@ -136,7 +136,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         called=called,
         cwd=view.cwd,
         folders=view.folders,
-        protected=tool_set.protected_paths(view),
+        protected=tools_and_folders.protected_paths(view),
         env=tuple(sorted(assembled.environment.env)),
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
@@ -156,7 +156,7 @@ class _Prepared:
 
     @property
     def permitted_capabilities(self) -> dict[str, frozenset[str]]:
-        return tool_set.permitted_capabilities(self.tools, self.environment.forbidden)
+        return tools_and_folders.permitted_capabilities(self.tools, self.environment.forbidden)
 
 
 def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
@@ -166,16 +166,20 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     for one in split_by_sandbox(worker):
         with suppress(GuildError):
             folders += one.sandbox_folders(frame)
-    view = tool_set.make_view(worker, folders, frame, context.home, context.locked)
-    environment = tool_set.make_tool_environment(worker, frame, view, context.settings, context.environ)
+    view = tools_and_folders.make_view(worker, folders, frame, context.home, context.locked)
+    environment = tools_and_folders.make_tool_environment(worker, frame, view, context.settings, context.environ)
     collect = partial(
-        tool_set.collect_tools, worker, environment, system=(*facts.system, *facts.base), toolboxes=facts.toolboxes
+        tools_and_folders.collect_tools,
+        worker,
+        environment,
+        system=(*facts.system, *facts.base),
+        toolboxes=facts.toolboxes,
     )
     try:
         tools = collect()
     except GuildError:  # no search engine
         tools = collect(without=("WebSearch",))
-    tools += tool_set.placeholder_tools(worker, environment)
+    tools += tools_and_folders.placeholder_tools(worker, environment)
     return _Prepared(worker=worker, tools=tools, environment=environment, facts=facts)
 
 
@@ -224,12 +228,12 @@ def _plan_alone(
         chosen_by=by,
         priced=priced,
         mode=mode,
-        bounds=tool_set.make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
+        bounds=tools_and_folders.make_bounds(worker, context.settings, request, priced=keeps_budget, called=called),
         tools=_judge_tools(prepared.tools, (*worker.rules, *risk_with_calls.rules), mode),
         unknown=unknown,
         cwd=view.cwd,
         folders=view.folders,
-        protected=tool_set.protected_paths(view),
+        protected=tools_and_folders.protected_paths(view),
         env=tuple(sorted(prepared.environment.env)),
         called=called,
         servers=definition.mcp_servers,
@@ -339,7 +343,7 @@ class Planner:
         return WorkerFacts(
             system=(*self.assembler.tree_tools(worker, frame), *outside.tools),
             base=self.assembler.base_tools(worker, frame, context, run="", model="", has_memory=has_memory),
-            toolboxes={name: (tool_set.member_placeholder(name),) for name in outside.toolboxes},
+            toolboxes={name: (tools_and_folders.member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
             schema=self.preflight.read_schema_file(worker, frame),
@@ -365,7 +369,7 @@ class Planner:
                     continue
                 place = code.folder or code.files[0].path
                 if place not in known:
-                    nothing = ToolEnvironment(view=tool_set.make_view(worker, (), frame, self.preflight.home))
+                    nothing = ToolEnvironment(view=tools_and_folders.make_view(worker, (), frame, self.preflight.home))
                     known[place] = (await self.assembler.describe(code, nothing)).tools
                 toolboxes[code.name] = known[place]
             except GuildError as error:

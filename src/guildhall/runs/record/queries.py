@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound
-from guildhall.core.text import suggest_or
+from guildhall.core.text_checks import suggest_or
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, ModelAsked, Payload, Said
 from guildhall.runs.record.journal import Journal

@@ -12,7 +12,7 @@ from guildhall.core.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from guildhall.runs.replay.fork import ForkResult as ForkResult
     from guildhall.runs.replay.fork import Forks as Forks
-    from guildhall.runs.replay.normalize import Normalizer as Normalizer
+    from guildhall.runs.replay.portable_text import Normalizer as Normalizer
     from guildhall.runs.replay.replay import Recordings as Recordings
     from guildhall.runs.replay.replay import ReplayResult as ReplayResult
     from guildhall.runs.replay.script_export import export_script as export_script

@@ -17,7 +17,7 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import LOGIN_RUNTIME
-from guildhall.runs.execution.limit_grants import has_price
+from guildhall.runs.execution.preparation import has_price
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import entries, records
 from guildhall.runs.record.entries import Assembly, Entry, Payload

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.request_frame import Frame
-    from guildhall.models.passthrough.request import PassthroughRequest
+    from guildhall.models.passthrough.relay import PassthroughRequest
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler

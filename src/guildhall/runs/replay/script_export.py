@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, ModelFailed, ScriptExhausted
-from guildhall.core.text import is_unicode
+from guildhall.core.text_checks import is_unicode
 from guildhall.core.yaml_writer import dump
 from guildhall.models.scripted.source import Script
-from guildhall.models.scripted.test_case import TIMED_OUT
-from guildhall.runs.assembly.tool_set import BASE_TOOLS
+from guildhall.models.scripted.test_section import TIMED_OUT
+from guildhall.runs.assembly.tools_and_folders import BASE_TOOLS
 from guildhall.runs.execution.repeated_calls import without_repeat_note
 from guildhall.runs.record import entries
 from guildhall.runs.record.journal import Journal, entries_with
-from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
+from guildhall.runs.replay.portable_text import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
-from guildhall.tools.executor import BUILT_IN
+from guildhall.tools.call_router import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, NotFound, TimedOut, ToolUnavailable, UsageError
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.tools.definition import tool
 
 if TYPE_CHECKING:

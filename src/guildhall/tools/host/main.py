@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import GuildError, ToolUnavailable
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.tools.definition import invoke_here, perform
 from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, to_frame
 from guildhall.tools.model import Handler, Tool, Toolbox, ToolResult

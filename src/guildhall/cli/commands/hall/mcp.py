@@ -34,7 +34,7 @@ async def _serve(screen: Screen) -> None:
     from guildhall import __version__
     from guildhall.hall.mcp_tools import INSTRUCTIONS, TOOL_FIELDS, mcp_tools
     from guildhall.rpc.mcp_messages import ServerInfo
-    from guildhall.rpc.stdio_server import MAX_LINE_BYTES, StdioServer
+    from guildhall.rpc.mcp_stdio_server import MAX_LINE_BYTES, StdioServer
 
     connection = _Connection(screen)
     lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)

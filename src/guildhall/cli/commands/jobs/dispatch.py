@@ -11,12 +11,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import is_member_job, json_object, read_text, worker_name
+from guildhall.cli.argument_parser import is_member_job, json_object, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, check_background, command
 from guildhall.cli.commands.projects.edit import LIMITS, WAIT, draft_arguments, given_fields
 from guildhall.cli.commands.runs.wait import wait_for_job
+from guildhall.cli.format.commissions_and_meetings import print_new_state
 from guildhall.cli.format.jobs import label_of, wait_for_member
-from guildhall.cli.format.projects import print_new_state
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import COMMISSION

@@ -5,7 +5,7 @@ Runs and asks cannot be deleted.
 
 from __future__ import annotations
 
-from guildhall.cli.arguments import is_member_job
+from guildhall.cli.argument_parser import is_member_job
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError

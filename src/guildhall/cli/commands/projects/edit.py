@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.arguments import commission_id, dollars, positive_int, read_text
+from guildhall.cli.argument_parser import commission_id, dollars, positive_int, read_text
 from guildhall.cli.command import JSON, Argument, Context, Work, argument, command
+from guildhall.cli.format.commissions_and_meetings import print_new_state
 from guildhall.cli.format.jobs import label_of
-from guildhall.cli.format.projects import print_new_state
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:

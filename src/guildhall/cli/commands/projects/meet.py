@@ -18,11 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import read_text, worker_name
+from guildhall.cli.argument_parser import read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, argument, command, connect, run_interruptible
 from guildhall.cli.follow import Follower
+from guildhall.cli.format.commissions_and_meetings import print_change, print_exchange, print_meeting
 from guildhall.cli.format.jobs import rename_run
-from guildhall.cli.format.projects import print_change, print_exchange, print_meeting
 from guildhall.cli.format.runs import print_next_steps
 from guildhall.cli.prompt import run_trusted
 from guildhall.cli.short_ids import ShortId, expand, is_kind, read_id

@@ -5,10 +5,10 @@ Does not retry jobs. A failed job is resumed (see `cli.commands.runs.resume`).
 
 from __future__ import annotations
 
-from guildhall.cli.arguments import commission_id
+from guildhall.cli.argument_parser import commission_id
 from guildhall.cli.command import JSON, Context, argument, check_background, command
 from guildhall.cli.commands.projects.edit import WAIT
-from guildhall.cli.format.projects import print_new_state
+from guildhall.cli.format.commissions_and_meetings import print_new_state
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import JOB

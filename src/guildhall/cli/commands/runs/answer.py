@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import ask_id, is_member_job
+from guildhall.cli.argument_parser import ask_id, is_member_job
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
+from guildhall.cli.format.commissions_and_meetings import print_change
 from guildhall.cli.format.jobs import find_question, how_to_answer
-from guildhall.cli.format.projects import print_change
 from guildhall.cli.format.runs import print_next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_user, read_choice
 from guildhall.cli.short_ids import is_kind, read_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.arguments import resolve
+from guildhall.cli.argument_parser import resolve
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.format.runs import reservation_text
 from guildhall.cli.screen import Screen, money

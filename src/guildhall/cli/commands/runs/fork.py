@@ -5,7 +5,7 @@ Does not change the original run.
 
 from __future__ import annotations
 
-from guildhall.cli.arguments import entry_number, run_id
+from guildhall.cli.argument_parser import entry_number, run_id
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import Resolved, resolve
+from guildhall.cli.argument_parser import Resolved, resolve
 from guildhall.cli.command import ANY_ID, Context, argument, command
 from guildhall.cli.format.journal import entry_line
 from guildhall.cli.format.runs import print_next_steps

@@ -10,11 +10,11 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import parse_target, positive_int
+from guildhall.cli.argument_parser import parse_target, positive_int
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format import workflows
+from guildhall.cli.format.commissions_and_meetings import COMMISSION_HEAD, commission_row
 from guildhall.cli.format.overview import MAX_RECENT, Groups, ask_row, print_groups, question_rows
-from guildhall.cli.format.projects import COMMISSION_HEAD, commission_row
 from guildhall.cli.format.runs import age
 from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock

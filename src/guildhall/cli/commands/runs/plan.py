@@ -6,7 +6,7 @@ Does not start anything. The hall computes the plan (see `runs.plan`).
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import worker_name
+from guildhall.cli.argument_parser import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
 from guildhall.core.errors import UsageError

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import resolve_run
+from guildhall.cli.argument_parser import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import read_id
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 
 
 @command(argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"), JSON)

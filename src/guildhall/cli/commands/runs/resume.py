@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import is_member_job, resolve_run
+from guildhall.cli.argument_parser import is_member_job, resolve_run
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.cli.arguments import dollars, positive_int, read_text, worker_name
+from guildhall.cli.argument_parser import dollars, positive_int, read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command, exclusive
 from guildhall.cli.follow import Follower
 from guildhall.core.errors import Conflict, NotFound, UsageError
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.workflow.instance import Start, WorkflowSummary
 from guildhall.workflow.target import (
     MAIN,

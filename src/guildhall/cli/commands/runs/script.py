@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import resolve_run
+from guildhall.cli.argument_parser import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.short_ids import read_id
 from guildhall.core.errors import Conflict, GuildError, UsageError

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import Resolved, is_member_job, resolve
+from guildhall.cli.argument_parser import Resolved, is_member_job, resolve
 from guildhall.cli.command import ANY_ID, Context, argument, command
+from guildhall.cli.format.commissions_and_meetings import print_commission, print_meeting, warn_if_stopped
 from guildhall.cli.format.jobs import print_job
-from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
 from guildhall.cli.format.runs import how_to_answer, print_next_steps, reservation_text, text_of, usage_line
 from guildhall.cli.format.workflows import print_workflow
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id

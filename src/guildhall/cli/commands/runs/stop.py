@@ -7,13 +7,13 @@ A meeting is closed without a summary. With --all, meetings stay open. Does not 
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import is_member_job, resolve, run_id
+from guildhall.cli.argument_parser import is_member_job, resolve, run_id
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.format.projects import print_change, print_new_state, print_next_command
+from guildhall.cli.format.commissions_and_meetings import print_change, print_new_state, print_next_command
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 from guildhall.runs.purpose import MeetingPurpose
 
 

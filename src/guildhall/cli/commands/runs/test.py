@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import resolve_run
+from guildhall.cli.argument_parser import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.commands.runs.script import write_script
 from guildhall.cli.short_ids import read_id

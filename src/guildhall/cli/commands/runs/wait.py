@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import Resolved, duration_s, is_member_job, resolve
+from guildhall.cli.argument_parser import Resolved, duration_s, is_member_job, resolve
 from guildhall.cli.command import ANY_ID, Context, argument, command, find_running
+from guildhall.cli.format.commissions_and_meetings import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.jobs import note_open_questions, print_result, wait_for_member
-from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
 from guildhall.core.clock import SystemClock

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from guildhall.cli.arguments import parser_of
+from guildhall.cli.argument_parser import parser_of
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.command_table import COMMANDS, Row, family
 

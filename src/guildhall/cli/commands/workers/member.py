@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import json_object
+from guildhall.cli.argument_parser import json_object
 from guildhall.cli.command import JSON, Context, argument, command
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from guildhall.cli.arguments import positive_int, read_text, worker_name
+from guildhall.cli.argument_parser import positive_int, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.screen import Screen, one_line
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 from guildhall.memory.model import SCOPES, EntryHistory, Listing
 
 _MAX_NAME_CHARS = 80

@@ -13,7 +13,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.prompt import ask_yes_no
 from guildhall.core.errors import Conflict, Refused
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen

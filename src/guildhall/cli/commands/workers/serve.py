@@ -1,6 +1,6 @@
 """`guild serve WORKER`: serves a worker at a port of this machine, with the protocol of members, until a signal.
 
-Callers need the secret that the command prints. Does not implement the protocol (see `rpc.member_endpoint` and
+Callers need the secret that the command prints. Does not implement the protocol (see `rpc.mcp_http_server` and
 `hall.server.job_rpc_methods`).
 """
 
@@ -39,7 +39,7 @@ async def serve(ctx: Context) -> None:
     client = await ctx.connect()
     from guildhall.hall.server.job_rpc_methods import HallJobs, worker_offer
     from guildhall.rpc.listener import Listener
-    from guildhall.rpc.member_endpoint import PATH, Endpoint
+    from guildhall.rpc.mcp_http_server import PATH, Endpoint
 
     worker = await client.workers.get(ctx.args.worker, ctx.frame)
     listener = Listener(port=ctx.args.port)

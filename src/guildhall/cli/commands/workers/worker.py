@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import worker_name
+from guildhall.cli.argument_parser import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import GuildError
 

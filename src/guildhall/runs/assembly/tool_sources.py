@@ -1,6 +1,7 @@
-"""MCP servers of a run: check, confine and connect the servers that a worker names, for as long as the run lasts.
+"""Tool sources of a run: connect the MCP servers that a worker names, and describe the tools of its toolboxes.
 
-Does not speak MCP: `tools.mcp.client` does.
+Servers are checked, confined, and connected for as long as the run lasts. Descriptions of toolboxes are cached.
+Does not speak MCP (`tools.mcp.client`) and does not check the trust of toolboxes (`runs.assembly.preflight`).
 
 Invariant: no program of a project starts without trust. A run with its own worktree starts no program from the project.
 """
@@ -12,22 +13,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.runs.assembly.tool_set import server_capabilities
+from guildhall.runs.assembly.tools_and_folders import server_capabilities
 from guildhall.sandbox.jail import Confinement
 from guildhall.sandbox.view import Folder, View
+from guildhall.tools.call_router import ToolEnvironment, describe_package, describe_toolbox
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.mcp.model import ServerSpec, tool_name
-from guildhall.workers.code_trust import readable_folders, server_program, server_variables
+from guildhall.workers.code_trust import Code, readable_folders, server_program, server_variables
+from guildhall.workers.package import PROJECT_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.request_frame import Frame
     from guildhall.runs.assembly.preflight import Preflight
-    from guildhall.tools.executor import ToolEnvironment
-    from guildhall.tools.model import Tool
+    from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.definition import McpServer
     from guildhall.workers.model import Worker
+
+    CacheKey = tuple[Code, tuple[Path, ...], tuple[Path, ...]]
+
+_MAX_CACHED = 100
 
 
 async def connect_servers(
@@ -102,3 +108,38 @@ def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]
     folders = tuple(replace(folder, is_writable=folder.is_writable and writes) for folder in view.folders)
     here = worker.project_root(frame)
     return replace(view, cwd=here, folders=(Folder(path=here), *folders))
+
+
+class ToolboxCache:
+    """Describes toolboxes, and caches the descriptions.
+
+    A description depends on the bytes of the code, on the folders that the code can see, and on the installed packages,
+    which do not change while a hall runs.
+    """
+
+    def __init__(self) -> None:
+        self._cached: dict[CacheKey, Toolbox] = {}
+
+    async def describe(self, code: Code, environment: ToolEnvironment) -> Toolbox:
+        key = (code, environment.view.hidden, environment.view.shown)
+        if key not in self._cached:
+            toolbox = await describe_code(code, environment)
+            while len(self._cached) >= _MAX_CACHED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[key] = toolbox
+        return self._cached[key]
+
+
+async def describe_code(code: Code, environment: ToolEnvironment) -> Toolbox:
+    """Return the tools of this code. Their handlers are bound to the bytes that were read."""
+    if code.entry is None:
+        file = code.files[0]
+        pinned = None if code.is_own else file.digest
+        return await describe_toolbox(code.name, file.path, environment, pinned, file.content)
+    try:
+        return await describe_package(code.name, code.entry, code.sources(), environment)
+    except ToolUnavailable as error:
+        if error.where is not None:
+            raise ToolUnavailable(error.message, where=str(code.root / error.where), hint=error.hint) from error
+        place = str((code.folder or code.root) / PROJECT_FILE)
+        raise ToolUnavailable(f"export: {error.message}", where=place, hint=error.hint) from error

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from guildhall.rpc.mcp_messages import ServerInfo
-from guildhall.rpc.stdio_server import StdioServer
+from guildhall.rpc.mcp_stdio_server import StdioServer
 from tests.hall.doors import SampleTools
 from tests.rpc.hostile import CALL, CASES, ENVELOPE, UNANSWERED, message
 

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from guildhall.rpc.asgi_requests import MAX_BODY_BYTES
 from guildhall.rpc.jsonrpc import RpcError
-from guildhall.rpc.member_endpoint import Endpoint, Offer
+from guildhall.rpc.mcp_http_server import Endpoint, Offer
 from tests.hall.doors import MODERN, SampleTools, open_raw_client, serve_app
 from tests.rpc.hostile import CASES, OK, UNANSWERED
 

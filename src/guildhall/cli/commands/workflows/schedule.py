@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import parse_target
+from guildhall.cli.argument_parser import parse_target
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import UsageError
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, eq=False)
-class LiveLedger(RunAsks):
+class CallLedger(RunAsks):
     """The ledger of one run, for its model door, its gate and its owner."""
 
     worker: str
@@ -65,7 +65,7 @@ class LiveLedger(RunAsks):
     interactive: bool
     is_agent: bool = False  # resuming the root run raises the limits of the run
     child_journals: Iterable[Journal] = ()
-    parent: LiveLedger | None = None
+    parent: CallLedger | None = None
 
     def __post_init__(self) -> None:
         self.bounds: Bounds = limits.current_bounds(self.journal)
@@ -114,7 +114,7 @@ class LiveLedger(RunAsks):
                 needed = reserved.level.spent + reserved.needed
                 await self.ledger_of(reserved.level.owner).ask_for_more(name, needed, waiting=self.idle_tracker)
 
-    def ledger_of(self, run: str) -> LiveLedger:
+    def ledger_of(self, run: str) -> CallLedger:
         return self if self.run == run or self.parent is None else self.parent.ledger_of(run)
 
     async def record_call(self, call: ModelCall) -> None:

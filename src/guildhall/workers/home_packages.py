@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core import ids
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import NAME_RULE, is_name, new_id
-from guildhall.core.text import did_you_mean
+from guildhall.core.text_checks import did_you_mean
 from guildhall.workers.code_trust import Code, package_code, raise_unreadable
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import AddedPackage, Lock, PackageFile, PackageKind, PackageListing, PackageTool, Worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guildhall.core.yaml_edit import compose, first_reading_as, round_trip
+from guildhall.core.yaml_writer import compose, first_reading_as, round_trip
 
 PATH = Path("some.yaml")
 

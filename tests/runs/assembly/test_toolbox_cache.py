@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.runs.assembly.toolbox_descriptions import ToolboxCache
+from guildhall.runs.assembly.tool_sources import ToolboxCache
 from guildhall.sandbox.view import View
-from guildhall.tools.executor import ToolEnvironment
+from guildhall.tools.call_router import ToolEnvironment
 from guildhall.workers.code_trust import Code, code_file
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.ids import digest, fingerprint
-from guildhall.models.scripted.test_case import HOME, PROJECT, RUN, TIME, WHY
+from guildhall.models.scripted.test_section import HOME, PROJECT, RUN, TIME, WHY
 
 if TYPE_CHECKING:
     from pathlib import Path

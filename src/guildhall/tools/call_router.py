@@ -1,4 +1,4 @@
-"""Executor: routes each tool call of a run to its place of execution, and provides the built-in tools.
+"""CallRouter: routes each tool call of a run to its place of execution, and provides the built-in tools.
 
 A call executes in the hall, in the run itself, on an MCP server or in a tool host. A run has a tool host for each set
 of capabilities and each package, which starts with the first call. The process of a handler therefore has only the
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.sandbox.view import View
 
 
-class Executor:
+class CallRouter:
     """Executes the calls of one run."""
 
     def __init__(self, tools: Iterable[Tool], environment: ToolEnvironment, execute_in_run: Execute) -> None:

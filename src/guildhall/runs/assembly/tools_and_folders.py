@@ -1,6 +1,6 @@
 """Tool set: determines the view of the disk, the tools in the model's order, and the bounds of a run.
 
-Does not execute tools (`tools.executor`) and does not judge calls (`tools.gate`).
+Does not execute tools (`tools.call_router`) and does not judge calls (`tools.gate`).
 
 Invariant: a run cannot write the files that define permissions.
 """
@@ -17,8 +17,8 @@ from guildhall.runs.model import Bounds, RunRequest
 from guildhall.sandbox.files import resolve_view
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import sandbox_tools
+from guildhall.tools.call_router import BUILT_IN, ToolEnvironment, built_in_tools
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import BUILT_IN, ToolEnvironment, built_in_tools
 from guildhall.tools.mcp.model import tool_name
 from guildhall.tools.model import Tool
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import SUBMIT, with_output_schema
 from guildhall.core.errors import NotFulfilled, UsageError
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
 from guildhall.projects.commissions.model import TOOLS, Commission

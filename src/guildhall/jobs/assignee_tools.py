@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import READ_TOOLS, SUBMIT, WRITE_TOOLS, Decision, with_output_schema
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, Refused, UsageError
-from guildhall.core.text import check_text
+from guildhall.core.text_checks import check_text
 from guildhall.jobs.model import Dispatch, artifact_path
 from guildhall.runs.purpose import Contract
 from guildhall.tools.definition import bind_tools

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from guildhall.core.errors import InvalidFile, Refused
 from guildhall.room.model import TextPart
-from guildhall.workflow.model import Values, check_secrets, fill, shell_command
+from guildhall.workflow.placeholders import Values, check_secrets, fill, shell_command
 
 VALUES = Values(
     workflow="review",

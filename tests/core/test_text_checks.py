@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from guildhall.core.errors import UsageError
-from guildhall.core.text import check_line, check_text, is_text, is_unicode
+from guildhall.core.text_checks import check_line, check_text, is_text, is_unicode
 
 HIDDEN_CHARS = ["\n", "\r", "\x1b", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff", "\U000e0041"]
 LINES = ["a b", "a\u00a0b", "\u3000x", "\U0001f468\u200d\U0001f4bb", "\u0645\u06cc\u200c\u062e\u0648"]

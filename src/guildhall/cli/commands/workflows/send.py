@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import parse_target, read_text
+from guildhall.cli.argument_parser import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
 
 if TYPE_CHECKING:

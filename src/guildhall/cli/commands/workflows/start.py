@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import parse_target, worker_name
+from guildhall.cli.argument_parser import parse_target, worker_name
 from guildhall.cli.command import OUTPUT, Context, argument, check_background, command
 from guildhall.cli.commands.runs.run import NEW_RUN, file_of, print_started, request_of, run_workflow
 from guildhall.cli.follow import Follower, clear_cancellation

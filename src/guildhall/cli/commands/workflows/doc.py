@@ -5,10 +5,10 @@ Does not store documents (see `guildhall.room`).
 
 from __future__ import annotations
 
-from guildhall.cli.arguments import parse_target, read_text
+from guildhall.cli.argument_parser import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.core.errors import UsageError
-from guildhall.core.text import format_count
+from guildhall.core.text_checks import format_count
 
 _TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
 _FILE = argument("file", metavar="FILE", nargs="?", help="the document (default: notes.md)")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.text import check_line, check_text, is_text
+from guildhall.core.text_checks import check_line, check_text, is_text
 from guildhall.projects.activity_records import list_timeline
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import quote

@@ -19,7 +19,7 @@ from guildhall.cli.command_table import Row, family_lines
 from guildhall.cli.short_ids import LAST, is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
-from guildhall.core.text import did_you_mean, nearest
+from guildhall.core.text_checks import did_you_mean, nearest
 from guildhall.members.model import parse_member_job
 from guildhall.workflow.target import Target, parse
 

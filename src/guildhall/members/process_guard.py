@@ -1,6 +1,6 @@
 """Supervisor program: starts a member, waits for its exit, and terminates it when the hall ends.
 
-Usage: `python -I -S supervisor.py PARENT GRACE COMMAND...`
+Usage: `python -I -S process_guard.py PARENT GRACE COMMAND...`
 When the hall stops the member or dies, the supervisor sends SIGTERM to the member and waits for the grace period. Then
 it kills the member and all processes that the member has started.
 Does not restart a member: `members.process` does. Does not import Guildhall, so that it starts fast.

@@ -1,4 +1,4 @@
-"""Executor: tools of the hall run in the hall, other tools in a host that has only their capabilities."""
+"""CallRouter: tools of the hall run in the hall, other tools in a host that has only their capabilities."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox.view import Folder, View
+from guildhall.tools.call_router import CallRouter, FileHandler, ToolEnvironment, built_in_tools, describe_toolbox
 from guildhall.tools.definition import tool
-from guildhall.tools.executor import Executor, FileHandler, ToolEnvironment, built_in_tools, describe_toolbox
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import refuse_run_tool
 
@@ -74,7 +74,7 @@ def execute(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
     async def go() -> list[ToolResult]:
         found = await describe_toolbox("box", box, environment)
         tools = {tool.name: tool for tool in found.tools}
-        executor = Executor(found.tools, environment, refuse_run_tool)
+        executor = CallRouter(found.tools, environment, refuse_run_tool)
         try:
             return [
                 await executor(tools[name], ToolCall(key=f"m1/{i}", tool=name, arguments=arguments))
@@ -124,7 +124,7 @@ def test_a_tool_of_the_hall_runs_without_a_host(tmp_path: Path) -> None:
         return n + 1
 
     environment = make_environment(tmp_path)
-    executor = Executor((here,), environment, refuse_run_tool)
+    executor = CallRouter((here,), environment, refuse_run_tool)
 
     async def go(arguments: dict[str, Any] | None) -> ToolResult:
         return await executor(here, ToolCall(key="k", tool="here", arguments=arguments))
@@ -142,12 +142,12 @@ def test_a_tool_of_the_run_is_executed_by_the_run_with_its_call(tmp_path: Path) 
     async def by_run(called: Tool, call: ToolCall) -> ToolResult:
         return ToolResult.of(f"{called.name} {call.key} {call.arguments}")
 
-    executor = Executor((mine,), make_environment(tmp_path), by_run)
+    executor = CallRouter((mine,), make_environment(tmp_path), by_run)
     call = ToolCall(key="m1/c1", tool="mine", arguments={"n": 4})
     assert asyncio.run(_call_and_close(executor, mine, call)) == ("mine m1/c1 {'n': 4}", True)
 
 
-async def _call_and_close(executor: Executor, mine: Tool, call: ToolCall) -> tuple[str, bool]:
+async def _call_and_close(executor: CallRouter, mine: Tool, call: ToolCall) -> tuple[str, bool]:
     """Return the text of a call, and True if the call fails after the executor is closed."""
     before = await executor(mine, call)
     await executor.close()
@@ -158,7 +158,7 @@ def test_a_closed_executor_refuses_calls(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     environment = make_environment(tmp_path)
     tools = built_in_tools(["Read"], environment)
-    executor = Executor(tools, environment, refuse_run_tool)
+    executor = CallRouter(tools, environment, refuse_run_tool)
 
     async def go() -> tuple[ToolResult, ToolResult]:
         call = ToolCall(key="k", tool="Read", arguments={"file_path": "a.txt"})
