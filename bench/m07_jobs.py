@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.frame import Metric, seconds
 from guildhall.core.ids import JOB, new_id
-from guildhall.jobs.directory import JobFolder
+from guildhall.jobs.directory import JobDirectory
 from guildhall.jobs.queries import Index
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def metrics(scratch: Path) -> list[Metric]:
 def _fill(folder: Path) -> None:
     for number in range(JOBS):
         id = new_id(JOB)
-        place = JobFolder(folder / id)
-        place.path.mkdir(parents=True)
-        (place.path / "task.md").write_text("Write the report.")
-        (place.path / "config.json").write_text("{}")
-        (place.path / "status.md").write_text("Two of three parts are written.")
+        directory = JobDirectory(folder / id)
+        directory.path.mkdir(parents=True)
+        (directory.path / "task.md").write_text("Write the report.")
+        (directory.path / "config.json").write_text("{}")
+        (directory.path / "status.md").write_text("Two of three parts are written.")
         meta = {
             "id": id,
             "worker": "reporter",
@@ -79,7 +79,7 @@ def _fill(folder: Path) -> None:
             "error": None,
             "run": "r-2345678923",
         }
-        (place.path / "meta.json").write_text(json.dumps(meta))
+        (directory.path / "meta.json").write_text(json.dumps(meta))
 
 
 def _read_page(folder: Path) -> None:

@@ -46,7 +46,7 @@ def test_cancelling_an_ended_job_changes_nothing(job_hall: JobHall) -> None:
         failed = await job_hall.done()
         assert await job_hall.jobs.cancel(failed.id) == failed
         for job in (done, failed):
-            with pytest.raises(Conflict, match=r"is already (completed|failed)"):
+            with pytest.raises(Conflict, match=r"its status is already (completed|failed)"):
                 await job_hall.client.runs.stop(job.run)
 
     job_hall.run(work)

@@ -67,7 +67,7 @@ def test_a_job_without_its_required_artifacts_fails(job_hall: JobHall) -> None:
         assert job_hall.hall.history.get(job.run).error["code"] == "not_fulfilled"
         assert (await job_hall.client.runs.replay(job.run, job_hall.frame)).matches
         # What is missing can be given by hand.
-        job_hall.jobs._index.folder(job.id).write_artifact("report.md", "by hand")
+        job_hall.jobs._index.directory(job.id).write_artifact("report.md", "by hand")
         async for _ in job_hall.client.runs.resume(job.run, job_hall.frame):
             pass
         await job_hall.until(lambda: job_hall.jobs.get(job.id).status == "completed")

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from guildhall.jobs import directory as folder
-from guildhall.jobs import model
+from guildhall.jobs import directory, model
 from guildhall.jobs.assignee_tools import TOOLS, job_tools
 from guildhall.jobs.model import JobStatus
 from guildhall.runs.purpose import Contract
@@ -32,8 +31,16 @@ def test_every_tool_has_its_arguments() -> None:
 
 def test_every_tool_file_and_field_is_named() -> None:
     assert rows("The worker in a job") == list(TOOLS)
-    files = {"task.md", "config.json", folder.META, folder.STATUS, folder.QUESTIONS, folder.DECISIONS, folder.RESULT}
-    assert set(rows("The directory")) == {*files, f"{folder.ARTIFACTS}/"}
+    files = {
+        "task.md",
+        "config.json",
+        directory.META,
+        directory.SUMMARY,
+        directory.QUESTIONS,
+        directory.DECISIONS,
+        directory.RESULT,
+    }
+    assert set(rows("The directory")) == {*files, f"{directory.ARTIFACTS}/"}
     assert rows("The dispatch") == list(model._HALL_FIELDS)
     for status in get_args(JobStatus):
         assert status in PAGE

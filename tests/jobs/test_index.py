@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import JOB, new_id
-from guildhall.jobs.directory import JobFolder
+from guildhall.jobs.directory import JobDirectory
 from guildhall.jobs.model import Job
 from guildhall.jobs.queries import Index
 
@@ -39,7 +39,7 @@ def put(folder: Path, number: int, **how: str) -> Job:
         started_at=f"2026-01-01T00:00:{number:02}.000Z",
     )
     job = replace(job, **how)
-    made = JobFolder(folder / job.id)
+    made = JobDirectory(folder / job.id)
     made.create("a task", {})
     made.save(job)
     return job
@@ -112,7 +112,7 @@ def test_a_cursor_outlives_its_job(folder: Path) -> None:
     index = Index(folder, clean_up=True)
     page = index.page(limit=5)
     last = page.jobs[-1].id
-    JobFolder(folder / last).remove()
+    JobDirectory(folder / last).remove()
     index.drop(last)
     assert numbers(index.page(limit=2, cursor=page.next)) == [19, 18]
 
@@ -138,8 +138,8 @@ def test_manual_changes_of_directories_are_noticed(folder: Path) -> None:
 
 def test_the_start_removes_only_incomplete_directories(folder: Path) -> None:
     unborn, broken = folder / new_id(JOB), folder / new_id(JOB)
-    JobFolder(unborn).create("a task", {})
-    JobFolder(broken).create("a task", {})
+    JobDirectory(unborn).create("a task", {})
+    JobDirectory(broken).create("a task", {})
     (broken / "meta.json").write_text("{")
     going = folder / f".gone-{new_id(JOB)}"
     going.mkdir()
@@ -174,5 +174,5 @@ def test_rows_have_the_requested_detail(folder: Path) -> None:
     assert page["jobs"] == [detailed]
     assert page["nextCursor"]
     assert "nextCursor" not in index.page().as_wire()
-    JobFolder(folder / job.id).write_summary("half")
+    JobDirectory(folder / job.id).write_summary("half")
     assert index.page(limit=1).as_wire("detailed")["jobs"] == [{**detailed, "summary": "half"}]

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 class RunOwner(Protocol):
     """The jobs, the commissions or the meetings of a hall."""
 
-    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """Prepare a stopped run to be resumed with the hooks of its owner."""
+    async def prepare_resume(self, run_id: str, /, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """Prepare to resume a run with the hooks of its owner."""
         ...
 
-    async def stop(self, run: str) -> list[str]:
-        """End the job, commission or meeting of a run, and return the runs that ended."""
+    async def stop(self, run_id: str, /) -> list[str]:
+        """End the job, commission or meeting of a run. Return the ids of the runs that this ended."""
         ...
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed automatically."""
         ...
 
-    async def apply_end(self, run: str) -> None:
+    async def apply_end(self, run_id: str, /) -> None:
         """Apply the recorded end of a run that no process executes."""
         ...
 
@@ -44,7 +44,7 @@ class RunOwner(Protocol):
 
     @property
     def has_pending_resume(self) -> bool:
-        """Return True if a timer is going to resume a run."""
+        """Return True while a timer waits to resume a run."""
         ...
 
     def close(self) -> None:

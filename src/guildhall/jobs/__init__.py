@@ -1,6 +1,6 @@
 """Jobs: run dispatched tasks in the background, each with an id, a result and a directory of plain files.
 
-A job is a run whose owner is the job. The caller keeps the id and asks for status and result later.
+A job is a task with one run, which the job owns. The caller keeps the id and asks for status and result later.
 
 Above: members (offer jobs over JSON-RPC), hall and cli.
 Below: activities (questions, the contract of a result), runs (do the work), workers, tools, store, core.
@@ -15,7 +15,7 @@ from guildhall.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.jobs.assignee_tools import JobTools as JobTools
-    from guildhall.jobs.directory import JobFolder as JobFolder
+    from guildhall.jobs.directory import JobDirectory as JobDirectory
     from guildhall.jobs.model import Dispatch as Dispatch
     from guildhall.jobs.model import Job as Job
     from guildhall.jobs.model import JobDetails as JobDetails

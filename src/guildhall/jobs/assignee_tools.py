@@ -22,7 +22,7 @@ from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
     from guildhall.activities.questions import QuestionChannel
-    from guildhall.jobs.directory import JobFolder
+    from guildhall.jobs.directory import JobDirectory
     from guildhall.tools.model import Tool, ToolResult
     from guildhall.workers.model import Worker
 
@@ -57,12 +57,12 @@ def job_tools(contract: Contract, *, has_memory: bool) -> tuple[Tool, ...]:
 class JobTools:
     """The tools of a job, for one call. The model reads the docstrings."""
 
-    folder: JobFolder
+    directory: JobDirectory
     contract: Contract
     lock: asyncio.Lock  # concurrent calls write to the directory one after another
     questions: QuestionChannel
     remember: Remember
-    key: str  # of the call
+    key: str  # the key of the call
 
     async def update_summary(self, summary: str) -> str:
         """Report your progress: the finished, the current and the next steps. Replaces your last summary.
@@ -72,7 +72,7 @@ class JobTools:
             summary: 1-3 sentences.
         """
         check_text("summary", summary, _MAX_SUMMARY_CHARS)
-        await self._write(lambda folder: folder.write_summary(summary))
+        await self._write(lambda directory: directory.write_summary(summary))
         return "Summary updated."
 
     async def record_decision(self, question: str, decision: str, reasoning: str) -> str:
@@ -85,8 +85,8 @@ class JobTools:
         """
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
             check_text(name, text, _MAX_TEXT_CHARS)
-        decided = Decision(question=question, decision=decision, reasoning=reasoning)
-        await self._write(lambda folder: folder.add_decision(self.key, decided))
+        entry = Decision(question=question, decision=decision, reasoning=reasoning)
+        await self._write(lambda directory: directory.add_decision(self.key, entry))
         return "Decision recorded."
 
     async def log_question(self, question: str, wait: bool = False) -> str:
@@ -124,7 +124,7 @@ class JobTools:
         """
         path = artifact_path(path)
         check_text("content", content, _MAX_FILE_CHARS, allow_empty=True)
-        await self._write(lambda folder: folder.write_artifact(path, content))
+        await self._write(lambda directory: directory.write_artifact(path, content))
         return f"Wrote artifacts/{path}."
 
     async def submit_result(self, output: str, artifacts: list[str] | None = None) -> str:
@@ -140,16 +140,16 @@ class JobTools:
         required = (*self.contract.artifacts, *map(artifact_path, artifacts or ()))
         contract = replace(self.contract, artifacts=tuple(dict.fromkeys(required)))
         try:
-            await self._write(lambda folder: folder.write_result(folder.check_result(contract, output)))
+            await self._write(lambda directory: directory.write_result(directory.check_result(contract, output)))
         except NotFulfilled as error:
             raise UsageError(error.message, hint=error.hint) from None
         return "Result accepted. The task is complete; finish with one short sentence."
 
-    async def _write(self, write: Callable[[JobFolder], object]) -> None:
+    async def _write(self, write: Callable[[JobDirectory], object]) -> None:
         """Change the directory of the job. Errors do not contain its path, because a model reads them."""
         try:
             async with self.lock:
-                await asyncio.to_thread(write, self.folder)
+                await asyncio.to_thread(write, self.directory)
         except (Conflict, InvalidFile) as error:
             raise Conflict(error.message) from None
 

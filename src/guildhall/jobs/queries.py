@@ -27,7 +27,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
 from guildhall.core.ids import JOB, is_id
 from guildhall.core.text_checks import did_you_mean, is_text
-from guildhall.jobs.directory import META, REMOVED_PREFIX, RESULT, JobFolder, change_stamp
+from guildhall.jobs.directory import META, REMOVED_PREFIX, RESULT, JobDirectory, directory_fingerprint
 from guildhall.jobs.model import MAX_DESCRIPTION_CHARS, Job, JobDetails, JobResult, JobStatus, Page
 from guildhall.runs.model import ENDED, Ask, Run
 from guildhall.runs.purpose import JobPurpose
@@ -72,33 +72,33 @@ class Index:
         path = self._folder / name
         return not path.is_symlink() and path.is_dir() and not os.path.lexists(path / META)
 
-    def folder(self, job: str) -> JobFolder:
-        return JobFolder(self._folder / job)
+    def directory(self, id: str) -> JobDirectory:
+        return JobDirectory(self._folder / id)
 
     def _load(self, id: str) -> Job | None:
         """Read a job from its directory into the index."""
-        stamp = change_stamp(f"{self._folder}/{id}")
+        fingerprint = directory_fingerprint(f"{self._folder}/{id}")
         try:
-            job = self.folder(id).load() if stamp is not None else None
-        except GuildError:  # the files were edited
+            job = self.directory(id).load() if fingerprint is not None else None
+        except GuildError:  # an invalid meta.json counts as missing, so that the other jobs stay usable
             job = None
         if job is None:
             self._jobs.pop(id, None)
             return None
-        self._jobs[id] = job, stamp
+        self._jobs[id] = job, fingerprint
         return job
 
     def get(self, id: str) -> Job | None:
         """Return the current state of a job, or None if it is unknown."""
         if not is_id(id, JOB):
             return None
-        known = self._jobs.get(id)
-        if known is not None and known[1] is not None and known[1] == change_stamp(f"{self._folder}/{id}"):
-            return known[0]
+        known, fingerprint = self._jobs.get(id, (None, None))
+        if fingerprint is not None and fingerprint == directory_fingerprint(f"{self._folder}/{id}"):
+            return known
         job = self._load(id)
-        if known is not None and (job is None or job.position != known[0].position):
-            self._remove_position(known[0])
-        if job is not None and (known is None or job.position != known[0].position):
+        if known is not None and (job is None or job.position != known.position):
+            self._remove_position(known)
+        if job is not None and (known is None or job.position != known.position):
             insort(self._positions, job.position)
         return job
 
@@ -106,17 +106,18 @@ class Index:
         """Add or update a job that was just written."""
         if job.id not in self._jobs:
             insort(self._positions, job.position)
-        self._jobs[job.id] = job, change_stamp(f"{self._folder}/{job.id}")
+        self._jobs[job.id] = job, directory_fingerprint(f"{self._folder}/{job.id}")
 
     def drop(self, id: str) -> None:
         """Remove a job whose directory was just removed."""
-        if (known := self._jobs.pop(id, None)) is not None:
-            self._remove_position(known[0])
+        job, _ = self._jobs.pop(id, (None, None))
+        if job is not None:
+            self._remove_position(job)
 
     def _remove_position(self, job: Job) -> None:
-        at = bisect_left(self._positions, job.position)
-        if at < len(self._positions) and self._positions[at] == job.position:
-            del self._positions[at]
+        index = bisect_left(self._positions, job.position)
+        if index < len(self._positions) and self._positions[index] == job.position:
+            del self._positions[index]
 
     @property
     def ids(self) -> list[str]:
@@ -135,53 +136,52 @@ class Index:
     ) -> Page:
         """Return the jobs after the cursor, newest first. `filter`: a glob for the whole description."""
         if filter is not None and (not is_text(filter) or len(filter) > MAX_DESCRIPTION_CHARS):
-            raise UsageError(
-                f"invalid filter: longer than {MAX_DESCRIPTION_CHARS:,} characters", hint="Use '*report*'."
-            )
+            reason = f"not text, or longer than {MAX_DESCRIPTION_CHARS:,} characters"
+            raise UsageError(f"invalid filter: {reason}", hint="Use a short pattern such as *report*.")
         if limit is not None and not 0 < limit <= _MAX_PAGE_JOBS:
             raise UsageError(f"invalid limit {limit}: expected 1 to {_MAX_PAGE_JOBS:,}")
-        found: list[Job] = []
+        jobs: list[Job] = []
         for job in self._older_than(_parse_cursor(cursor)):
             if worker is not None and job.worker != worker:
                 continue
             if filter is not None and not fnmatchcase(job.description, filter):
                 continue
-            if limit is not None and len(found) == limit:
-                return Page(jobs=found, next="~".join(found[-1].position))
-            found.append(job)
-        return Page(jobs=found)
+            if limit is not None and len(jobs) == limit:
+                return Page(jobs=jobs, next="~".join(jobs[-1].position))
+            jobs.append(job)
+        return Page(jobs=jobs)
 
     def _older_than(self, position: tuple[str, str]) -> Iterator[Job]:
         folder = str(self._folder)
         for _, id in reversed(self._positions[: bisect_left(self._positions, position)]):
-            known = self._jobs.get(id)
-            if known is not None and known[1] == change_stamp(f"{folder}/{id}"):
-                yield known[0]
+            known, fingerprint = self._jobs.get(id, (None, None))
+            if known is not None and fingerprint == directory_fingerprint(f"{folder}/{id}"):
+                yield known
             elif (job := self.get(id)) is not None:
                 yield job
 
 
 def _parse_cursor(cursor: str | None) -> tuple[str, str]:
-    """Return the position of the last job before the page."""
+    """Return the position of the last job before the page. Raise UsageError for an invalid cursor."""
     if cursor is None:
         return _AFTER_ALL, ""
-    at, _, id = cursor.partition("~")
-    if not is_id(id, JOB) or not at.isascii() or len(at) > 40:
+    started_at, _, id = cursor.partition("~")
+    if not is_id(id, JOB) or not started_at.isascii() or len(started_at) > 40:
         raise UsageError("invalid cursor: not returned by a listing", hint="Omit it to start with the newest job.")
-    return at, id
+    return started_at, id
 
 
 class JobQueries:
     """The jobs of one folder."""
 
     def __init__(
-        self, *, folder: Path, store: Store, clock: Clock, asks: Asks, alive: Callable[[str], bool], readonly: bool
+        self, *, folder: Path, store: Store, clock: Clock, asks: Asks, is_alive: Callable[[str], bool], readonly: bool
     ) -> None:
-        """`alive` returns True for a run that this process executes."""
+        """`is_alive` returns True for a run that this process executes."""
         self._store = store
         self._clock = clock
         self._asks = asks
-        self._alive = alive
+        self._is_alive = is_alive
         self._readonly = readonly
         self._index = Index(folder, clean_up=not readonly)
         self.page = self._index.page
@@ -189,22 +189,22 @@ class JobQueries:
         if not readonly:
             for job in self._index.running():
                 self._repair(job)
-            self._store.submit(self._withdraw_orphans).result()
+            self._store.submit(self._withdraw_orphaned_questions).result()
 
     def get(self, id: str) -> Job:
         if (job := self._index.get(id)) is not None:
             return job
         hint = did_you_mean(id[:40], self._index.ids[-_MAX_SUGGESTIONS:]) or "List the jobs: guild ls jobs"
-        if is_id(id, JOB) and self._index.folder(id).path.exists():
-            hint = f"{self._index.folder(id).path} exists, but has no valid meta.json."
+        if is_id(id, JOB) and self._index.directory(id).path.exists():
+            hint = f"{self._index.directory(id).path} exists, but has no valid meta.json."
         raise UnknownJob(f"unknown job {id[:100]!r}", hint=hint)
 
     def status(self, id: str) -> JobDetails:
         """Return a job with its questions, decisions, artifacts and cost."""
-        job, folder = self._current(id), self._index.folder(id)
+        job, directory = self._current(id), self._index.directory(id)
         run = self._find_run(job)
         asks = self._asks.list_of_run(run.id) if run else []
-        questions = _merge_questions(folder.questions(), asks)
+        questions = _merge_questions(directory.questions(), asks)
         others = [ask for ask in asks if ask.status == "open" and ask.kind != "question"]
         waiting = [ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"]
         return JobDetails(
@@ -213,52 +213,48 @@ class JobQueries:
                 *(asked.question for asked in questions if asked.answer is None),
                 *(f"{ask.question.title}\n{ask.question.body}".rstrip() for ask in others),
             ],
-            decisions=folder.decisions(),
+            decisions=directory.decisions(),
             is_waiting=bool(waiting),
             waiting_asks=waiting,
             question_log=questions,
-            artifacts=folder.artifacts(),
+            artifacts=directory.artifacts(),
             cost_usd=run.cost_usd if run else None,
-            directory=str(folder.path),
+            directory=str(directory.path),
             hint=_hint(run) if run and job.status == "failed" else None,
         )
 
     def result(self, id: str) -> JobResult:
-        """Return the result of a job. Raise NotFinished if it is not completed."""
-        job, folder = self._current(id), self._index.folder(id)
+        """Return the result of a completed job. Raise NotFinished for other jobs."""
+        job, directory = self._current(id), self._index.directory(id)
         if job.status != "completed":
             reasons = {"running": "is still running", "failed": f"failed: {job.error}", "cancelled": "was cancelled"}
             message = f"no result: the job {id} {reasons[job.status]}"
             raise NotFinished(message, job=id, status=job.status, hint=f"Details: guild show {id}")
-        output = folder.result()
+        output = directory.result()
         if output is None:
-            raise InvalidFile("the result file of the job is missing", where=str(folder.path / RESULT))
-        return JobResult(id=id, output=output, artifacts=folder.artifacts())
+            hint = f"Read the final message of its run: guild log {job.run}" if job.run else None
+            raise InvalidFile(f"no result: {RESULT} is missing", where=str(directory.path / RESULT), hint=hint)
+        return JobResult(id=id, output=output, artifacts=directory.artifacts())
 
     def _current(self, id: str) -> Job:
         """Return a job. Repair it first if its end was not written, for example because the disk was full."""
         job = self.get(id)
-        if job.status != "running" or self._readonly or (job.run is not None and self._alive(job.run)):
+        if job.status != "running" or self._readonly or (job.run is not None and self._is_alive(job.run)):
             return job
         if not self._write_locks[id].locked():
             self._repair(job)
         return self.get(id)
 
-    def folder(self, id: str) -> Path:
-        """Return the directory of a job. Raise UnknownJob if the id is unknown."""
-        self.get(id)
-        return self._index.folder(id).path
-
     def _find_run(self, job: Job) -> Run | None:
         run = job.run
         return self._store.read(lambda connection: records.find_run(connection, run)) if run else None
 
-    def _with_run_status(self, job: Job, run: Run | None, *, missing: JobStatus) -> Job:
-        """Return a job with the status of its run. `missing`: the status if the run is not in the database."""
+    def _with_run_status(self, job: Job, run: Run | None, *, status_if_missing: JobStatus) -> Job:
+        """Return a job with the status of its run, or `status_if_missing` if the run is not in the database."""
         now = stamp(self._clock.now())
         if run is None:
-            error = "the run of the job is missing in the database" if missing == "failed" else None
-            return replace(job, status=missing, completed_at=now, error=error)
+            error = "the run of the job is missing in the database" if status_if_missing == "failed" else None
+            return replace(job, status=status_if_missing, completed_at=now, error=error)
         if run.status not in ENDED:
             return job
         ended = replace(job, status=run.status, completed_at=run.ended_at or now, error=None)
@@ -272,28 +268,28 @@ class JobQueries:
 
     def _repair(self, job: Job) -> None:
         """Write the status of the run to the directory, if it differs."""
-        repaired = self._with_run_status(job, self._find_run(job), missing="failed")
+        repaired = self._with_run_status(job, self._find_run(job), status_if_missing="failed")
         if repaired != job:
             try:
-                self._index.folder(job.id).save(repaired)
+                self._index.directory(job.id).save(repaired)
                 self._index.put(repaired)
             except GuildError as error:
                 _log.warning("%s: %s", job.id, error)
 
-    def _withdraw_orphans(self, connection: Connection) -> None:
+    def _withdraw_orphaned_questions(self, connection: Connection) -> None:
         """Withdraw the questions of deleted jobs."""
         now = stamp(self._clock.now())
         for ask in records.list_asks(connection, status="open"):
             run = records.find_run(connection, ask.run) if ask.kind == "question" else None
-            job = run.purpose_as(JobPurpose) if run is not None else None
-            if job is not None and not self._index.folder(job.id).path.exists():
+            purpose = run.purpose_as(JobPurpose) if run is not None else None
+            if purpose is not None and not self._index.directory(purpose.id).path.exists():
                 records.withdraw_asks(connection, ask.run, now)
 
     async def _save(self, job: Job) -> Job:
-        folder = self._index.folder(job.id)
+        directory = self._index.directory(job.id)
         async with self._write_locks[job.id]:
-            await asyncio.to_thread(folder.save, job)
-        self._index.put(replace(job, summary=folder.summary()))
+            await asyncio.to_thread(directory.save, job)
+        self._index.put(replace(job, summary=directory.summary()))
         return job
 
 

@@ -156,9 +156,9 @@ class Hall:
             history=self.history,
             asks=self.asks,
             runs=lambda: self.main.runs,
-            alive=self.main.is_alive,
-            find=partial(self.workers.find_for_work, use="dispatch"),
-            output_schema=self.workers.preflight.output_schema,
+            is_alive=self.main.is_alive,
+            find_worker=partial(self.workers.find_for_work, use="dispatch"),
+            load_output_schema=self.workers.preflight.output_schema,
             readonly=self.environment.readonly,
         )
 

@@ -83,7 +83,7 @@ class RunServices:
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            recorded_hooks=lambda run: jobs.recorded_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
+            recorded_hooks=lambda run: jobs.job_replay_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self.runtimes.runtime_for_replay,
             tokens=self.runtimes.tokens,
         )
