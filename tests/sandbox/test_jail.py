@@ -255,6 +255,14 @@ def test_the_filter_exists_only_for_known_machines():
     )
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("names", ["_REFUSED", "_MODES"])
+def test_a_refused_system_call_without_a_number_raises(names, machine, monkeypatch):
+    monkeypatch.setattr(jail_seccomp, names, (*getattr(jail_seccomp, names), "new_call"))
+    with pytest.raises(KeyError, match="new_call"):
+        jail_seccomp.compile_filter(jail_seccomp.Filter(families=frozenset(), may_change_modes=False), machine)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_dangerous_system_calls_are_refused(kind, tmp_path):
     program = """

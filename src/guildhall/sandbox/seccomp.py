@@ -31,6 +31,7 @@ _MODES = (
     "chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat", "setxattr", "lsetxattr", "removexattr",
     "lremovexattr", "setxattrat", "removexattrat", "utime", "utimes", "futimesat",
 )  # fmt: skip
+_LEGACY = frozenset({"chmod", "chown", "lchown", "utime", "utimes", "futimesat"})  # of x86_64, missing on aarch64
 
 # Numbers above 423 are equal on every architecture.
 _COMMON: Mapping[str, int] = {
@@ -78,10 +79,11 @@ def compile_filter(filter_: Filter, machine: str | None = None) -> bytes | None:
     code = [_op(_LOAD, _ARCHITECTURE_AT), _op(_JEQ, architecture, yes=1), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64" or (machine is None and platform.machine() == "x86_64"):
         code += [_op(_JGE, _X32, no=1), _op(_RETURN, _KILL)]
-    names = _REFUSED if filter_.may_change_modes else (*_REFUSED, *_MODES)
-    for name in names:
-        if name in numbers:
-            code += [_op(_JEQ, numbers[name], no=1), _refusal(errno.EPERM)]
+    refused = [numbers[name] for name in _REFUSED]  # raises KeyError rather than permit a call without a number
+    if not filter_.may_change_modes:
+        refused += [numbers[name] for name in _MODES if name in numbers or name not in _LEGACY]
+    for number in refused:
+        code += [_op(_JEQ, number, no=1), _refusal(errno.EPERM)]
     if not filter_.may_change_modes:
         code += _when(numbers["utimensat"], _times())
     code += [_op(_JEQ, numbers["clone3"], no=1), _refusal(errno.ENOSYS)]  # libraries fall back to clone
