@@ -79,12 +79,14 @@ def _json(data: Any) -> str:
 
 
 def _describe_response(response: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts and the tool calls of a model response."""
-    for part in _parts(response.get("parts")):
+    """Yield the texts and the tool calls of a model response, then its thinking, because the line is cut at the end."""
+    parts = _parts(response.get("parts"))
+    for part in sorted(parts, key=lambda part: part.get("part_kind") == "thinking"):
         if part.get("part_kind") == "tool-call":
             yield f"calls {part.get('tool_name')}"
         elif part.get("content"):
-            yield f"says {_text(part['content'])}"
+            verb = "thinks" if part.get("part_kind") == "thinking" else "says"
+            yield f"{verb} {_text(part['content'])}"
 
 
 def _call(data: entries.ToolRefused | entries.ToolAsked | entries.ToolStarted | entries.ToolDoubted) -> str:

@@ -387,6 +387,13 @@ ASKED = {"tools": "", "answers": "", "reserved_usd": None, "reserved_tokens": 0,
 ANSWERED = {"usage": {"input_tokens": 1, "output_tokens": 1}, "cost_usd": None}
 NO_FILE = {"content": [{"type": "text", "text": "no such file"}], "is_error": True}
 ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
+THINKING = {
+    "parts": [
+        {"part_kind": "thinking", "content": "hmm " * 100},
+        {"part_kind": "text", "content": "hello"},
+        {"part_kind": "tool-call", "tool_name": "Read"},
+    ]
+}
 
 
 @pytest.mark.parametrize(
@@ -425,6 +432,7 @@ ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
         ("paused", {"status": "paused", "pause": "user", "reason": "by the user"}, "paused: by the user"),
         ("worker_created", {"name": "w", "digest": "d", "files": []}, '"name": "w"'),
         ("model_answered", {**ANSWERED, "response": ESCAPE}, "says \\x1b[2J"),
+        ("model_answered", {**ANSWERED, "response": THINKING}, "  says hello; calls Read; thinks hmm"),
     ],
 )
 def test_a_journal_entry_is_printed_in_one_line(kind: str, data: dict[str, object], text: str) -> None:
