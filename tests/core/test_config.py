@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.core.config import load_settings, parse_duration, resolve_script_path
+from guildhall.core.config import _File, load_settings, parse_duration, resolve_script_path
 from guildhall.core.errors import HallUnavailable, InvalidFile, UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +49,36 @@ def test_settings_of_the_user_apply(home: Home, tmp_path: Path):
     assert found.web_search.searxng == "http://localhost:8888"
     assert found.worker_creation is not None
     assert found.worker_creation.tools == ("Read",)
+
+
+# A value of each field that differs from its default, and a project that tightens it or None if only the user may.
+FIELDS = {
+    "model": ("anthropic:claude-sonnet-4-5", "openai:gpt-5"),
+    "budget": ("20", "3"),
+    "env": ("[DOCS_TOKEN]", "[]"),
+    "web_search": ("{provider: brave}", None),
+    "approvals": ("{timeout: 2h}", "{timeout: 1h}"),
+    "model_timeouts": ("{connect: 5s}", None),
+    "memory": ("{limit_tokens: 6000}", "{limit_tokens: 5000}"),
+    "worker_creation": ("{tools: [Read]}", None),
+    "hall": ("{idle: 10m}", None),
+    "commissions": ("{max: 3}", None),
+    "manager": ("{asks_before: [meeting]}", "{asks_before: [commission]}"),
+    "projects": ("{shop: {path: /shop}}", None),
+}
+
+
+def test_each_field_of_a_settings_file_reaches_the_settings(home: Home, tmp_path: Path):
+    assert set(FIELDS) == set(_File.model_fields)
+    defaults = load_settings(home, tmp_path)
+    for name, (user, project) in FIELDS.items():
+        found = getattr(write_and_load(home, tmp_path, f"{name}: {user}"), name)
+        assert found != getattr(defaults, name), name
+        if project is not None:
+            assert getattr(write_and_load(home, tmp_path, f"{name}: {user}", f"{name}: {project}"), name) != found, name
+        else:
+            with pytest.raises(InvalidFile, match="a project cannot set this field"):
+                write_and_load(home, tmp_path, "", f"{name}: {user}")
 
 
 @pytest.mark.parametrize(
