@@ -7,7 +7,7 @@ Invariant: an event changes the row and the timeline in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 ActivityT = TypeVar("ActivityT", bound=Activity)
 EventT = TypeVar("EventT", bound=str)
 KindT = TypeVar("KindT", bound=str)
-_FINAL_STATUSES = ("completed", "abandoned", "closed", "declined")
 
 
-def list_unfinished(connection: Connection, project: str) -> tuple[str, ...]:
-    """Return the ids of the commissions and meetings of a project that are not in a final status, oldest first."""
+def list_unfinished(connection: Connection, project: str, final: Collection[str]) -> tuple[str, ...]:
+    """Return the ids of the commissions and meetings of a project, oldest first, without those in a `final` status."""
     parts = [
-        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_FINAL_STATUSES))
+        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(final))
         for table in (commissions, meetings)
     ]
     both = union_all(*parts).subquery()

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.sqlite import insert
 from guildhall.store.tables import commissions, locks, meetings, trust
 from guildhall.workers.model import Lock, Pin
 
+# The ended statuses of commissions and meetings. This package cannot import `projects`; a test compares them.
 _ENDED = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 
 

@@ -16,6 +16,8 @@ from guildhall.projects.activity_records import list_timeline
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import (
+    ENDED,
+    FINAL,
     STATUSES,
     TRANSITIONS,
     Hold,
@@ -25,10 +27,12 @@ from guildhall.projects.commissions.states import (
     next_step,
     parse_status,
 )
+from guildhall.projects.meetings import states as meeting_states
 from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import commissions
+from guildhall.workers import records as worker_records
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -48,6 +52,14 @@ PERMITTED = {
     "completed": "",
     "abandoned": "",
 }
+
+
+def test_the_ended_statuses_of_worker_records_are_those_of_commissions_and_meetings():
+    assert set(worker_records._ENDED) == ENDED | meeting_states.ENDED
+
+
+def test_no_event_leaves_a_final_status():
+    assert {status for status in STATUSES if not any(status in one.sources for one in TRANSITIONS.values())} == FINAL
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
 from guildhall.cli.format.runs import age, ahead
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
+from guildhall.projects.commissions.states import ENDED
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.instance import WorkflowSummary
 
 MAX_RECENT = 10  # finished runs without --all
-_ENDED_COMMISSION = ("completed", "failed", "cancelled", "abandoned")
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class _Rows:
             if one.status == "closed":
                 found.append((one.created_at, self._ended_row(one, one.topic, self._groups.runs, one.session_count)))
         for one in self._groups.commissions:
-            if one.status in _ENDED_COMMISSION:
+            if one.status in ENDED:
                 found.append((one.changed_at, self._ended_row(one, one.title, runs, one.attempt)))
         return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
 

@@ -16,9 +16,11 @@ from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
 from guildhall.hall.composition.environment import peek
 from guildhall.projects.activity_records import PersistentRedactor, list_unfinished
+from guildhall.projects.commissions import states as commission_states
 from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
+from guildhall.projects.meetings import states as meeting_states
 from guildhall.projects.model import Problem, Project, ProjectEntry
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
@@ -193,13 +195,16 @@ class ProjectServices:
 
     def unfinished_work(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
-        on_record = self._main.store.read(lambda connection: list_unfinished(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.list_activities(project)]
-        return tuple(dict.fromkeys((*on_record, *others)))
+        return tuple(dict.fromkeys((*self._list_unfinished(project), *others)))
+
+    def _list_unfinished(self, project: str) -> tuple[str, ...]:
+        final = commission_states.FINAL | meeting_states.ENDED
+        return self._main.store.read(lambda connection: list_unfinished(connection, project, final))
 
     def check_removable(self, name: str) -> None:
         """Raise Conflict if a project has unfinished work or checkouts."""
-        if on_record := self._main.store.read(lambda connection: list_unfinished(connection, name)):
+        if on_record := self._list_unfinished(name):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
                 f"the project {name} has unfinished work: {', '.join(on_record[:10])}{more}",

@@ -1,11 +1,11 @@
 """The state machine of a meeting: its states, its events, and the next step after a crash.
 
     event    from       to         guard                                              checked in
-    request  (new)      requested  fewer than 20 requests in the project              requests
+    request  (new)      requested  fewer than 20 requests in the project              meeting_requests
     open     (new)      open       worker and model usable, fewer than max_meetings   service
-    accept   requested  open       fewer than max_meetings                            requests
-    decline  requested  declined   -                                                  requests
-    defer    requested  requested  the date is in the future                          requests
+    accept   requested  open       fewer than max_meetings                            meeting_requests
+    decline  requested  declined   -                                                  meeting_requests
+    defer    requested  requested  the date is in the future                          meeting_requests
     close    open       closed     work and notes are merged                          service
 
 Effects inside the transaction: `request` opens an ask. `accept` and `decline` close that ask, and `defer` hides it.
