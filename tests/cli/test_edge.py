@@ -118,5 +118,5 @@ def test_a_word_buffer_returns_whole_words() -> None:
         "sk-123\n",
         "and ",
     ]
-    assert held.rest() == "so"
-    assert held.rest() == ""
+    assert held.flush() == "so"
+    assert held.flush() == ""

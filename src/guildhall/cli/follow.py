@@ -21,7 +21,7 @@ from guildhall.cli.format.workflows import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.prompt import NoAnswer, ask_user
 from guildhall.cli.screen import OutputFailed, Screen, one_line, plain
 from guildhall.core import events
-from guildhall.core.errors import Conflict, Interrupted
+from guildhall.core.errors import Conflict, HallGone, Interrupted
 from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class Follower:
             clear_cancellation()
         except NoAnswer:
             stopped = exit_codes.NEEDS_YOU
+        except HallGone as error:
+            if self._run is None:
+                raise
+            hint = f"No recorded step is lost. Continue: guild resume {self._run}"
+            raise HallGone(error.message, hint=hint) from None
         if self._run is None:
             raise Interrupted("interrupted before a run was started")
         return await self._finish(self._run, stopped=stopped)
@@ -103,7 +108,7 @@ class Follower:
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
         if (use := event.read(events.ToolUseData)) is not None:
-            self._calls[event.run, use["id"]] = _arguments(self._screen.redact_value(use["arguments"]))
+            self._calls[event.run, use["id"]] = _format_arguments(self._screen.redact_value(use["arguments"]))
         if event.run != self._run:
             return
         if event.type == "message" and (message := event.read(events.MessageData)) is not None:
@@ -121,7 +126,7 @@ class Follower:
         if (piece := event.read(events.TextDeltaData)) is not None:
             self._print_piece(event, buffer.add(piece["text"]))
             return
-        self._print_piece(event, buffer.rest())
+        self._print_piece(event, buffer.flush())
         if self._screen.form == "stream-json":
             self._screen.json(event.as_dict())
             return
@@ -139,9 +144,9 @@ class Follower:
             self._screen.note(text, None if event.type in ("message", "held") else "dim")
             return
         width = self._screen.width - len(prefix) if self._screen.err.isatty() else _NO_LIMIT
-        if (line := _line(event, data, width)) is not None:
-            failed = bool(data.get("is_error") or data.get("refused"))
-            self._screen.note(prefix + line, "red" if failed else None if event.type == "run_started" else "dim")
+        if (line := _format_event(event, data, width)) is not None:
+            is_failed = bool(data.get("is_error") or data.get("refused"))
+            self._screen.note(prefix + line, "red" if is_failed else None if event.type == "run_started" else "dim")
 
     def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
@@ -185,8 +190,8 @@ class Follower:
             screen.result(text)
 
     async def _print_interrupted_calls(self, details: RunDetails) -> None:
-        for one in (details.run, *details.below):
-            entries = await self._client.runs.journal(one.id)
+        for run in (details.run, *details.below):
+            entries = await self._client.runs.journal(run.id)
             first = entries[0].data if entries else None
             repeatable = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
@@ -216,12 +221,12 @@ class WordBuffer:
         self._pending = text[end:]
         return text[:end]
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         text, self._pending = self._pending, ""
         return text
 
 
-def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | None:
+def _format_event(event: events.Event, data: Mapping[str, Any], width: int) -> str | None:
     """Return an event as one line, or None if it is not printed."""
     match event.type:
         case "run_started":
@@ -232,7 +237,7 @@ def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | Non
         case "tool_result" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("is_error"):
             return None
         case "tool_use":
-            call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
+            call = f"{data.get('tool')} {_format_arguments(data.get('arguments'))}"
             return one_line(f"✗ denied: {call}" if data.get("refused") else f"→ {call}", width - 1)
         case "tool_output":
             lines = str(data.get("text", "")).rstrip("\n").splitlines()
@@ -253,7 +258,7 @@ def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | Non
             return None
 
 
-def _arguments(arguments: Any) -> str:
+def _format_arguments(arguments: Any) -> str:
     if not isinstance(arguments, dict):
         return "" if arguments is None else str(arguments)
     return " ".join(

@@ -208,5 +208,5 @@ def _parse_head(data: bytes) -> tuple[int, dict[str, str]]:
 def _connection_lost(address: Address) -> HallGone:
     return HallGone(
         f"the hall (pid {address.pid}) exited",
-        hint="Nothing recorded is lost. Its runs resume when the next hall starts: guild ls",
+        hint="No recorded step is lost. List the interrupted runs: guild ls. Continue one: guild resume RUN",
     )
