@@ -1,6 +1,6 @@
 """Command table: reads the commands of `guild` from `commands.tsv` and prints the pages of help.
 
-Shell completion and the documentation use the table too. Does not parse arguments (see `cli.arguments`).
+Shell completion and the documentation use the table too. Does not parse arguments (see `cli.argument_parser`).
 
 Invariant: the module imports nothing, so that `guild --help` takes no longer than Python itself.
 """
@@ -36,40 +36,40 @@ def _load() -> tuple[Row, ...]:
 COMMANDS = _load()
 
 _HEAD = """Run AI agents defined in files, with permissions, budgets, approvals and a durable log.
-Usage: guild COMMAND [OPTIONS]
+Usage: guild COMMAND [ARGUMENTS] [OPTIONS]
 """
 _FIRST_PAGE = """
 Get started
-  demo                      Play a guided demo (no API key, no network)
+  demo                      Run a guided demo (no API key, no network)
   init [DIR]                Create a project folder with an example worker
-  doctor                    Check API keys, sandbox, git and agent programs (Claude Code, Codex, ...)
+  doctor                    Check API keys, confinement, git and agent programs (Claude Code, Codex, ...)
 Work
-  run WORKER|FILE [INPUT]   Run a worker (one agent) to its end, or a workflow (a team) until idle
+  run WORKER|FILE [INPUT]   Run a worker (one agent) to completion, or a workflow (a team) until all are idle
   start WORKER|FILE         Start a worker or workflow that waits for messages (guild send) until guild stop
-  send TARGET MESSAGE       Send a message to an agent or a workflow
+  send TARGET MESSAGE       Send a message to an agent, or to a workflow, where @name wakes one agent
   dispatch WORKER TASK      Start a background job; with --project, a commission on a git repository
-  meet WORKER               Talk with a worker about a project; leave and continue later
+  meet WORKER               Talk with a worker in this folder's project; Ctrl-D leaves, guild meet ID resumes
 Watch and decide
   ls                        List open asks, active work and recent results
   show ID|TARGET            Show a run, job, commission, meeting, ask, workflow or agent in full
-  log ID|TARGET [-f]        Print every recorded step; -f also prints new steps until the run stops
-  wait ID|TARGET            Wait for the result and print it
-  answer [ASK] [ANSWER]     Answer an approval request, a question or a limit; without ASK, the only open ask
-  resume ID|TARGET          Continue a run that was paused, interrupted, failed or stopped at a limit
-  stop ID|TARGET            Cancel for good. To pause a run, press Ctrl-C in the command that follows it
+  log ID|TARGET [-f]        Print every step; -f also prints new steps until the run ends or waits for you
+  wait ID|TARGET            Wait for the result and print it (exit code 4: an answer is needed)
+  answer [ASK] [ANSWER]     Approve or deny a call, answer a question, raise a limit; default: the only ask
+  resume ID|TARGET          Continue a run that was paused or interrupted, or failed, for example at a limit
+  stop ID|TARGET            Cancel a run, job or workflow permanently (Ctrl-C in guild run only pauses)
   cost [ID|TARGET]          Show tokens and cost of all runs, or of one run, job or workflow
 Verify
-  plan WORKER|FILE          Show what it could do and spend, without running it
-  test                      Run the tests in tests/; `guild test add ID` makes one from a run
-  replay ID|TARGET          Re-execute a run from its journal, offline; show the first difference
+  plan WORKER|FILE          Show what a worker or workflow could do and spend, without running it
+  test                      Run the tests in tests/; `guild test add RUN` creates one from a run
+  replay ID|TARGET          Repeat a run offline with today's files, and show the first difference
 """
 _FOOT = """
-ID: r- run, a- ask (a request that waits for you), j- job, c- commission (job on a git repository),
+ID: r- run, a- ask (a request that waits for your answer), j- job, c- commission (job on a git repository),
     t- meeting (conversation with a worker). A unique prefix is enough; `last` is the newest run.
-TARGET: agent@workflow:tag, @workflow:tag (the whole team), or agent (started alone). The tag is the name of
-    one instance of the workflow. `:tag` may be omitted if the tag is main.
-Options: --help, --version, --json (most commands), --debug (tracebacks); the last two also before COMMAND
-More: guild help all   One command: guild help COMMAND   New here: guild demo
+TARGET: agent@workflow:tag, @workflow:tag (the whole team), or agent (started alone). A tag names an instance
+    of the workflow (guild start FILE --tag TAG). `:tag` may be omitted if the tag is main.
+Options: --help, --version, --json (most commands), --debug (tracebacks). The last two may precede COMMAND.
+All commands (hall, project, trust, mcp, ...): guild help all   One: guild help COMMAND   New here: guild demo
 """
 
 
@@ -93,7 +93,7 @@ def first_page() -> str:
     return _HEAD + _FIRST_PAGE + _FOOT
 
 
-def all_pages() -> str:
+def full_page() -> str:
     """Return the page that `guild help all` prints, in the groups of the table."""
     rows = [row for row in COMMANDS if row.function or row.name == "help"]
     width = max(len(f"{row.name} {row.usage}") for row in rows)

@@ -1,4 +1,4 @@
-"""Exit codes of commands, and the exit code of a run.
+"""Exit codes of commands, also of commands that follow a run.
 
 Does not map errors. The exit code of an error is an attribute of its class (see `core.errors`).
 """
@@ -22,8 +22,8 @@ _OF_FAILED_RUN = frozenset({NEEDS_YOU, LIMIT, TIMED_OUT})
 def run_exit_code(status: str, error_code: str | None) -> int:
     """Return the exit code of a command that followed a run until it had this status.
 
-    The exit code of a failed run is 1, unless an ask, a limit or a timeout stopped the run. USAGE and NOT_FOUND are
-    reserved for errors in the command line, so a run never has them.
+    A failed run results in FAILED, unless an ask, a limit or a timeout stopped it. USAGE and NOT_FOUND are reserved for
+    errors in the command line.
     """
     from guildhall.core.errors import error_class
 

@@ -1,6 +1,7 @@
 """Entry point of `guild`: finds the command, runs it, and turns errors into messages and exit codes.
 
-Pages of help need only the command table (see `cli.command_table`). Does not parse arguments (see `cli.arguments`).
+Pages of help need only the command table (see `cli.command_table`). Does not parse arguments (see
+`cli.argument_parser`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _page(words: list[str]) -> str | None:
 
         return f"guild {__version__}\n"
     if words[:1] == ["help"]:
-        return command_table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
+        return command_table.full_page() if words[1:] == ["all"] else _page([*words[1:], "--help"])
     if not words or words[0] in ("-h", "--help"):
         return command_table.first_page()
     row, _ = command_table.find(words[:1])
