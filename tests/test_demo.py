@@ -101,7 +101,7 @@ def test_an_interrupted_demo_leaves_nothing(guild: Guild, demo_environment: dict
 def test_a_demo_without_git_suggests_another_demo(guild: Guild, demo_environment: dict[str, str]) -> None:
     result = guild("demo", env={**demo_environment, "PATH": demo_environment["TMPDIR"]})
     assert result.code == 1
-    assert "needs git, which is not installed" in result.err
+    assert "cannot run this demo: git is not installed" in result.err
     assert "guild demo --office" in result.err
 
 

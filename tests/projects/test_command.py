@@ -73,7 +73,7 @@ def test_what_cannot_be_registered_says_why(guild: Guild, repo: Repository, home
     assert "Did you mean 'main'" in refused(repo.path, "--branch", "mian")
     assert "the branch 'claude/main' does not exist" in refused(repo.path, "--branch", "claude/main")
     assert "the branch '-f' does not exist" in refused(repo.path, "--branch=-f")
-    assert "PATH is empty" in guild("project", "add", "").err
+    assert "invalid PATH: empty" in guild("project", "add", "").err
     assert "invalid project name: ''" in refused(repo.path, "--name", "")
     assert "(65 characters)" in refused(repo.path, "--name", "x" * 65)
     repo.git("branch", "claude")

@@ -89,28 +89,28 @@ def parser_of(row: Row, command: Command) -> CommandParser:
 
 
 def positive_int(text: str) -> int:
-    """Read a whole number above zero."""
+    """Read a whole number from 1 to 999,999,999."""
     if text.isascii() and text.isdigit() and 0 < (number := int(text[:12])) < 10**9:
         return number
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    raise argparse.ArgumentTypeError(f"{_quote(text)} is not a whole number from 1 to 999,999,999")
 
 
 def entry_number(text: str) -> int:
     """Read the number of a journal entry, starting at 0."""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not an entry number, as `guild log` prints them")
+    raise argparse.ArgumentTypeError(f"{_quote(text)} is not the number of an entry, as `guild log` prints it")
 
 
 def dollars(text: str) -> float:
-    """Read an amount above zero, with or without a dollar sign."""
+    """Read an amount above zero and below a billion, with or without a dollar sign."""
     try:
         amount = float(text.removeprefix("$"))
     except ValueError:
         amount = 0.0
     if 0 < amount < 1e9:
         return amount
-    raise argparse.ArgumentTypeError(f"{text!r} is not an amount in dollars above zero")
+    raise argparse.ArgumentTypeError(f"{_quote(text)} is not an amount in dollars above zero and below a billion")
 
 
 def duration_s(text: str) -> float:
@@ -129,9 +129,9 @@ def json_object(text: str, name: str, example: str) -> dict[str, Any]:
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: not JSON: {error}", hint=hint) from None
+        raise UsageError(f"invalid {name}: not JSON ({error})", hint=hint) from None
     if not isinstance(value, dict):
-        raise UsageError(f"{name}: expected an object", hint=hint)
+        raise UsageError(f"invalid {name}: not a JSON object", hint=hint)
     return cast("dict[str, Any]", value)
 
 
@@ -140,16 +140,18 @@ def read_text(given: str | None, name: str, *, hint: str = "Pass it in quotes, o
     if given is not None and given != "-":
         data = given.encode(errors="surrogateescape")
     elif sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
-        raise UsageError(f"cannot read the {name}: standard input is closed", hint=hint)
+        raise UsageError(f"cannot read the {name}: standard input is closed", hint="Pass it in quotes.")
     elif given is None and sys.stdin.isatty():
         raise UsageError(f"no {name} given", hint=hint)
     else:
         try:
             data = sys.stdin.buffer.read(_MAX_TEXT_BYTES + 1)
         except OSError as error:
-            raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
+            reason = error.strerror or error
+            raise UsageError(f"cannot read standard input: {reason}", hint="Pass it in quotes.") from None
     if len(data) > _MAX_TEXT_BYTES:
-        raise UsageError(f"invalid {name}: larger than {_MAX_TEXT_BYTES:,} bytes", hint="Put it into a file.")
+        hint = "Shorten it, or write it to a file that the worker can read and name that file."
+        raise UsageError(f"invalid {name}: larger than {_MAX_TEXT_BYTES:,} bytes", hint=hint)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -185,17 +187,18 @@ def _check_id(text: str, letter: str) -> str:
 
 
 # types of arguments
-run_id = partial(_check_id, letter=RUN)
-ask_id = partial(_check_id, letter=ASK)
-commission_id = partial(_check_id, letter=COMMISSION)
+parse_run_id = partial(_check_id, letter=RUN)
+parse_ask_id = partial(_check_id, letter=ASK)
+parse_commission_id = partial(_check_id, letter=COMMISSION)
 
 
 def worker_name(text: str) -> str:
-    """Return the name or path of a worker. Raise an error if the text cannot be a name or a path."""
+    """Return the name or path of a worker. Raise UsageError or NotFound if the text cannot be a name or a path."""
     name = text.strip()
-    if not name or len(name) > _MAX_WORKER_CHARS or not name.isprintable():
-        problem = "invalid worker name" if name else "the worker name is empty"
-        raise UsageError(problem, hint="List the workers: guild worker ls")
+    reason = "" if name.isprintable() else "contains control characters"
+    reason = f"longer than {_MAX_WORKER_CHARS:,} characters" if len(name) > _MAX_WORKER_CHARS else reason
+    if reason or not name:
+        raise UsageError(f"invalid worker name: {reason or 'empty'}", hint="List the workers: guild worker ls")
     if (kind := _kind_of(name)) is not None:
         raise NotFound(f"{name} is {kind}, not a worker", hint=f"Details: guild show {name}")
     return name
@@ -204,7 +207,8 @@ def worker_name(text: str) -> str:
 def parse_target(text: str) -> Target:
     """Return the target of an agent or a workflow. Raise UsageError if the text is not a target."""
     if len(text) > _MAX_TARGET_CHARS or not text.isprintable():
-        raise UsageError("invalid target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
+        reason = "contains control characters" if len(text) <= _MAX_TARGET_CHARS else "too long"
+        raise UsageError(f"invalid target: {reason}", hint="Write agent, agent@workflow:tag or @workflow:tag.")
     return parse(text)
 
 
@@ -212,7 +216,7 @@ def parse_target(text: str) -> Target:
 class Resolved:
     """A run, and the workflow if the user named one by its target."""
 
-    run: str
+    run_id: str
     target: Target | None = None
     workflow: WorkflowSummary | None = None
 
@@ -229,7 +233,7 @@ class Resolved:
             return list(runs)
         selected: dict[str, Run] = {}
         for run in runs:
-            if (run.parent == self.run and run.worker == agent.name) or run.parent in selected:
+            if (run.parent == self.run_id and run.worker == agent.name) or run.parent in selected:
                 selected[run.id] = run
         return list(selected.values())
 
@@ -242,11 +246,11 @@ def is_member_job(text: str) -> bool:
 async def resolve(text: str, client: HallClient) -> Resolved:
     """Find the run of an id, or the workflow of a target."""
     if is_id(text, ASK):
-        return Resolved(run=(await client.asks.get(text)).run)
+        return Resolved(run_id=(await client.asks.get(text)).run)
     if is_id(text, RUN):
-        return Resolved(run=text)
+        return Resolved(run_id=text)
     if (run := await _owned_run(text, client)) is not None:
-        return Resolved(run=run)
+        return Resolved(run_id=run)
     _check_not_member_job(text)
     try:
         target = parse_target(text)
@@ -256,7 +260,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
             raise
         hint = error.hint or "An id looks like r-7k2m9x4qpw. List the runs: guild ls --all"
         raise NotFound(f"unknown id or target {_quote(text)}", hint=hint) from None
-    return Resolved(run=workflow.run, target=target, workflow=workflow)
+    return Resolved(run_id=workflow.run, target=target, workflow=workflow)
 
 
 async def resolve_run(text: str, client: HallClient) -> str:
@@ -265,7 +269,7 @@ async def resolve_run(text: str, client: HallClient) -> str:
         return run
     _check_not_member_job(text)
     if "@" not in text:
-        return run_id(text)
+        return parse_run_id(text)
     target = parse_target(text)
     if target.agent is not None:
         raise UsageError(f"{target} is an agent, not a workflow", hint=f"Use {target.workflow_target}.")
@@ -287,8 +291,9 @@ async def _owned_run(text: str, client: HallClient) -> str | None:
         run = (await client.meetings.get(text)).meeting.run
         missing, hint = f"meeting {text} has no run yet", f"Details: guild show {text}"
     elif is_id(text, COMMISSION):
-        one = (await client.commissions.get(text)).commission
-        run, missing, hint = one.run, f"commission {text} is {one.status}: it has no run yet", one.next_command
+        commission = (await client.commissions.get(text)).commission
+        run, hint = commission.run, commission.next_command
+        missing = f"commission {text} has no run yet: its status is {commission.status}"
     else:
         return None
     if run is None:

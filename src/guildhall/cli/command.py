@@ -249,7 +249,7 @@ def check_background(command: str, instead: str) -> None:
     """Raise UsageError if this command is the hall itself, because the work would end with it."""
     if is_embedded(os.environ):
         hint = f"{instead}, or unset GUILDHALL_EMBEDDED."
-        raise UsageError(f"{command}: no background work while GUILDHALL_EMBEDDED is set", hint=hint)
+        raise UsageError(f"{command}: cannot work in the background while GUILDHALL_EMBEDDED is set", hint=hint)
 
 
 async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = None) -> Connection:
@@ -275,9 +275,9 @@ async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = N
 async def _connect(home: Home, environ: dict[str, str], root: Path, mode: Mode) -> tuple[HallClient, frozenset[str]]:
     """Return a client and the names of the variables that requests may carry."""
     if mode != "here" and not is_embedded(environ):
-        found = await _connect_to_process(home, environ, root, mode)
-        if found is not None:
-            return found
+        connection = await _connect_to_process(home, environ, root, mode)
+        if connection is not None:
+            return connection
     from guildhall.core.config import load_settings
     from guildhall.hall.services.embedded import open_hall
 

@@ -78,8 +78,8 @@ async def _prompt(ask: Mapping[str, Any], screen: Screen) -> Answer:
     if ask["body"]:
         screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")
-    left_s = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
-    async with asyncio.timeout(left_s):
+    timeout_s = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
+    async with asyncio.timeout(timeout_s):
         while True:
             typed = await _ask_line(screen, _question(ask))
             try:

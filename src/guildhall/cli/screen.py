@@ -44,9 +44,9 @@ class OutputFailed(Exception):
 def read_form(words: Sequence[str]) -> Form:
     """Return the form of the output. It is read from unparsed arguments, so that errors in them have this form too."""
     words = words[: words.index("--")] if "--" in words else words
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         option, equals, value = word.partition("=")
-        form = value if equals else "".join(words[place + 1 : place + 2])
+        form = value if equals else "".join(words[index + 1 : index + 2])
         if option == "--output" and form in ("json", "stream-json"):
             return form
     return "json" if "--json" in words else "text"
@@ -184,11 +184,11 @@ class Screen:
 
     def error(self, error: GuildError) -> None:
         """Print an error and its hint, and for programs the error as JSON."""
-        for one in (error.as_dict(), *getattr(error, "others", ())):
-            where = f"{one['where']}: " if "where" in one else ""
-            self.note(f"guild: {where}{one['message']}", "red")
-            if "hint" in one:
-                self.note(one["hint"])
+        for info in (error.as_dict(), *getattr(error, "others", ())):
+            where = f"{info['where']}: " if "where" in info else ""
+            self.note(f"guild: {where}{info['message']}", "red")
+            if "hint" in info:
+                self.note(info["hint"])
         if self.form != "text":
             fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.is_run_result else {}
             self.print_final({**fields, "error": error.as_dict()})

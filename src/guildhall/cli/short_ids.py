@@ -52,12 +52,12 @@ async def expand(short: ShortId, client: HallClient) -> str:
         if runs := await client.runs.list():
             return runs[0].id
         raise NotFound("no runs yet", hint='Start one: guild run WORKER "..."')
-    found = [id for id in await _list_ids(short[0], client) if id.startswith(short)]
-    if len(found) > 1:
-        more = "" if len(found) <= _MAX_CANDIDATES else f" and {len(found) - _MAX_CANDIDATES} more"
-        candidates = f"{', '.join(found[:_MAX_CANDIDATES])}{more}"
+    matches = [id for id in await _list_ids(short[0], client) if id.startswith(short)]
+    if len(matches) > 1:
+        more = "" if len(matches) <= _MAX_CANDIDATES else f" and {len(matches) - _MAX_CANDIDATES} more"
+        candidates = f"{', '.join(matches[:_MAX_CANDIDATES])}{more}"
         raise UsageError(f"ambiguous id {short!s}: {candidates}", hint="Add characters until one id is left.")
-    return found[0] if found else str(short)
+    return matches[0] if matches else str(short)
 
 
 async def _list_ids(kind: str, client: HallClient) -> list[str]:

@@ -134,7 +134,7 @@ def test_a_fork_and_a_run_of_a_deleted_worker_can_be_forked(guild: Guild, projec
 def test_an_invalid_entry_number_is_rejected(guild: Guild, project: Path, at: str) -> None:
     refused = guild("fork", "r-2222222222", f"--at={at}")
     assert refused.code == 2
-    assert "is not an entry number" in refused.err
+    assert "is not the number of an entry" in refused.err
 
 
 def test_a_fork_with_an_unknown_entry_run_or_model_is_refused(guild: Guild, project: Path, finished_run: str) -> None:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _GUILD = (sys.executable, "-m", "guildhall")
 _INDENT = "    "
-_OWN = ("GUILDHALL_", "GIT_")  # variables that the user has set for other work are not part of the story
+_REPORT_HINT = "This is an error in Guildhall. Please report it, with the output of the demo."
+_REMOVED_PREFIXES = ("GUILDHALL_", "GIT_")  # of variables that the user has set for other work
 # The git settings of the user have no effect on the story.
 _GIT = {
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -52,23 +53,21 @@ class Story(ABC):
     closing: str
     last_commands: Sequence[str] = ("cost", "hall stop")
 
-    def __init__(self, top: Path, more: Mapping[str, str] | None = None) -> None:
-        """`top`: an empty folder. `more`: variables of the commands."""
+    def __init__(self, top: Path, variables: Mapping[str, str] | None = None) -> None:
+        """`top`: an empty folder. `variables`: additional variables of the commands."""
         self.home = Home(top / "home")
         self.folder = top / self.name
         self.folder.mkdir()
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
-        self._env = {**kept, HOME_VARIABLE: str(self.home.path), **(more or {})}
-        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_REMOVED_PREFIXES)}
+        self._env = {**kept, HOME_VARIABLE: str(self.home.path), **(variables or {})}
+        self._has_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._width = max(120, shutil.get_terminal_size((120, 24)).columns) - len(_INDENT)
         self._chapter = 0
 
     def tell(self) -> None:
         """Play the story to its end."""
         if self.needs_git and shutil.which("git") is None:
-            raise GuildError(
-                "this demo needs git, which is not installed", hint="A demo without git: guild demo --office"
-            )
+            raise GuildError("cannot run this demo: git is not installed", hint="Install git, or: guild demo --office")
         try:
             self.say(self.opening)
             self.say(
@@ -93,7 +92,7 @@ class Story(ABC):
     def title(self, text: str) -> None:
         self._chapter += 1
         line = f"{self._chapter}. {text}"
-        self._out(f"\n\033[1m{line}\033[0m" if self._colour else f"\n{line}")
+        self._out(f"\n\033[1m{line}\033[0m" if self._has_colour else f"\n{line}")
 
     def say(self, text: str) -> None:
         self._out(textwrap.fill(text, 100))
@@ -161,11 +160,11 @@ class Story(ABC):
 
     def data(self, *words: str) -> Any:
         """Run a command without printing it, and return the JSON that it prints."""
-        return json.loads(self._quietly([*_GUILD, *words, "--json"]))
+        return json.loads(self._capture([*_GUILD, *words, "--json"]))
 
     def entries(self, run: str) -> list[dict[str, Any]]:
         """Return the log of a run."""
-        return [json.loads(line) for line in self._quietly([*_GUILD, "log", run, "--json"]).splitlines()]
+        return [json.loads(line) for line in self._capture([*_GUILD, "log", run, "--json"]).splitlines()]
 
     def git(self, *words: str) -> None:
         """Run a git command and print its output."""
@@ -176,9 +175,9 @@ class Story(ABC):
 
     def git_output(self, *words: str) -> str:
         """Run a git command without printing it, and return its output."""
-        return self._quietly(["git", *words], stderr=subprocess.STDOUT, env=_GIT)
+        return self._capture(["git", *words], stderr=subprocess.STDOUT, env=_GIT)
 
-    def _quietly(self, words: Sequence[str], *, stderr: int | None = None, env: Mapping[str, str] | None = None) -> str:
+    def _capture(self, words: Sequence[str], *, stderr: int | None = None, env: Mapping[str, str] | None = None) -> str:
         with self._process(words, stderr=stderr, env=env) as process:
             out, _ = process.communicate()
         self._check(shlex.join(words).replace(shlex.join(_GUILD), "guild"), process.returncode, 0)
@@ -207,7 +206,7 @@ class Story(ABC):
     def _check(self, command: str, code: int, expect: int) -> None:
         if code != expect:
             raise GuildError(
-                f"`{command}` ended with exit code {code} instead of {expect}",
+                f"the demo failed: `{command}` ended with exit code {code} instead of {expect}",
                 hint="Check the installation: guild doctor",
             )
 
@@ -250,8 +249,8 @@ class GuildStory(Story):
         self.guild("run", "manager", "We need a discount in the cart. Write a design first.")
         self.say("You can change or cancel every commission. The code waits for the design:")
         self.guild("ls", "commissions")
-        made = {one["worker"]: str(one["commission"]) for one in self._commissions()}
-        return made["writer"], made["coder"]
+        ids = {one["worker"]: str(one["commission"]) for one in self._commissions()}
+        return ids["writer"], ids["coder"]
 
     def _commissions(self) -> list[dict[str, Any]]:
         return self.data("ls", "commissions")["commissions"]
@@ -302,7 +301,7 @@ class GuildStory(Story):
         self.guild("wait", code)
         attempts = {one["worker"]: one["attempt"] for one in self._commissions()}
         if attempts != {"writer": 2, "coder": 2}:
-            raise GuildError(f"wrong number of attempts: {attempts} (expected two each)")
+            raise GuildError(f"the demo failed: two attempts each expected, got {attempts}", hint=_REPORT_HINT)
 
     def _review_work(self) -> None:
         self.title("Review and merge")
@@ -313,7 +312,7 @@ class GuildStory(Story):
         self.git("diff", "--stat", f"main...{branch}")
         self.git("diff", f"main...{branch}", "--", "src")
         if self._user_state() != before:
-            raise GuildError("the branch or the files of the user have changed")
+            raise GuildError("the demo failed: the branch or the files of the user have changed", hint=_REPORT_HINT)
         self.say("Your branch, index and files are still unchanged. Only you merge:")
         self.git("status", "--short", "--branch")
         self.git("merge", "--ff-only", "-q", branch)
@@ -493,7 +492,7 @@ class ReviewStory(Story):
         entries = [entry for entry in self.entries(run) if "data" in entry]  # the others are messages
         edits = [entry for entry in entries if entry["kind"] == "tool_started" and entry["data"].get("tool") == "Edit"]
         if len(edits) != 1:
-            raise GuildError(f"the file was changed {len(edits)} times instead of once")
+            raise GuildError(f"the demo failed: Edit was called {len(edits)} times instead of once", hint=_REPORT_HINT)
         runs = len(self.data("show", run)["below"]) + 1
         self.say(f"The journal has {len(entries)} steps in {runs} runs, and one Edit. The result:")
         self.guild("doc", "read", "@review", "review.md")

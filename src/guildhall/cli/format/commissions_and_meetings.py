@@ -29,14 +29,15 @@ _MAX_EXCHANGES = 3  # printed exchanges; --json has all of them
 _MAX_LINE_CHARS = 200  # a longer reason is printed below its line of the timeline
 
 
-async def wait_idle(id: str, client: HallClient, screen: Screen, *, hall: bool = True) -> tuple[int, CommissionDetails]:
+async def wait_idle(
+    id: str, client: HallClient, screen: Screen, *, has_hall: bool = True
+) -> tuple[int, CommissionDetails]:
     """Wait until a commission has ended or needs the user. Return the exit code and the details.
 
-    Each change of its status or progress is printed.
-
-    `hall`: a hall is running. Without one nothing starts the commission, so the function returns at once.
+    Print each change of its status or progress. `has_hall`: a hall is running. Without one nothing starts the
+    commission, so the function returns at once.
     """
-    idle, printed = False, ""
+    is_idle, printed = False, ""
     while True:
         details = await client.commissions.get(id)
         status = details.commission.status
@@ -49,11 +50,11 @@ async def wait_idle(id: str, client: HallClient, screen: Screen, *, hall: bool =
         if status not in ("dispatched", "in_progress"):
             needs_you = details.waiting or status in ("pending", "blocked")
             return exit_codes.NEEDS_YOU if needs_you else exit_codes.FAILED, details
-        if await _is_stopped(details, client, can_start=hall and not idle):
+        if await _is_stopped(details, client, can_start=has_hall and not is_idle):
             return exit_codes.NEEDS_YOU, details
-        if idle:  # an ask is open, and may be answered any time
+        if is_idle:  # an ask is open, and may be answered any time
             await SystemClock().sleep(_POLL_S)
-        idle = await client.commissions.wait_idle(id, within=_WAIT_S)
+        is_idle = await client.commissions.wait_idle(id, within=_WAIT_S)
 
 
 async def _is_stopped(details: CommissionDetails, client: HallClient, *, can_start: bool) -> bool:
@@ -66,15 +67,15 @@ async def _is_stopped(details: CommissionDetails, client: HallClient, *, can_sta
 
 async def warn_if_stopped(details: CommissionDetails, client: HallClient, screen: Screen) -> None:
     """Print a note if an active commission makes no progress because nothing executes it."""
-    one = details.commission
-    if one.status == "dispatched" and find_running() is None:
-        screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
+    commission = details.commission
+    if commission.status == "dispatched" and find_running() is None:
+        screen.note(f"No hall is running to start it. Start one: guild resume {commission.id}")
     elif (
-        one.status == "in_progress"
-        and one.run
-        and (await client.runs.get(one.run)).run.status in ("interrupted", "paused")
+        commission.status == "in_progress"
+        and commission.run
+        and (await client.runs.get(commission.run)).run.status in ("interrupted", "paused")
     ):
-        screen.note(f"Its run has stopped. Continue: guild resume {one.id}")
+        screen.note(f"Its run has stopped. Continue: guild resume {commission.id}")
 
 
 COMMISSION_HEAD = ("id", "status", "project", "worker", "created by", "title", "progress or reason")
@@ -90,31 +91,35 @@ def commission_row(commission: Commission, screen: Screen) -> list[str]:
 
 def print_commission(details: CommissionDetails, screen: Screen) -> None:
     """Print everything about a commission."""
-    one, around = details.commission, details.neighbours
+    commission, draft, around = details.commission, details.commission.draft, details.neighbours
     rows = [
-        ["commission", one.id],
-        ["title", screen.exact(one.title)],
-        ["project", one.project],
-        ["worker", one.worker],
-        ["status", one.status + (" (needs you)" if details.waiting else "")],
-        ["reason", screen.exact(one.explanation)],
-        ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
-        ["created", one.created_at],
-        ["attempt", str(one.attempt or "")],
-        ["run", one.run or ""],
-        ["branch", _branch(one)],
+        ["commission", commission.id],
+        ["title", screen.exact(commission.title)],
+        ["project", commission.project],
+        ["worker", commission.worker],
+        ["status", commission.status + (" (needs you)" if details.waiting else "")],
+        ["reason", screen.exact(commission.explanation)],
+        ["by", f"{commission.by}, in {commission.made_by.partition('#')[0]}" if commission.made_by else commission.by],
+        ["created", commission.created_at],
+        ["attempt", str(commission.attempt or "")],
+        ["run", commission.run or ""],
+        ["branch", _branch(commission)],
         ["checkout", screen.exact(details.worktree or "")],
-        ["cost", money(details.cost_usd) if one.run else ""],
-        *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
-        *(["required file", path] for path in one.draft.artifacts),
-        *(["linked", path] for path in one.draft.linked),
-        *(["check", screen.exact(command)] for command in one.draft.checks),
-        ["reviewer", one.draft.reviewer or ""],
+        ["cost", money(details.cost_usd) if commission.run else ""],
+        *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in draft.dependencies),
+        *(["required file", path] for path in draft.artifacts),
+        *(["linked", path] for path in draft.linked),
+        *(["check", screen.exact(command)] for command in draft.checks),
+        ["reviewer", draft.reviewer or ""],
         ["after", ", ".join(around.after)],
         ["before", ", ".join(around.before)],
     ]
     screen.facts(rows)
-    for name, text in (("prompt", one.draft.prompt), ("summary", one.summary), ("result", one.result)):
+    for name, text in (
+        ("prompt", draft.prompt),
+        ("summary", commission.summary),
+        ("result", commission.result),
+    ):
         if text:
             screen.heading(f"\n{name}")
             screen.result(text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False))
@@ -129,52 +134,53 @@ def print_commission(details: CommissionDetails, screen: Screen) -> None:
     _print_failed_checks(details, screen)
     for warning in details.warnings:
         screen.note(warning, "yellow")
-    if one.status in ("pending", "blocked", "failed", "cancelled"):
-        print_next_command(one, screen, is_edit=True)
+    if commission.status in ("pending", "blocked", "failed", "cancelled"):
+        print_next_command(commission, screen, is_edit=True)
     for ask in details.waiting:
         screen.note(f"Waiting for your answer: guild show {ask}")
 
 
 async def print_new_state(
-    ctx: Context, one: Commission, *, text: str = "", wait: bool = False, is_edit: bool = False
+    ctx: Context, commission: Commission, *, text: str = "", wait: bool = False, is_edit: bool = False
 ) -> int:
     """Print the new state of a commission, with `wait` once it has ended, and return the exit code."""
-    if wait and one.status in ("dispatched", "in_progress"):
-        ctx.screen.note(f"{one.id} is {one.status}. Ctrl-C stops waiting, not the work: guild wait {one.id}", "dim")
-        code, details = await wait_idle(one.id, ctx.client, ctx.screen)
+    id, status = commission.id, commission.status
+    if wait and status in ("dispatched", "in_progress"):
+        ctx.screen.note(f"{id} is {status}. Ctrl-C stops waiting, not the work: guild wait {id}", "dim")
+        code, details = await wait_idle(id, ctx.client, ctx.screen)
         ctx.print(details, print_commission)
         return code
-    ctx.print(one, text or f"{one.id} is {one.status}")
+    ctx.print(commission, text or f"{id} is {status}")
     if not ctx.as_json:
-        if one.draft.linked and one.status in ("pending", "blocked"):
-            for warning in (await ctx.client.commissions.get(one.id)).warnings:
+        if commission.draft.linked and status in ("pending", "blocked"):
+            for warning in (await ctx.client.commissions.get(id)).warnings:
                 ctx.screen.note(ctx.screen.one_line(warning, 300), "yellow")
-        print_next_command(one, ctx.screen, is_edit=is_edit)
-    if wait and one.status in ("pending", "blocked"):
+        print_next_command(commission, ctx.screen, is_edit=is_edit)
+    if wait and status in ("pending", "blocked"):
         return exit_codes.NEEDS_YOU
-    return exit_codes.FAILED if one.status == "failed" and (wait or not is_edit) else exit_codes.DONE
+    return exit_codes.FAILED if status == "failed" and (wait or not is_edit) else exit_codes.DONE
 
 
-def print_next_command(one: Commission, screen: Screen, *, is_edit: bool = False) -> None:
+def print_next_command(commission: Commission, screen: Screen, *, is_edit: bool = False) -> None:
     """Print the command that continues a commission."""
-    again = f"Retry: guild retry {one.id}"
+    id, again = commission.id, f"Retry: guild retry {commission.id}"
     hints = {
-        "pending": f"Start it: guild dispatch {one.id}",
-        "blocked": f"When its dependencies exist: guild dispatch {one.id}",
-        "dispatched": f"It is queued: guild wait {one.id}",
-        "in_progress": f"It runs in the background: guild show {one.id}, guild wait {one.id}",
-        "failed": again if is_edit else f"It failed: {screen.exact(one.reason or '')}\n{again}",
+        "pending": f"Start it: guild dispatch {id}",
+        "blocked": f"When its dependencies exist: guild dispatch {id}",
+        "dispatched": f"It is queued: guild wait {id}",
+        "in_progress": f"It runs in the background: guild show {id}, guild wait {id}",
+        "failed": again if is_edit else f"It failed: {screen.exact(commission.reason or '')}\n{again}",
         "cancelled": again,
     }
-    if one.status in hints:
-        screen.note(hints[one.status], "dim")
+    if commission.status in hints:
+        screen.note(hints[commission.status], "dim")
 
 
-def _branch(one: Commission) -> str:
+def _branch(commission: Commission) -> str:
     """Return the branch of a commission, or claude/main and the archived branch if it is merged."""
-    if one.branch is None or one.status != "completed":
-        return one.branch or ""
-    return f"claude/main; archived: {ARCHIVE_REFS}{one.branch.removeprefix(BRANCH_PREFIX)}"
+    if commission.branch is None or commission.status != "completed":
+        return commission.branch or ""
+    return f"claude/main; archived: {ARCHIVE_REFS}{commission.branch.removeprefix(BRANCH_PREFIX)}"
 
 
 def _print_timeline(details: CommissionDetails, screen: Screen) -> None:

@@ -104,7 +104,7 @@ def _print_questions(id: str, details: JobDetails, screen: Screen) -> None:
     for question in questions:
         screen.result(screen.quote_block(question))
         if details.job.status != "cancelled":
-            screen.note(how_to_answer(id, question, questions))
+            screen.note(answer_command(id, question, questions))
 
 
 def note_open_questions(id: str, details: JobDetails, screen: Screen) -> None:
@@ -115,13 +115,13 @@ def note_open_questions(id: str, details: JobDetails, screen: Screen) -> None:
             screen.note(f'Answer: guild answer {one.ask} "..."', "yellow")
     for question in () if details.job.run else details.questions:
         screen.note(screen.quote_block(question))
-        screen.note(f"Answer: {how_to_answer(id, question, details.questions)}", "yellow")
+        screen.note(f"Answer: {answer_command(id, question, details.questions)}", "yellow")
 
 
 # jobs of members
 
 
-def how_to_answer(job: str, question: str, questions: Sequence[str]) -> str:
+def answer_command(job: str, question: str, questions: Sequence[str]) -> str:
     """Return the command that answers an open question of a job. With several questions, it names the question."""
     if len(questions) == 1:
         return f'guild answer {job} "..."'

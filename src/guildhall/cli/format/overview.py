@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.format import workflows
-from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
+from guildhall.cli.format.jobs import answer_command, id_of, task_of
 from guildhall.cli.format.runs import age, ahead
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
@@ -115,16 +115,16 @@ def question_rows(jobs: Sequence[ActiveJob], screen: Screen, here: Path) -> list
     rows: list[list[str]] = []
     for active in jobs:
         asked = active.details.questions
-        cd = f"cd {shlex.quote(active.project or '')} && " if _other_project(active, here) else ""
+        cd = f"cd {shlex.quote(active.project or '')} && " if _project_suffix(active, here) else ""
         rows += [
-            [active.id, "question", screen.one_line(one, 80), "", f"{cd}{how_to_answer(active.id, one, asked)}"]
+            [active.id, "question", screen.one_line(one, 80), "", f"{cd}{answer_command(active.id, one, asked)}"]
             for one in asked
         ]
     return rows
 
 
-def _other_project(active: ActiveJob, here: Path) -> str:
-    """Return the project of a member's job if it is not the current project."""
+def _project_suffix(active: ActiveJob, here: Path) -> str:
+    """Return a suffix with the project of a member's job, or an empty text for the current project."""
     return "" if active.project in (None, str(here)) else f" (in {active.project})"
 
 
@@ -157,7 +157,7 @@ class _Rows:
             if (workflow := self._workflows.get(run.id)) is not None:
                 reason = f"failed; see guild log {workflow.run}"
                 for agent in workflows.failed_agents(workflow):
-                    rows.append([str(agent.target), agent.status, reason, "", workflows.retry_command(agent)])
+                    rows.append([str(agent.target), agent.status, reason, "", f"guild start {agent.target}"])
         return rows
 
     def working(self) -> list[list[str]]:
@@ -178,7 +178,7 @@ class _Rows:
             except (ValueError, TypeError):  # the member chooses the format
                 since = self._line(job.started_at, 30)
             rows.append(
-                [active.id, active.member, self._line(job.description, 50) + _other_project(active, self._here), since]
+                [active.id, active.member, self._line(job.description, 50) + _project_suffix(active, self._here), since]
             )
         queued = [one for one in self._groups.commissions if one.status == "dispatched"]
         return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
@@ -191,8 +191,8 @@ class _Rows:
         return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]
 
     def pending_row(self, one: Commission) -> list[str]:
-        next = f"guild dispatch {one.id}" if one.status == "pending" else self._line(one.reason or "", 60)
-        return [one.id, one.status, one.worker, self._line(one.title, 50), next]
+        next_step = f"guild dispatch {one.id}" if one.status == "pending" else self._line(one.reason or "", 60)
+        return [one.id, one.status, one.worker, self._line(one.title, 50), next_step]
 
     def done(self) -> list[list[str]]:
         """Return rows for ended runs, closed meetings and ended commissions, newest first."""

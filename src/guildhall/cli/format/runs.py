@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
 
-_CALLED_FIELDS = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
+_CHILD_RUN_FIELDS = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
 # A resumed run replays its recorded responses, so these errors would occur again.
 _FINAL_ERRORS = ("runtime_failed", "not_fulfilled", "context_too_long")
 # The hints of these errors contain the command `guild resume`.
@@ -71,7 +71,7 @@ async def result_data(details: RunDetails, client: HallClient) -> dict[str, Any]
         "usage": details.usage.as_dict(),
         "cost_usd": details.usage.cost_usd,
         "runs": [
-            {key: value for key, value in one.as_dict().items() if key in _CALLED_FIELDS} for one in details.below
+            {key: value for key, value in one.as_dict().items() if key in _CHILD_RUN_FIELDS} for one in details.below
         ],
         "asks": [ask.as_dict() for ask in details.asks if ask.status == "open"],
         **team,
@@ -93,8 +93,8 @@ def print_next_steps(details: RunDetails, screen: Screen) -> None:
         screen.note(f"Retry from the last step: guild resume {id_of(run)}")
 
 
-def how_to_answer(ask: Ask, *, here: bool = False) -> str:
-    """Return the command that answers an ask, with the command that shows it unless `here`.
+def how_to_answer(ask: Ask, *, is_shown: bool = False) -> str:
+    """Return the command that answers an ask, and the command that shows it unless it is shown already.
 
     No answer is suggested for an interrupted call, because only the user can find out if the call took effect.
     """
@@ -103,7 +103,7 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
     examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
     words = [examples.get(choice, choice) for choice in ask.question.choices]
     first, rest = ("ANSWER", words) if ask.kind == "interrupted_call" else (words[0], words[1:])
-    more = "" if here else f". Details: guild show {ask.id}"
+    more = "" if is_shown else f". Details: guild show {ask.id}"
     conjunction = "one of " if first == "ANSWER" else "or "
     return f"guild answer {ask.id} {first} ({conjunction}{', '.join(rest)}){more}"
 

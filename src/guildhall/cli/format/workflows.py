@@ -63,11 +63,6 @@ def failed_agents(workflow: WorkflowSummary) -> list[AgentSummary]:
     return [agent for agent in workflow.agents if agent.status == "failed"]
 
 
-def retry_command(agent: AgentSummary) -> str:
-    """Return the command that starts an agent again."""
-    return f"guild start {agent.target}"
-
-
 def print_workflow(workflow: WorkflowSummary, screen: Screen) -> None:
     """Print everything about a workflow except its messages."""
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""

@@ -223,6 +223,16 @@ def test_an_expired_approval_is_not_a_denial(terminal: At, guild: Guild, project
     assert not (project / "notes" / "line.md").exists()
 
 
+def test_an_ask_that_expires_at_the_prompt_of_answer_is_closed(terminal: At, guild: Guild, project: Path) -> None:
+    rule = "tool_rules:\n  fs.write: {approval_required: true, timeout: 8s}\n"
+    make_project(project, worker=WORKER + rule)
+    _, ask = start_waiting_run(guild)
+    at = terminal("answer", ask)
+    at.wait_for(f"{ask} is closed: it has expired")
+    assert at.wait_exit()[0] == 1
+    assert "stays open" not in at.output
+
+
 @pytest.mark.parametrize("command", ["answer", "stop"])
 def test_a_prompt_ends_if_the_ask_is_closed_elsewhere(guild_hall: Guild, asking_project: Path, command: str) -> None:
     at = Terminal(guild_hall, "run", "scribe", "go")

@@ -84,7 +84,7 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
         (["scribe", "-"], "a\0b", "NUL"),
         (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
         (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
-        (["", "go"], "", "the worker name is empty"),
+        (["", "go"], "", "invalid worker name: empty"),
         (["x" * 5000, "go"], "", "invalid worker name"),
         (["a\nb", "go"], "", "invalid worker name"),
     ],
@@ -106,6 +106,7 @@ def test_invalid_inputs_are_usage_errors(
         ("{guild} run scribe \"$(printf 'a\\xff')\"", "not UTF-8 text (byte 1)"),
         ("{guild} run scribe <&-", "standard input is closed"),
         ("{guild} run scribe - 0>/dev/null", "cannot read standard input"),
+        ("{guild} mcp <&-", "standard input is not connected to a program"),
     ],
 )
 def test_an_unreadable_input_is_a_usage_error(guild: Guild, scribe: Path, command: str, message: str) -> None:

@@ -87,7 +87,7 @@ def test_the_tools_of_a_member_are_listed_and_called(guild: Guild, project: Path
     for arguments, code, message in (
         (["ech"], 3, "Did you mean 'echo'?"),
         (["echo", "["], 2, "not JSON"),
-        (["echo", "[]"], 2, "expected an object"),
+        (["echo", "[]"], 2, "not a JSON object"),
     ):
         ran = guild("member", "call", "ant", *arguments)
         assert ran.code == code

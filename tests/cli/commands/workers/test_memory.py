@@ -157,7 +157,7 @@ def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb
         (["compacted", "x"], "", "reserved for compaction"),
         (["k", "x", "--scope", "worker"], "", "requires a worker name"),
         (["k", "x", "--scope", "everyone"], "", "invalid choice: 'everyone'"),
-        (["k", "x", "--worker", ""], "", "the worker name is empty"),
+        (["k", "x", "--worker", ""], "", "invalid worker name: empty"),
     ],
 )
 def test_invalid_writes_are_rejected(

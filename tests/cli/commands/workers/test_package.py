@@ -55,7 +55,7 @@ def test_a_package_is_added_only_with_consent_and_not_executed(guild: Guild, pro
     source = source.rename(project / "letters")
     asked = guild("package", "add", "letters")
     assert asked.code == 4
-    assert "mail not installed: confirmation needed\nguild package add letters --yes\n" in asked.err
+    assert "cannot install mail: you have not confirmed it\nInstall it: guild package add letters --yes\n" in asked.err
     assert "post/tools.py" in asked.out
     assert "weigh" in asked.out
     assert guild("check", "./letters").code == 0

@@ -1,6 +1,6 @@
 """`guild hall status`, `stop` and `openapi`: print the status of the hall's process, end it, or print its API.
 
-Interrupted runs resume when the hall starts again. Does not start the process (see `hall.client.discovery`).
+Stopped runs resume when the next hall starts. Does not start the process (see `hall.client.discovery`).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def _print_status(status: dict[str, Any], screen: Screen) -> None:
     ]
     if status["runs"] is not None:
         rows += [["runs", str(status["runs"])], ["clients", str(status["clients"])]]
-        for one in status.get("members") or ():
-            jobs = f", running jobs: {one['jobs']}" if one["jobs"] else ""
-            rows.append(["member", f"{one['member']}, {one['state']}{jobs}"])
+        for member in status.get("members") or ():
+            jobs = f", running jobs: {member['jobs']}" if member["jobs"] else ""
+            rows.append(["member", f"{member['member']}, {member['state']}{jobs}"])
         idle = status["idle"]
         rows += [["idle exit", "never" if idle is None else f"after {idle:g} s without runs, clients and requests"]]
     screen.table(rows)
@@ -69,7 +69,7 @@ def stop(ctx: Context) -> None:
     pid = find_hall_pid(Home.locate(dict(os.environ)))
     if pid is not None:
         stop_process(pid)
-    text = f"Stopped the hall (pid {pid}). Its runs resume when it starts again."
+    text = f"Stopped the hall (pid {pid}). The next command that starts a hall resumes its runs."
     ctx.print({"stopped": pid is not None, "pid": pid}, "The hall is not running." if pid is None else text)
 
 

@@ -24,9 +24,9 @@ _MAX_FILE_BYTES = 64 * 1024**2
 
 @command()
 def mcp(ctx: Context) -> Work:
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
         hint = "Add the command to a program's settings. For example: claude mcp add guild -- guild mcp"
-        raise UsageError("mcp: standard input is a terminal, not a program", hint=hint)
+        raise UsageError("mcp: standard input is not connected to a program", hint=hint)
     return _serve(ctx.screen)
 
 
@@ -38,7 +38,7 @@ async def _serve(screen: Screen) -> None:
 
     connection = _Connection(screen)
     lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-    reading = await _read(lines)
+    transport = await _connect_stdin(lines)
     try:
         tools = mcp_tools(connection.get)
         server = ServerInfo(name="guild", version=__version__, instructions=INSTRUCTIONS, tool_fields=TOOL_FIELDS)
@@ -46,12 +46,12 @@ async def _serve(screen: Screen) -> None:
     except BrokenPipeError:  # the client has exited
         pass
     finally:
-        if reading is not None:
-            reading.close()
+        if transport is not None:
+            transport.close()
         await connection.close()
 
 
-async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
+async def _connect_stdin(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
     """Connect standard input to `lines`. A file is read at once."""
     mode = os.fstat(0).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):

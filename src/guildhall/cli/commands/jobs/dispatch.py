@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.cli import exit_codes
 from guildhall.cli.argument_parser import is_member_job, json_object, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, check_background, command
-from guildhall.cli.commands.projects.edit import LIMITS, WAIT, draft_arguments, given_fields
+from guildhall.cli.commands.projects.edit import JOB_FIELDS, WAIT, draft_arguments, given_fields
 from guildhall.cli.commands.runs.wait import wait_for_job
 from guildhall.cli.format.commissions_and_meetings import print_new_state
 from guildhall.cli.format.jobs import label_of, wait_for_member
@@ -62,7 +62,7 @@ def dispatch(ctx: Context) -> Work:
     if args.task is not None:
         args.worker = worker_name(args.worker)  # not the id of a commission
     fields = given_fields(args)
-    is_commission = args.project is not None or args.hold or bool(fields.keys() - {"worker", *LIMITS})
+    is_commission = args.project is not None or args.hold or bool(fields.keys() - {"worker", *JOB_FIELDS})
     if args.hold and args.wait:
         raise UsageError("dispatch: --wait cannot be used with --hold", hint="Omit one of them.")
     if not args.wait and not args.hold:
@@ -70,7 +70,7 @@ def dispatch(ctx: Context) -> Work:
     if is_kind(args.worker, COMMISSION) and args.task is None:
         if is_commission or fields.keys() - {"worker"}:
             hint = f"Omit the options, or change it with guild edit {args.worker}."
-            raise UsageError(f"dispatch: the commission {args.worker} exists already", hint=hint)
+            raise UsageError(f"dispatch: cannot change the existing commission {args.worker}", hint=hint)
         return _start_held(ctx)
     task = read_text(args.task, "task", hint=_TASK_HINT)
     if not task.strip():
@@ -78,7 +78,8 @@ def dispatch(ctx: Context) -> Work:
     if not is_commission:
         return _dispatch_job(ctx, _job_of(ctx, task, fields))
     if args.description is not None or args.config is not None:
-        raise UsageError("dispatch: --description and --config require a job", hint="Use --title and --max-turns.")
+        hint = "Use --title for --description; --max-turns, --max-budget-usd, --model or --artifact for --config."
+        raise UsageError("dispatch: --description and --config cannot be used for a commission", hint=hint)
     from guildhall.projects.commissions.model import Draft
 
     return _dispatch_commission(ctx, Draft(title=label_of(task), worker="", prompt=task).edit(fields))
@@ -138,5 +139,5 @@ async def _start_held(ctx: Context) -> int:
     client = await ctx.connect()
     id = ctx.args.worker
     worker = (await client.commissions.get(id)).commission.worker
-    one = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=worker)
-    return await print_new_state(ctx, one, wait=ctx.args.wait)
+    commission = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=worker)
+    return await print_new_state(ctx, commission, wait=ctx.args.wait)

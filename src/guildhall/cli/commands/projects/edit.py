@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.argument_parser import commission_id, dollars, positive_int, read_text
+from guildhall.cli.argument_parser import dollars, parse_commission_id, positive_int, read_text
 from guildhall.cli.command import JSON, Argument, Context, Work, argument, command
 from guildhall.cli.format.commissions_and_meetings import print_new_state
 from guildhall.cli.format.jobs import label_of
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     import argparse
 
 _LISTS = {"depends_on": "dependencies", "artifact": "artifacts", "link": "linked", "check": "checks"}
-LIMITS = ("model", "max_turns", "max_budget_usd")
-_FIELDS = {name: name for name in ("title", "worker", "reviewer", *LIMITS)} | _LISTS
+JOB_FIELDS = ("model", "max_turns", "max_budget_usd")  # fields that jobs have too
+_FIELDS = {name: name for name in ("title", "worker", "reviewer", *JOB_FIELDS)} | _LISTS
 
-COMMISSION_ID = argument("id", metavar="COMMISSION", type=commission_id, help="the id of the commission")
 WAIT = argument("--wait", action="store_true", help="wait for the result and print it")
 
 
@@ -38,7 +37,7 @@ def draft_arguments(*, is_new: bool) -> tuple[Argument, ...]:
         argument("--depends-on", **several, help="a file that must be on claude/main before the work starts"),
         argument("--artifact", **several, help="a file that the work must create"),
         argument("--link", **several, help="a file for the worker to read"),
-        argument("--check", metavar="CMD", action="append", help="a command that must succeed after the work"),
+        argument("--check", metavar="CMD", action="append", help="a command that must succeed on the result"),
         argument("--reviewer", metavar="NAME", help="a worker that must approve the result"),
         argument("--max-turns", metavar="N", type=of_type(positive_int), help="maximum number of model calls"),
         argument("--max-budget-usd", metavar="USD", type=of_type(dollars), help="maximum cost in dollars"),
@@ -57,7 +56,7 @@ def given_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @command(
-    COMMISSION_ID,
+    argument("id", metavar="COMMISSION", type=parse_commission_id, help="the id of the commission"),
     argument("--prompt", metavar="TEXT", help="the task; `-` reads standard input"),
     argument("--worker", metavar="NAME", help="the worker (`guild worker ls`)"),
     *draft_arguments(is_new=False),
@@ -87,5 +86,5 @@ async def _edit(ctx: Context, changes: dict[str, Any]) -> int:
     if "prompt" in changes and "title" not in changes and before.title == label_of(before.prompt):
         title = label_of(changes["prompt"])
         changes = {**changes, **({"title": title} if title else {})}
-    one = await ctx.run_trusted(lambda: client.commissions.edit(id, changes, ctx.frame), worker=before.worker)
-    return await print_new_state(ctx, one, wait=ctx.args.wait, is_edit=True)
+    commission = await ctx.run_trusted(lambda: client.commissions.edit(id, changes, ctx.frame), worker=before.worker)
+    return await print_new_state(ctx, commission, wait=ctx.args.wait, is_edit=True)

@@ -80,9 +80,9 @@ def meet(ctx: Context) -> int:
         raise UsageError("--no-summary and --leave-work require --close", hint="Add --close.")
     if is_meeting and args.close and args.message is None and not args.say:
         return conversation.run_turn(lambda: conversation.close(who))
-    at_terminal = screen.is_interactive and screen.form == "text"
-    first = _first_message(args.message, args.say, at_terminal=at_terminal, is_meeting=is_meeting)
-    if at_terminal and not args.say and not args.close:
+    is_at_terminal = screen.is_interactive and screen.form == "text"
+    first = _first_message(args.message, args.say, is_at_terminal=is_at_terminal, is_meeting=is_meeting)
+    if is_at_terminal and not args.say and not args.close:
         if is_meeting:
             return conversation.continue_at_terminal(who, first, renew=args.renew)
         return conversation.start(who, first, project=args.project)
@@ -105,11 +105,11 @@ def resume_meeting(id: str, screen: Screen, **limits: Any) -> int:
     return conversation.continue_at_terminal(id, None, renew=False)
 
 
-def _first_message(given: str | None, more: list[str], *, at_terminal: bool, is_meeting: bool) -> str | None:
+def _first_message(given: str | None, more: list[str], *, is_at_terminal: bool, is_meeting: bool) -> str | None:
     """Return the first message from the command line or from standard input, or None."""
     if given is not None:
         return read_text(given, "message")
-    if at_terminal or more or sys.stdin is None or sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+    if is_at_terminal or more or sys.stdin is None or sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         return None
     text = read_text("-", "message")
     return text if text.strip() or not is_meeting else None
@@ -266,15 +266,15 @@ class Conversation:
         """Return the id that a short id stands for; every other text unchanged."""
         if not isinstance(text, ShortId) or not is_kind(text, MEETING):
             return str(text)
-        found = text
+        id = str(text)
 
         async def find() -> int:
-            nonlocal found
-            found = await expand(text, self._client)
+            nonlocal id
+            id = await expand(text, self._client)
             return exit_codes.DONE
 
         self.run_turn(find)
-        return found
+        return id
 
     async def close(self, id: str) -> int:
         """Close a meeting without joining it."""
@@ -342,28 +342,28 @@ class Conversation:
         `print_answer`: prints the answer as a result by default.
         """
         follower = Follower(self._client, self._screen)
-        ended, seen = "", sent is not None
+        ended_run_id, has_turn = "", sent is not None
         async with aclosing(stream) as events:
             async for event in events:
-                seen, ended = True, event.run if event.type == "run_ended" else ""
+                has_turn, ended_run_id = True, event.run if event.type == "run_ended" else ""
                 if event.type != "run_started" or self._screen.form != "text":
                     await follower.handle(event)
         self._screen.end_line()
-        if not seen:
+        if not has_turn:
             return False
         details = await self._client.meetings.get(self._id)
         if self._screen.form == "text" and not self._screen.is_one_terminal:
-            answer = _answer(details.exchanges, sent, is_last=bool(ended))
+            answer = _answer(details.exchanges, sent, is_last=bool(ended_run_id))
             (print_answer or self._screen.result)(answer) if answer else None
         # If the run still listens, an answer that is due now belongs to a message of another client.
-        self._code = await self._exit_code(details, ended) if ended else exit_codes.DONE
+        self._code = await self._exit_code(details, ended_run_id) if ended_run_id else exit_codes.DONE
         return True
 
-    async def _exit_code(self, details: MeetingDetails, ended: str) -> int:
+    async def _exit_code(self, details: MeetingDetails, ended_run_id: str) -> int:
         """Return the exit code after a turn, and print the reason for a missing answer."""
         if not details.answering or not details.meeting.run:
             return exit_codes.DONE
-        run = await self._client.runs.get(ended)
+        run = await self._client.runs.get(ended_run_id)
         if error := run.run.error:
             self._screen.note(f"guild: {error['message']}", "red")
             if hint := error.get("hint"):
@@ -386,11 +386,11 @@ class Conversation:
 
     def run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
         """Connect to the hall and await `work`. In a conversation at a terminal, an error ends only the turn."""
-        conversing = bool(self._id) and self._screen.is_interactive and self._screen.form == "text"
+        is_conversing = bool(self._id) and self._screen.is_interactive and self._screen.form == "text"
         try:
             return run_interruptible(self._with_hall(work), self._screen)
         except GuildError as error:
-            if not conversing:
+            if not is_conversing:
                 raise
             if not isinstance(error, Interrupted):
                 self._screen.error(error)

@@ -1,6 +1,6 @@
 """`guild project add`, `rm` and `ls`: register and list git repositories.
 
-Does not change a repository.
+Does not change the files or branches of a repository.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EMPTY = "No projects. Register one: guild project add PATH"
 
 def _path(text: str) -> Path:
     if not text:
-        raise UsageError("PATH is empty", hint="Omit it to use the current folder.")
+        raise UsageError("invalid PATH: empty", hint="Omit it to use the current folder.")
     return Path(text).expanduser()
 
 
@@ -50,8 +50,8 @@ async def rm(ctx: Context) -> None:
     removed = await client.projects.remove(ctx.args.name)
     project = removed.project
     ctx.print(project or {"name": removed.name, "error": removed.error}, removed.name)
-    place = project.path if project else "its folder"
-    ctx.screen.note(f"Unregistered {removed.name}. Nothing in {place} was changed.")
+    folder = project.path if project else "its folder"
+    ctx.screen.note(f"Unregistered {removed.name}. Nothing in {folder} was changed.")
 
 
 @command(JSON)

@@ -5,7 +5,7 @@ Does not retry jobs. A failed job is resumed (see `cli.commands.runs.resume`).
 
 from __future__ import annotations
 
-from guildhall.cli.argument_parser import commission_id
+from guildhall.cli.argument_parser import parse_commission_id
 from guildhall.cli.command import JSON, Context, argument, check_background, command
 from guildhall.cli.commands.projects.edit import WAIT
 from guildhall.cli.format.commissions_and_meetings import print_new_state
@@ -18,7 +18,7 @@ def _commission_id(text: str) -> str:
     if is_kind(read_id(text), JOB):
         hint = f'Continue it: guild resume {text}. Or start a new one: guild dispatch WORKER "..."'
         raise UsageError(f"cannot retry {text}: it is a job, not a commission", hint=hint)
-    return commission_id(text)
+    return parse_commission_id(text)
 
 
 @command(
@@ -32,5 +32,5 @@ async def retry(ctx: Context) -> int:
     client = await ctx.connect()
     id = ctx.args.id
     worker = (await client.commissions.get(id)).commission.worker
-    one = await ctx.run_trusted(lambda: client.commissions.redispatch(id, ctx.frame), worker=worker)
-    return await print_new_state(ctx, one, wait=ctx.args.wait)
+    commission = await ctx.run_trusted(lambda: client.commissions.redispatch(id, ctx.frame), worker=worker)
+    return await print_new_state(ctx, commission, wait=ctx.args.wait)

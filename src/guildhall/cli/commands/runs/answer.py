@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.argument_parser import ask_id, is_member_job
+from guildhall.cli.argument_parser import is_member_job, parse_ask_id
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
 from guildhall.cli.format.commissions_and_meetings import print_change
-from guildhall.cli.format.jobs import find_question, how_to_answer
+from guildhall.cli.format.jobs import answer_command, find_question
 from guildhall.cli.format.runs import print_next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_user, read_choice
 from guildhall.cli.short_ids import is_kind, read_id
@@ -79,7 +79,7 @@ async def _decide(ctx: Context, choice: str) -> int:
         ctx.args.choice = choice
         return await _answer_meeting(ctx)
     if ctx.args.ask is not None and is_member_job(ctx.args.ask):
-        raise UsageError("a job of a member accepts only text as an answer", hint=f'guild answer {ctx.args.ask} "..."')
+        raise UsageError("a job of a member accepts only text", hint=f'Answer it: guild answer {ctx.args.ask} "..."')
     return await _answer(ctx, choice)
 
 
@@ -116,12 +116,12 @@ async def _only_ask(ctx: Context) -> str:
         listed = "\n".join(
             f"  guild answer {ask.id} ...  {ctx.screen.one_line(ask.question.title, 80)}" for ask in asks
         )
-        raise UsageError(f"there are {len(asks)} open asks", hint=f"Answer one of them:\n{listed}")
+        raise UsageError(f"no ask given: {len(asks)} asks are open", hint=f"Answer one of them:\n{listed}")
     return asks[0].id
 
 
 async def _answer(ctx: Context, choice: str | None) -> int:
-    ctx.args.ask = None if ctx.args.ask is None else ask_id(ctx.args.ask)
+    ctx.args.ask = None if ctx.args.ask is None else parse_ask_id(ctx.args.ask)
     client = await ctx.connect()
     id = ctx.args.ask or await _only_ask(ctx)
     ask = await client.asks.get(id)
@@ -148,8 +148,11 @@ async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
         raise UsageError(f"no answer given to {ask.id}", hint=f"Add one of: {format_choices(ask.question.choices)}.")
     try:
         typed = await ask_user(ask.as_dict(), ctx.client, ctx.screen)
-    except (NoAnswer, TimeoutError):
-        raise UsageError(f"no answer given to {ask.id}", hint="The ask stays open.") from None
+    except TimeoutError:
+        raise Conflict(f"{ask.id} is closed: it has expired", hint=f"Details: guild show {ask.id}") from None
+    except NoAnswer:
+        hint = f"The ask stays open. Answer it later: guild answer {ask.id}"
+        raise UsageError(f"no answer given to {ask.id}", hint=hint) from None
     return Answer(choice=typed.choice, note=ctx.args.note or typed.note)
 
 
@@ -201,7 +204,7 @@ async def _answer_member(ctx: Context, id: str) -> int:
         questions = () if question else (await client.jobs.get(id, ctx.frame)).questions
         if len(questions) <= 1:
             raise
-        hint = "\n".join(how_to_answer(id, one, questions) for one in questions)
+        hint = "\n".join(answer_command(id, one, questions) for one in questions)
         raise UsageError(error.message, hint=f"Answer one of them:\n{hint}") from None
     ctx.screen.note(f"Answered {id}.", "dim")
     return exit_codes.DONE

@@ -48,10 +48,10 @@ async def cost(ctx: Context) -> None:
     if ctx.args.target is None:
         runs = await client.runs.list(everything=True, called=True)
     else:
-        found = await resolve(ctx.args.target, client)
-        details = await client.runs.get(found.run)
-        runs = found.select((details.run, *details.below))
-        if found.agent is None:  # the reservations of single agents are not known
+        resolved = await resolve(ctx.args.target, client)
+        details = await client.runs.get(resolved.run_id)
+        runs = resolved.select((details.run, *details.below))
+        if resolved.agent is None:  # the reservations of single agents are not known
             reserved, more = reservation_text(details), {"reserved_usd": details.reserved_usd}
     lines = by_worker_and_model(run for run in runs if run.kind != "workflow")  # a workflow itself calls no model
     total = round(sum(line["cost_usd"] for line in lines), _DIGITS)

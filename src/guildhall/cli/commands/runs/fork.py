@@ -5,14 +5,14 @@ Does not change the original run.
 
 from __future__ import annotations
 
-from guildhall.cli.argument_parser import entry_number, run_id
+from guildhall.cli.argument_parser import entry_number, parse_run_id
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
 
 
 @command(
-    argument("run", metavar="RUN", type=run_id, help="the id of the run"),
+    argument("run", metavar="RUN", type=parse_run_id, help="the id of the run"),
     argument(
         "--at",
         metavar="N",

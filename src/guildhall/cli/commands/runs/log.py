@@ -31,13 +31,13 @@ _POLL_S = 0.2  # if the run is not alive in this hall
 @command(
     ANY_ID,
     argument("--all", action="store_true", help=f"print everything, not only the last {_MAX_ITEMS} entries"),
-    argument("-f", "--follow", action="store_true", help="print new entries until the run stops"),
+    argument("-f", "--follow", action="store_true", help="print new entries until the run ends or waits for you"),
     argument("--json", action="store_true", help="print each entry as an object with all its data"),
 )
 async def log(ctx: Context) -> None:
     client = await ctx.connect("read")
-    found = await resolve(ctx.args.id, client)
-    journal = _Printer(client, ctx.screen, found, as_json=ctx.as_json)
+    resolved = await resolve(ctx.args.id, client)
+    journal = _Printer(client, ctx.screen, resolved, as_json=ctx.as_json)
     details = await journal.print_new(None if ctx.args.all or ctx.as_json else _MAX_ITEMS)
     if journal.is_shortened:
         ctx.screen.note(f"Only the last {_MAX_ITEMS} entries are printed. All: guild log {ctx.args.id} --all", "yellow")
@@ -50,7 +50,7 @@ async def log(ctx: Context) -> None:
 
 async def _follow(journal: _Printer, frame: Frame) -> RunDetails:
     """Print new entries whenever an event arrives. If the run is not alive in this hall, the caller polls."""
-    async with aclosing(journal.client.runs.follow(journal.run, frame)) as events:
+    async with aclosing(journal.client.runs.follow(journal.run_id, frame)) as events:
         async for event in events:
             if event.type != "text_delta":
                 await journal.print_new()
@@ -63,30 +63,30 @@ async def _follow(journal: _Printer, frame: Frame) -> RunDetails:
 class _Printer:
     """Prints each entry of the journals of a run and its child runs once, and each message of their room."""
 
-    def __init__(self, client: HallClient, screen: Screen, found: Resolved, *, as_json: bool) -> None:
+    def __init__(self, client: HallClient, screen: Screen, resolved: Resolved, *, as_json: bool) -> None:
         self.client = client
-        self.run = found.run
-        self._found = found
+        self.run_id = resolved.run_id
+        self._resolved = resolved
         self._screen = screen
         self._as_json = as_json
-        self._last: dict[str, int] = {}
+        self._last: dict[str, int] = {}  # number of the last printed entry, by run
         self._last_message = 0
         self.is_shortened = False
         self._ended_at: dict[str, str | None] = {}  # by run, when its journal was last read
 
     async def print_new(self, limit: int | None = None) -> RunDetails:
         """Print new entries and messages, at most the last `limit`, and return the state of the run."""
-        details = await self.client.runs.get(self.run)
-        runs = self._found.select([details.run, *details.below])
-        labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
-        open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
+        details = await self.client.runs.get(self.run_id)
+        runs = self._resolved.select([details.run, *details.below])
+        labels = {run.id: "" if run.id == self.run_id else f"  [{run.worker} {run.id}]" for run in runs}
+        unread_runs = [run for run in runs if self._ended_at.get(run.id) != run.ended_at or run.ended_at is None]
         new: list[Entry[Payload]] = []
-        for one in reversed(open_ones):  # newest first; older runs that have ended are left out at the limit
-            if limit is None or len(new) < limit or one.ended_at is None:
-                new[:0] = await self.client.runs.journal(one.id, self._last.get(one.id, -1))
+        for run in reversed(unread_runs):  # newest first; older runs that have ended are left out at the limit
+            if limit is None or len(new) < limit or run.ended_at is None:
+                new[:0] = await self.client.runs.journal(run.id, self._last.get(run.id, -1))
             else:
                 self.is_shortened = True
-        self._ended_at = {one.id: one.ended_at for one in runs}
+        self._ended_at = {run.id: run.ended_at for run in runs}
         items: list[Entry[Payload] | Message] = [*await self._messages(details, limit), *new]
         items.sort(key=lambda item: item.at)
         if limit is not None and len(items) > limit:
@@ -112,8 +112,8 @@ class _Printer:
             return []
         since = self._last_message
         if limit is not None:  # message numbers have no gaps
-            since = max(since, (await self.client.workflows.find_by_run(self.run)).messages - limit)
+            since = max(since, (await self.client.workflows.find_by_run(self.run_id)).messages - limit)
             self.is_shortened |= since > 0
-        found = await self.client.rooms.messages(self.run, since=since)
-        agent = self._found.agent
-        return [one for one in found if agent is None or agent.name in (one.sender, *one.mentions)]
+        messages = await self.client.rooms.messages(self.run_id, since=since)
+        agent = self._resolved.agent
+        return [one for one in messages if agent is None or agent.name in (one.sender, *one.mentions)]

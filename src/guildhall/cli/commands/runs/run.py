@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from guildhall.policy.rules import Mode
     from guildhall.runs.model import RunRequest
 
+_NAME_HINT = "List the workers: guild worker ls"
 _INPUT_HINT = 'Say what to do, guild run WORKER "...", or `-` to type it and end with Ctrl-D.'
 
 # Arguments of all commands that create a run.
@@ -49,7 +50,7 @@ MODES = exclusive(
     argument("--strict", action="store_true", help="deny all calls that need approval"),
 )
 WORKFLOW = (
-    argument("--tag", metavar="T", help="the instance of a workflow (default: main)"),
+    argument("--tag", metavar="T", help="the name of the instance of a workflow (default: main)"),
     argument(
         "--param",
         metavar="NAME=VALUE",
@@ -59,7 +60,7 @@ WORKFLOW = (
     ),
 )
 LIMITS = (
-    argument("--budget", metavar="USD", type=dollars, help="maximum cost in dollars, then it asks"),
+    argument("--budget", metavar="USD", type=dollars, help="maximum cost in dollars; then you are asked"),
     argument("--max-turns", metavar="N", type=positive_int, help="maximum number of model calls"),
     argument("--max-tokens", metavar="N", type=positive_int, help="maximum number of tokens, input and output"),
 )
@@ -109,8 +110,8 @@ def run(ctx: Context) -> Work:
     if args.tag or args.param or args.fresh:
         raise UsageError("--tag, --param and --fresh can only be used with a workflow file", hint="Omit them.")
     if path.suffix in WORKFLOW_SUFFIXES and not path.exists():
-        near = did_you_mean(path.name, [one.name for one in find_workflow_files(path.parent)])
-        raise NotFound(f"file not found: {args.worker}", hint=near or "List the workers: guild worker ls")
+        near = did_you_mean(path.name, [file.name for file in find_workflow_files(path.parent)])
+        raise NotFound(f"file not found: {args.worker}", hint=near or _NAME_HINT)
     is_terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison] - closed
     text = "" if args.input is None and is_terminal else read_text(args.input, "input", hint=_INPUT_HINT)
     if not text.strip() and args.input is not None and not args.attach:
@@ -169,10 +170,10 @@ def print_started(ctx: Context, workflow: WorkflowSummary, target: Target) -> No
 async def _find_active(start: Start, client: HallClient, cwd: Path) -> WorkflowSummary | None:
     """Return the active workflow with this file and tag, or None. A paused workflow is not active."""
     file = (cwd / Path(start.file).expanduser()).resolve()  # noqa: ASYNC240 - a command has nothing else to do
-    for one in await client.workflows.list(over=False):
-        is_same = one.tag == start.tag and Path(one.file).resolve() == file  # noqa: ASYNC240
-        if is_same and one.status != "paused":
-            return one
+    for workflow in await client.workflows.list(over=False):
+        is_same = workflow.tag == start.tag and Path(workflow.file).resolve() == file  # noqa: ASYNC240
+        if is_same and workflow.status != "paused":
+            return workflow
     return None
 
 
@@ -183,7 +184,7 @@ def file_of(name: str) -> Path:
         if path.suffix in WORKFLOW_SUFFIXES:
             path.exists()
     except OSError as error:  # the name is too long
-        raise UsageError(f"invalid file name {name[:100]!r}: {error.strerror}") from None
+        raise UsageError(f"invalid file name {name[:100]!r}: {error.strerror}", hint=_NAME_HINT) from None
     except RuntimeError:  # an unknown user, as in ~nobody
-        raise UsageError(f"invalid file name {name[:100]!r}: unknown user") from None
+        raise UsageError(f"invalid file name {name[:100]!r}: unknown user", hint=_NAME_HINT) from None
     return path

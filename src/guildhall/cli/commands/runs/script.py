@@ -54,7 +54,7 @@ async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool
 
 def _file(name: str) -> Path:
     if not name.endswith(_SUFFIXES):
-        raise UsageError(f"--out: {name!r} does not end in .yaml", hint="A script is a YAML file: tests/NAME.yaml.")
+        raise UsageError(f"invalid --out {name!r}: does not end in .yaml", hint="For example: tests/greeting.yaml")
     return Path(name).expanduser()
 
 

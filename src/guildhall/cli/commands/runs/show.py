@@ -47,9 +47,9 @@ async def show(ctx: Context) -> None:
         ctx.print(commission, print_commission)
         await warn_if_stopped(commission, client, ctx.screen)
     else:
-        found = await resolve(id, client)
-        details = await client.runs.get(found.run)
-        if found.workflow is None:
+        resolved = await resolve(id, client)
+        details = await client.runs.get(resolved.run_id)
+        if resolved.workflow is None:
             data = {
                 **details.run.as_dict(),
                 "runtime": details.runtime,
@@ -64,7 +64,7 @@ async def show(ctx: Context) -> None:
             }
             ctx.print(details, _print_run, data=data)
         else:
-            _print_team(ctx, found, details)
+            _print_team(ctx, resolved, details)
     return None
 
 
@@ -82,9 +82,9 @@ async def _show_member_job(ctx: Context) -> None:
     print_job(id, replace(details, artifacts=artifacts, directory=str(folder) if is_kept else None), ctx.screen)
 
 
-def _print_team(ctx: Context, found: Resolved, details: RunDetails) -> None:
+def _print_team(ctx: Context, resolved: Resolved, details: RunDetails) -> None:
     """Print a workflow, or one agent of it, with its asks."""
-    workflow, agent, screen = found.workflow, found.agent, ctx.screen
+    workflow, agent, screen = resolved.workflow, resolved.agent, ctx.screen
     assert workflow is not None
     if ctx.as_json:
         asks = [ask.as_dict() for ask in details.asks if agent is None or ask.run == agent.run]
@@ -114,7 +114,7 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
     if ask.question.body:
         screen.result(screen.quote_block(ask.question.body))
     if ask.status == "open":
-        screen.note(f"Answer: {how_to_answer(ask, here=True)}")
+        screen.note(f"Answer: {how_to_answer(ask, is_shown=True)}")
 
 
 def _print_run(details: RunDetails, screen: Screen) -> None:

@@ -7,7 +7,7 @@ A meeting is closed without a summary. With --all, meetings stay open. Does not 
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
-from guildhall.cli.argument_parser import is_member_job, resolve, run_id
+from guildhall.cli.argument_parser import is_member_job, parse_run_id, resolve
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.format.commissions_and_meetings import print_change, print_new_state, print_next_command
 from guildhall.cli.short_ids import is_kind, read_id
@@ -35,7 +35,7 @@ async def stop(ctx: Context) -> int | None:
     if bool(named) == args.all:
         raise UsageError("stop: expected either an id or --all", hint="For example: guild stop r-7k2m9x4qpw")
     if is_kind(named, ASK):
-        run_id(named)  # raises
+        parse_run_id(named)  # raises an error with the command that answers the ask
     if (args.reason is not None or args.abandon) and not is_kind(named, COMMISSION):
         raise UsageError("stop: --reason and --abandon can only be used with a commission", hint="Omit them.")
     client = await ctx.connect()
@@ -68,15 +68,15 @@ async def _stop_commission(ctx: Context, id: str) -> int:
 
 
 async def _stop_run(ctx: Context, id: str) -> None:
-    found = await resolve(id, ctx.client)
-    if found.agent is not None and found.target is not None:
-        ended = await ctx.client.workflows.stop_agent(found.target)
-        text = f"Stopped {found.target}. The other agents continue. Start it again: guild start {found.target}"
+    resolved = await resolve(id, ctx.client)
+    if resolved.agent is not None and resolved.target is not None:
+        ended = await ctx.client.workflows.stop_agent(resolved.target)
+        text = f"Stopped {resolved.target}. The other agents continue. Start it again: guild start {resolved.target}"
     else:
-        ended = await ctx.client.runs.stop(found.run)
-        more = f" and {format_count(len(ended) - 1, 'child run')}" if len(ended) > 1 and found.target is None else ""
-        text = f"Stopped {found.target or found.run}{more}. Details: guild show {found.run}"
-    ctx.print({"run": found.run, "target": found.target and str(found.target), "cancelled": ended}, text)
+        ended = await ctx.client.runs.stop(resolved.run_id)
+        more = f" and {format_count(len(ended) - 1, 'child run')}" if len(ended) > 1 and resolved.target is None else ""
+        text = f"Stopped {resolved.target or resolved.run_id}{more}. Details: guild show {resolved.run_id}"
+    ctx.print({"run": resolved.run_id, "target": resolved.target and str(resolved.target), "cancelled": ended}, text)
 
 
 async def _stop_all(ctx: Context) -> int:

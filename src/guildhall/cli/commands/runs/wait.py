@@ -17,9 +17,9 @@ from guildhall.cli.command import ANY_ID, Context, argument, command, find_runni
 from guildhall.cli.format.commissions_and_meetings import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.jobs import note_open_questions, print_result, wait_for_member
 from guildhall.cli.format.runs import print_outcome, result_data
-from guildhall.cli.format.workflows import failed_agents, retry_command
+from guildhall.cli.format.workflows import failed_agents
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import NotFound, TimedOut
+from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, JOB, is_id
 from guildhall.runs.model import OUTLIVING_KINDS
 
@@ -50,22 +50,22 @@ async def wait(ctx: Context) -> int:
             return await wait_for_job(id, ctx)
     if is_id(id, COMMISSION):
         async with _timeout(ctx, f"guild show {id}"):
-            code, commission = await wait_idle(id, client, ctx.screen, hall=find_running() is not None)
+            code, commission = await wait_idle(id, client, ctx.screen, has_hall=find_running() is not None)
         ctx.print(commission, print_commission)
         await warn_if_stopped(commission, client, ctx.screen)
         return code
-    found = await resolve(id, client)
-    async with _timeout(ctx, f"guild log -f {found.run}"):
-        code, details = await wait_stopped(found, client, replace(ctx.frame, interactive=False))
+    resolved = await resolve(id, client)
+    async with _timeout(ctx, f"guild log -f {resolved.run_id}"):
+        code, details = await wait_stopped(resolved, client, replace(ctx.frame, interactive=False))
     if ctx.as_json:
         ctx.screen.json(await result_data(details, client))
         return code
     print_outcome(details, ctx.screen)
     if code == exit_codes.FAILED and details.run.status == "running":
         for agent in failed_agents(await client.workflows.find_by_run(details.run.id)):
-            if found.agent is None or found.agent.name == agent.name:
+            if resolved.agent is None or resolved.agent.name == agent.name:
                 ctx.screen.note(f"guild: {agent.target} has failed; see guild log {details.run.id}", "red")
-                ctx.screen.note(f"Start it again: {retry_command(agent)}")
+                ctx.screen.note(f"Start it again: guild start {agent.target}")
     return code
 
 
@@ -82,10 +82,7 @@ async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
 async def wait_for_job(id: str, ctx: Context) -> int:
     """Wait until a job has ended or needs the user. Print its result with its artifacts and return the exit code."""
     client, screen = ctx.client, ctx.screen
-    run = (await client.jobs.get(id)).job.run
-    if run is None:
-        raise NotFound(f"job {id} has no run", hint=f"Details: guild show {id}")
-    code, run_details = await wait_stopped(Resolved(run=run), client, replace(ctx.frame, interactive=False))
+    code, run_details = await wait_stopped(await resolve(id, client), client, replace(ctx.frame, interactive=False))
     job = await client.jobs.get(id)
     result = await client.jobs.result(id) if job.job.status == "completed" else None
     if ctx.as_json:
@@ -98,23 +95,23 @@ async def wait_for_job(id: str, ctx: Context) -> int:
     return code
 
 
-async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, RunDetails]:
+async def wait_stopped(resolved: Resolved, client: HallClient, frame: Frame) -> tuple[int, RunDetails]:
     """Wait until a run has ended, is idle or needs the user. Return the exit code and the state of the run."""
     while True:
-        details = await client.runs.get(found.run)
-        if (code := await _exit_code(found, details, client)) is not None:
+        details = await client.runs.get(resolved.run_id)
+        if (code := await _exit_code(resolved, details, client)) is not None:
             return code, details
         async with aclosing(client.runs.follow(details.run.root, frame)) as events:
             async for event in events:
                 if event.type not in _TURNING_POINTS:
                     continue
-                details = await client.runs.get(found.run)
-                if (code := await _exit_code(found, details, client)) is not None:
+                details = await client.runs.get(resolved.run_id)
+                if (code := await _exit_code(resolved, details, client)) is not None:
                     return code, details
         await SystemClock().sleep(_POLL_S)
 
 
-async def _exit_code(found: Resolved, details: RunDetails, client: HallClient) -> int | None:
+async def _exit_code(resolved: Resolved, details: RunDetails, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
     # Asks of the other kinds do not block the run.
     if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in details.asks):
@@ -127,8 +124,8 @@ async def _exit_code(found: Resolved, details: RunDetails, client: HallClient) -
     if details.run.kind != "workflow":
         return None
     workflow = await client.workflows.find_by_run(details.run.id)
-    if found.agent is not None:
-        agent = next(one for one in workflow.agents if one.name == found.agent.name)
+    if resolved.agent is not None:
+        agent = next(one for one in workflow.agents if one.name == resolved.agent.name)
         ends = {"failed": exit_codes.FAILED, "waiting": exit_codes.NEEDS_YOU, "stopped": exit_codes.DONE}
         return exit_codes.DONE if agent.status == "idle" and not agent.unread else ends.get(agent.status)
     if workflow.status != "idle":

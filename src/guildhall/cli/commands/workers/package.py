@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.workers.model import PackageDetails
 
-_MAX_POSTURE_CHARS = 2_000  # of a posture that are printed before it is added
+_MAX_POSTURE_CHARS = 2_000  # that are printed
 
 _NAME = argument("name", metavar="NAME", help="the package")
 
@@ -120,10 +120,11 @@ async def add(ctx: Context) -> int | None:
         raise Conflict(f"package {name!r} is already installed", hint="Use --force to replace and archive it.")
     if not ctx.args.yes:
         if not screen.is_interactive:
-            hint = f"guild package add {shlex.quote(ctx.args.folder)} --yes"
-            raise Refused(f"{name} not installed: confirmation needed", hint=hint)
+            words = ["guild", "package", "add", ctx.args.folder, "--yes", *(["--force"] if ctx.args.force else [])]
+            hint = f"Install it: {shlex.join(words)}"
+            raise Refused(f"cannot install {name}: you have not confirmed it", hint=hint)
         if not await ask_yes_no(f"Install {name}? Its code runs confined and needs no trust. [y]es  [n]o:", screen):
-            screen.note(f"Nothing was installed. To install {name}, answer yes.", "yellow")
+            screen.note("Nothing was installed.", "yellow")
             return exit_codes.NEEDS_YOU
     added = await client.packages.add(folder, seen=details.digest, force=ctx.args.force)
     kept = str(added.backup) if added.backup else None

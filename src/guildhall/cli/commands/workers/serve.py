@@ -34,7 +34,7 @@ def _port(text: str) -> int:
 async def serve(ctx: Context) -> None:
     secret = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
     if len(secret) < _MIN_SECRET_CHARS:
-        message = f"{SECRET_VARIABLE} has fewer than {_MIN_SECRET_CHARS} characters"
+        message = f"invalid {SECRET_VARIABLE}: fewer than {_MIN_SECRET_CHARS} characters"
         raise UsageError(message, hint="Set a longer secret, or unset it to use a generated one.")
     client = await ctx.connect()
     from guildhall.hall.server.job_rpc_methods import HallJobs, worker_offer

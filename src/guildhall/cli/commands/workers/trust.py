@@ -22,7 +22,8 @@ _MAX_PATH_CHARS = 4096
 
 def _path(text: str) -> Path:
     if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
-        raise UsageError("invalid path", hint="Pass a folder or a file. The default is the current folder.")
+        reason = "contains a NUL character" if "\0" in text else "too long" if text else "empty"
+        raise UsageError(f"invalid path: {reason}", hint="Pass a folder or a file, or omit it to use this folder.")
     return Path(text)
 
 

@@ -41,7 +41,7 @@ async def read(ctx: Context) -> None:
 def write(ctx: Context) -> Work:
     if ctx.args.append and ctx.args.base is not None:
         raise UsageError("doc write: --base cannot be used with --append", hint="Omit --base.")
-    return _write(ctx, read_text(ctx.args.text, "text"))
+    return _write(ctx, read_text(ctx.args.text, "text", hint='Add --text "...", or pipe the text to the command.'))
 
 
 async def _write(ctx: Context, text: str) -> None:
