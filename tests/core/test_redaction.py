@@ -60,5 +60,5 @@ def test_a_short_value_that_only_looks_secret_is_not_replaced():
 
 def test_secrets_of_requests_are_learned():
     secrets = Secrets({"A_KEY": "aaaaaaaa"})
-    secrets.learn({"B_KEY": "bbbbbbbb", "CITY": "Amsterdam"})
+    secrets.add({"B_KEY": "bbbbbbbb", "CITY": "Amsterdam"})
     assert secrets("aaaaaaaa bbbbbbbb Amsterdam") == "[A_KEY] [B_KEY] Amsterdam"

@@ -333,9 +333,9 @@ def test_closing_a_stream_pauses_the_run_and_a_lost_connection_does_not(
         request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(frame)}
         cut = remote._stream("runs.run", request)  # like a killed client
         run = (await anext(cut)).run
-        before = hall.process._listener.clients
+        before = hall.process._listener.client_count
         await cut.aclose()
-        await wait_until(lambda: hall.process._listener.clients < before)
+        await wait_until(lambda: hall.process._listener.client_count < before)
         assert hall.hall.runs.is_alive(run)
         await remote.runs.pause(run)
 

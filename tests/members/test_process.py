@@ -130,7 +130,7 @@ def test_a_member_that_does_not_start_is_broken_with_the_reason(home: Home) -> N
         async with kept(home, "ant") as process:
             with pytest.raises(ToolUnavailable) as caught:
                 await process.client()
-            said = "the member ant does not run: it exited with code 4 before it was ready"
+            said = "cannot run the member ant: it exited with code 4 before it was ready"
             assert caught.value.message == f"{said}; its last output: no ink"
             assert str(process.log) in (caught.value.hint or "")
             await until(lambda: process.is_over)
@@ -167,7 +167,7 @@ def test_a_missing_program_is_reported_at_once(home: Home, command: str) -> None
 
     async def work() -> None:
         async with kept(home, "ant") as process:
-            with pytest.raises(ToolUnavailable, match="unknown program"):
+            with pytest.raises(ToolUnavailable, match="was not found"):
                 await process.client()
             assert process.state == "broken"
 

@@ -66,11 +66,11 @@ def check_output(contract: Contract, output: Any, missing: Sequence[str]) -> tup
     problems = [f"the artifact {path} is missing" for path in missing]
     if contract.schema is None:
         return output, problems
-    value = _parse(output) if isinstance(output, str) else output
+    value = _parse_json(output) if isinstance(output, str) else output
     return value, problems + _schema_problems(contract.schema, value)
 
 
-def _parse(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Return the value of a JSON text, which may have a code fence around it. Return other text unchanged."""
     inner = text.strip()
     if inner.startswith("```") and inner.endswith("```"):
@@ -86,49 +86,49 @@ def _schema_problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     from referencing.jsonschema import EMPTY_REGISTRY
 
     validator: Any = validator_for(schema, default=Draft202012Validator)
-    found: list[str] = []
+    problems: list[str] = []
     for error in validator(schema, registry=EMPTY_REGISTRY).iter_errors(value):  # no remote references
-        place = str(error.json_path).removeprefix("$").lstrip(".") or "the result"
+        path = str(error.json_path).removeprefix("$").lstrip(".") or "the result"
         message = str(error.message)
         if len(message) > _MAX_PROBLEM_CHARS:
             message = message[:_MAX_PROBLEM_CHARS] + "..."
-        found.append(f"{place}: {message}")
-    return found
+        problems.append(f"{path}: {message}")
+    return problems
 
 
 SUBMIT = "submit_result"
 
 
 def with_output_schema(submit: Tool, schema: Mapping[str, Any] | None) -> Tool:
-    """Return the tool `submit_result` with the schema as that of its argument `output`."""
+    """Return the tool `submit_result` with `schema` as the schema of its argument `output`."""
     if schema is None:
         return submit
     inner = {name: part for name, part in schema.items() if name not in ("$schema", "$id", "$defs", "definitions")}
-    shape = cast("dict[str, Any]", submit.input_schema)
+    tool_schema = cast("dict[str, Any]", submit.input_schema)
     outer = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     if _has_other_references(inner, outer):  # they would be resolved against the schema of the tool
         inner = {
             "type": "object",
             "description": "An output that does not match its schema is rejected with the reasons.",
         }
-    properties = {**shape["properties"], "output": inner}
+    properties = {**tool_schema["properties"], "output": inner}
     # The typed handler would reject an output that is not text.
     handler = cast("Any", submit.handler).function
-    return replace(submit, input_schema={**shape, **outer, "properties": properties}, handler=handler)
+    return replace(submit, input_schema={**tool_schema, **outer, "properties": properties}, handler=handler)
 
 
 def _has_other_references(*parts: Any) -> bool:
     """Return True if a schema refers to something outside of its definitions."""
-    level = list(parts)
-    while level:
-        part = level.pop()
+    pending = list(parts)
+    while pending:
+        part = pending.pop()
         if isinstance(part, dict):
             for name, value in cast("dict[str, Any]", part).items():
                 if name == "$ref" and not str(value).startswith(("#/$defs/", "#/definitions/")):
                     return True
-                level.append(value)
+                pending.append(value)
         elif isinstance(part, list):
-            level += cast("list[Any]", part)
+            pending += cast("list[Any]", part)
     return False
 
 

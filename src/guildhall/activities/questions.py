@@ -111,31 +111,31 @@ class ResumeTimers:
     def is_busy(self) -> bool:
         return bool(self._tasks)
 
-    def start(self, run: str) -> None:
+    def start(self, run_id: str) -> None:
         """Resume a waiting run at once if no open ask blocks it, or when the first blocking ask expires."""
-        blocking = [ask for ask in self._asks.list_of_run(run) if ask.status == "open" and self._is_blocking(ask)]
-        times = [ask.expires_at for ask in blocking if ask.expires_at is not None]
-        self.cancel(run)
-        if not blocking or times:
-            self._tasks[run] = asyncio.create_task(self._wait(run, min(times, default=None)))
+        blocking = [ask for ask in self._asks.list_of_run(run_id) if ask.status == "open" and self._is_blocking(ask)]
+        expiries = [ask.expires_at for ask in blocking if ask.expires_at is not None]
+        self.cancel(run_id)
+        if not blocking or expiries:
+            self._tasks[run_id] = asyncio.create_task(self._resume_at(run_id, min(expiries, default=None)))
 
-    def cancel(self, run: str) -> None:
-        if (task := self._tasks.pop(run, None)) is not None:
+    def cancel(self, run_id: str) -> None:
+        if (task := self._tasks.pop(run_id, None)) is not None:
             task.cancel()
 
     def close(self) -> None:
-        for run in list(self._tasks):
-            self.cancel(run)
+        for run_id in list(self._tasks):
+            self.cancel(run_id)
 
     def _is_blocking(self, ask: Ask) -> bool:
         """Return True if the run cannot resume without the answer. A question blocks if its call waits."""
         asked = self._history.journal(ask.run).last(ask.key, QuestionAsked) if ask.kind == "question" else None
         return asked is None or asked.data.wait
 
-    async def _wait(self, run: str, until: str | None) -> None:
-        if until is not None:
-            await self._clock.sleep(max((parse_stamp(until) - self._clock.now()).total_seconds(), 0.0))
-        del self._tasks[run]
-        found = self._history.get(run)
-        if found.status == "waiting":
-            await self._resume(found)
+    async def _resume_at(self, run_id: str, time: str | None) -> None:
+        if time is not None:
+            await self._clock.sleep(max((parse_stamp(time) - self._clock.now()).total_seconds(), 0.0))
+        del self._tasks[run_id]
+        run = self._history.get(run_id)
+        if run.status == "waiting":
+            await self._resume(run)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Protocol
 
-_ZONE = Path("/etc/localtime")
+_LOCAL_ZONE_FILE = Path("/etc/localtime")
 
 
 class Clock(Protocol):
@@ -38,7 +38,7 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        import asyncio  # read-only commands do not need it
+        import asyncio  # imported late, because read-only commands do not need it
 
         await asyncio.sleep(seconds)
 
@@ -61,7 +61,7 @@ def local_zone(environ: Mapping[str, str]) -> tzinfo:
     try:
         if name:
             return ZoneInfo(name)
-        with _ZONE.open("rb") as file:
+        with _LOCAL_ZONE_FILE.open("rb") as file:
             return ZoneInfo.from_file(file)
     except (OSError, ValueError, KeyError):  # KeyError: no such zone
         return datetime.now().astimezone().tzinfo or UTC

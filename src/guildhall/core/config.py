@@ -27,7 +27,7 @@ DEFAULT_BUDGET = 5.0
 
 _UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)\s*")
-_MIN_MILLISECONDS = 10_000  # a number in a file from this on needs a unit
+_MIN_MILLISECONDS = 10_000  # a number without a unit is probably in milliseconds from this value on
 _MAX_DURATION_S = 10 * 365 * 86400.0
 _SIZE = re.compile(r"\s*(\d{1,6})\s*([mMgG][bB])\s*")
 _UNIT_BYTES = {"MB": 1024**2, "GB": 1024**3}
@@ -37,11 +37,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def parse_size(value: object) -> int:
     """Parse a size such as `512MB` or `2GB` into bytes."""
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    count = int(found[1]) * _UNIT_BYTES[found[2].upper()] if found else 0
-    if not _MIN_SIZE_BYTES <= count <= _MAX_SIZE_BYTES:
-        raise ValueError("expected a size from 64MB to 1000GB, such as 512MB or 2GB")
-    return count
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    size_bytes = int(match[1]) * _UNIT_BYTES[match[2].upper()] if match else 0
+    if not _MIN_SIZE_BYTES <= size_bytes <= _MAX_SIZE_BYTES:
+        raise ValueError(f"expected a size from 64MB to 1000GB, such as 512MB (got {yaml.format_value(value)})")
+    return size_bytes
 
 
 def parse_duration(value: object) -> float:
@@ -66,7 +66,7 @@ def check_unit(value: object) -> None:
         )
 
 
-def _parse_field(value: object) -> float:
+def _parse_duration_field(value: object) -> float:
     check_unit(value)
     try:
         return parse_duration(value)
@@ -78,7 +78,7 @@ def _parse_field(value: object) -> float:
 Duration = Annotated[
     float,
     BeforeValidator(
-        _parse_field, json_schema_input_type=Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smhd]?$")] | float
+        _parse_duration_field, json_schema_input_type=Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smhd]?$")] | float
     ),
 ]
 
@@ -127,7 +127,7 @@ class ModelTimeouts(_Part):
     """
 
     connect: Duration = 10.0
-    first_byte: Duration = 120.0  # from the request to the head of the response
+    first_byte: Duration = 120.0  # from the request to the headers of the response
     between_bytes: Duration = 300.0
 
 
@@ -253,18 +253,18 @@ def _read(path: Path, *, check_foreign: bool = False, user_only: tuple[str, ...]
         return _File()
     if check_foreign and isinstance(data, dict) and _is_foreign(cast("dict[str, Any]", data)):
         raise HallUnavailable(
-            "this settings file belongs to another program",
+            "cannot use this settings file: it belongs to another program",
             where=str(path),
             hint=f"Set {HOME_VARIABLE} to a folder of Guildhall's own, such as ~/.guildhall."
             + (" In Guildhall `projects:` is a mapping of names, each with its `path:`." if "projects" in data else ""),
         )
-    read = yaml.validate(_File, source)
+    file = yaml.validate(_File, source)
     for name in user_only:
-        if getattr(read, name) is not None:
+        if getattr(file, name) is not None:
             raise source.error("a project cannot set this field", (name,), f"Set {name} in config.yaml of your home.")
-    if read.model:
-        read = read.model_copy(update={"model": resolve_script_path(read.model, path.parent)})
-    return read
+    if file.model:
+        file = file.model_copy(update={"model": resolve_script_path(file.model, path.parent)})
+    return file
 
 
 def _is_foreign(data: dict[str, Any]) -> bool:
@@ -276,6 +276,6 @@ def _is_foreign(data: dict[str, Any]) -> bool:
 
 
 def resolve_script_path(model: str, folder: Path) -> str:
-    """Return the model. The path of a script is resolved against `folder`."""
+    """Return the name of a model. The path in `script:PATH` is resolved against `folder`."""
     kind, _, rest = model.partition(":")
     return f"script:{folder / rest}" if kind == "script" and rest else model

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NotRequired, TypedDict, Unpack, cast
 
 
-class _Place(TypedDict, total=False):
+class _ErrorContext(TypedDict, total=False):
     hint: str | None
     where: str | None
 
@@ -40,7 +40,7 @@ class GuildError(Exception):
     """An error that the user can act on."""
 
     code = "error"
-    exit_code = 1  # of a command that fails with this error
+    exit_code = 1  # the exit code of a command that fails with this error
     http_status = 500
     more: tuple[str, ...] = ()  # names of further attributes for `as_dict`
 
@@ -58,8 +58,8 @@ class GuildError(Exception):
         self.where = where
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{head}\n{self.hint}" if self.hint else head
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n{self.hint}" if self.hint else text
 
     def as_dict(self) -> ErrorInfo:
         """Return the code, the message and the other attributes that are set."""
@@ -82,9 +82,9 @@ class InvalidFile(GuildError, code="invalid_file", exit_code=2, http_status=422)
         *,
         field: str | None = None,
         others: Sequence[Mapping[str, str]] | None = (),
-        **place: Unpack[_Place],
+        **context: Unpack[_ErrorContext],
     ) -> None:
-        super().__init__(message, **place)
+        super().__init__(message, **context)
         self.field = field
         self.others = tuple(others or ())
 
@@ -123,15 +123,15 @@ class NotFinished(Conflict, code="not_finished"):
     more = ("job", "status")
 
     def __init__(
-        self, message: str, *, job: str | None = None, status: str | None = None, **place: Unpack[_Place]
+        self, message: str, *, job: str | None = None, status: str | None = None, **context: Unpack[_ErrorContext]
     ) -> None:
-        super().__init__(message, **place)
+        super().__init__(message, **context)
         self.job = job
         self.status = status
 
 
 class NotDeletable(Conflict, code="not_deletable"):
-    """A running or failed job can be deleted only with `force`."""
+    """The job is running, or it failed and was not deleted with `force`."""
 
 
 class MergeConflict(Conflict, code="merge_conflict"):
@@ -139,8 +139,8 @@ class MergeConflict(Conflict, code="merge_conflict"):
 
     more = ("files",)
 
-    def __init__(self, message: str, *, files: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
-        super().__init__(message, **place)
+    def __init__(self, message: str, *, files: Sequence[str] | None = (), **context: Unpack[_ErrorContext]) -> None:
+        super().__init__(message, **context)
         self.files = tuple(files or ())
 
 
@@ -154,9 +154,9 @@ class LimitReached(GuildError, code="limit_reached", exit_code=5, http_status=42
     more = ("limit", "run")
 
     def __init__(
-        self, message: str, *, limit: str | None = None, run: str | None = None, **place: Unpack[_Place]
+        self, message: str, *, limit: str | None = None, run: str | None = None, **context: Unpack[_ErrorContext]
     ) -> None:
-        super().__init__(message, **place)
+        super().__init__(message, **context)
         self.limit = limit
         self.run = run
 
@@ -196,9 +196,9 @@ class ModelFailed(GuildError, code="model_failed"):
         status: int | None = None,
         retry_after: float | None = None,
         charged: bool = False,
-        **place: Unpack[_Place],
+        **context: Unpack[_ErrorContext],
     ) -> None:
-        super().__init__(message, **place)
+        super().__init__(message, **context)
         self.transient = transient
         self.charged = charged
         self.status = status
@@ -268,8 +268,10 @@ class MemberTimedOut(MemberFailed, code="member_timed_out", exit_code=6, http_st
 class MemberUnreachable(MemberFailed, code="member_unreachable", http_status=502):
     """A member returned no valid HTTP response. `status`: its HTTP status. `sent`: the request may have arrived."""
 
-    def __init__(self, message: str, *, status: int | None = None, sent: bool = False, **place: Unpack[_Place]) -> None:
-        super().__init__(message, **place)
+    def __init__(
+        self, message: str, *, status: int | None = None, sent: bool = False, **context: Unpack[_ErrorContext]
+    ) -> None:
+        super().__init__(message, **context)
         self.status = status
         self.sent = sent
 
@@ -283,9 +285,9 @@ class MemberRefused(MemberFailed, code="member_refused", http_status=502):
         *,
         rpc_code: int | None = None,
         data: Mapping[str, object] | None = None,
-        **place: Unpack[_Place],
+        **context: Unpack[_ErrorContext],
     ) -> None:
-        super().__init__(message, **place)
+        super().__init__(message, **context)
         self.rpc_code = rpc_code
         self.data = data
 

@@ -289,9 +289,10 @@ class EventBus:
     def listening(self, root: str, limit: int | None = None) -> Generator[AsyncIterator[Event]]:
         """Yield an iterator over new events of a root run and its child runs.
 
-        If more than `limit` events are unread, text deltas are dropped. Beyond twice the limit the iterator raises.
+        If more than `limit` events are unread, text deltas are dropped. Beyond twice the limit the iterator raises
+        Conflict.
         """
-        queue = _Queue(limit)
+        queue = _Queue(root, limit)
         listeners = self._listeners.setdefault(root, [])
         listeners.append(queue.put)
         try:
@@ -305,25 +306,26 @@ class EventBus:
 class _Queue:
     """The unread events of a listener."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, root: str, limit: int | None) -> None:
+        self._root = root
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._limit = limit
-        self._behind = False
+        self._is_behind = False
 
     def put(self, event: Event) -> None:
-        if self._behind:
+        if self._is_behind:
             return
-        waiting = self._queue.qsize()
-        if self._limit is not None and waiting >= self._limit:
+        unread = self._queue.qsize()
+        if self._limit is not None and unread >= self._limit:
             if event.type == "text_delta":
                 return
-            self._behind = waiting >= 2 * self._limit
-        self._queue.put_nowait(None if self._behind else event)
+            self._is_behind = unread >= 2 * self._limit
+        self._queue.put_nowait(None if self._is_behind else event)
 
     async def drain(self) -> AsyncIterator[Event]:
         while (event := await self._queue.get()) is not None:
             yield event
         raise Conflict(
             "the client read its events too slowly and was disconnected",
-            hint="The run continues. Follow it again: guild log ID -f",
+            hint=f"The run continues. Follow it again: guild log {self._root} -f",
         )

@@ -56,14 +56,14 @@ class Redactor(_Replacer):
 
 
 class Secrets:
-    """Replaces the secrets of a process and of its requests."""
+    """Replaces the secrets of a process and of its requests. Callable with a text."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._known: dict[str, str] = {}
         self._redact = Redactor({})
-        self.learn(environ)
+        self.add(environ)
 
-    def learn(self, variables: Mapping[str, str]) -> None:
+    def add(self, variables: Mapping[str, str]) -> None:
         """Add the variables that look like a secret. Only the last 200 secrets are kept."""
         new = {name: value for name, value in variables.items() if looks_secret(name, value)}
         if new.items() - self._known.items():

@@ -42,9 +42,9 @@ def check_text(
     empty_hint: str | None = None,
     long_hint: str | None = None,
 ) -> str:
-    """Return the text. Raise UsageError if it is not valid text, is blank or is too long."""
+    """Return the text. Raise UsageError if the value is not valid text, is blank or is too long."""
     if not isinstance(text, str) or not is_text(text):
-        raise UsageError(f"{name}: invalid text (it contains a NUL or a lone surrogate)")
+        raise UsageError(f"{name}: not text, or contains a NUL or a lone surrogate")
     if not allow_empty and not text.strip():
         raise UsageError(f"{name}: must not be empty", hint=empty_hint)
     if max_chars is not None and len(text) > max_chars:

@@ -51,8 +51,8 @@ class Source:
     def line(self, location: Location) -> int | None:
         """Return the line of a value, or of the nearest enclosing value."""
         for end in range(len(location), -1, -1):
-            if (found := self.lines.get(location[:end])) is not None:
-                return found
+            if (line := self.lines.get(location[:end])) is not None:
+                return line
         return None
 
     def at(self, location: Location) -> Any:
@@ -96,7 +96,8 @@ def read_text(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidFile(f"not UTF-8 text: invalid byte at offset {error.start}", where=str(path)) from None
+        message = f"not UTF-8 text: invalid byte at offset {error.start}"
+        raise InvalidFile(message, where=str(path), hint="Convert it to UTF-8.") from None
 
 
 def read(path: Path) -> Source:
@@ -138,16 +139,16 @@ class _JsonLines:
         self._text = text
         self._decoder = json.JSONDecoder()
         self._line = 1
-        self._counted = 0
+        self._counted_until = 0
         self._value(0, ())
 
     def _skip(self, at: int) -> int:
         match = self._SPACE.match(self._text, at)
         return match.end() if match else at
 
-    def _note(self, at: int, location: Location) -> None:
-        self._line += self._text.count("\n", self._counted, at)
-        self._counted = at
+    def _record_line(self, at: int, location: Location) -> None:
+        self._line += self._text.count("\n", self._counted_until, at)
+        self._counted_until = at
         if location in self.lines and location:
             raise InvalidFile(f"{field_name(location)}: duplicate key", where=f"{self._path}:{self._line}")
         self.lines[location] = self._line
@@ -166,10 +167,10 @@ class _JsonLines:
             at = self._skip(at + 1) if self._text[at] == "," else at
             if closing == "}":
                 key, after = self._decoder.raw_decode(self._text, at)
-                self._note(at, (*location, key))
+                self._record_line(at, (*location, key))
                 at = self._value(self._skip(after) + 1, (*location, key))
             else:
-                self._note(at, (*location, index))
+                self._record_line(at, (*location, index))
                 at = self._value(at, (*location, index))
             index += 1
             at = self._skip(at)
@@ -196,7 +197,7 @@ def _parse_yaml(path: Path, text: str) -> Source:
 
 
 class _Rejected(Exception):
-    """A text that ruamel could read and we do not accept."""
+    """A text that ruamel could read and that exceeds a limit or uses an unsupported feature."""
 
     def __init__(self, reason: str, mark: Any) -> None:
         super().__init__(reason)
@@ -264,9 +265,9 @@ def _syntax_error(path: Path, text: str, error: Any) -> InvalidFile:
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return InvalidFile("not YAML: invalid syntax", where=str(path), hint=_SYNTAX_HINT)
-    found = text[mark.index :].partition("\n")[0].rstrip()
-    reason = f"invalid syntax at {format_value(found)}" if found.strip() else "invalid syntax"
-    if found.startswith("\t"):
+    rest_of_line = text[mark.index :].partition("\n")[0].rstrip()
+    reason = f"invalid syntax at {format_value(rest_of_line)}" if rest_of_line.strip() else "invalid syntax"
+    if rest_of_line.startswith("\t"):
         reason = "a tab cannot indent a line"
     return InvalidFile(f"not YAML: {reason}", where=f"{path}:{mark.line + 1}", hint=_SYNTAX_HINT)
 
@@ -292,25 +293,25 @@ class _Reader:
         return self._text(_scalar(node), location)
 
     def _mapping(self, node: dict[Any, Any], location: Location) -> dict[str, Any]:
-        places: Any = getattr(node, "lc", None)
+        positions: Any = getattr(node, "lc", None)
         plain: dict[str, Any] = {}
         for key, value in node.items():
             name = str(self._text(_scalar(key), location))
             here = (*location, name)
-            if places is not None and key in (places.data or {}):
-                self.lines[here] = places.data[key][0] + 1
+            if positions is not None and key in (positions.data or {}):
+                self.lines[here] = positions.data[key][0] + 1
             if name in plain:
                 raise self._error(f"{field_name(here)}: duplicate key", here)
             plain[name] = self.plain(value, here)
         return plain
 
     def _sequence(self, node: list[Any], location: Location) -> list[Any]:
-        places: Any = getattr(node, "lc", None)
+        positions: Any = getattr(node, "lc", None)
         plain: list[Any] = []
         for index, value in enumerate(node):
             here = (*location, index)
-            if places is not None and index in (places.data or {}):
-                self.lines[here] = places.data[index][0] + 1
+            if positions is not None and index in (positions.data or {}):
+                self.lines[here] = positions.data[index][0] + 1
             plain.append(self.plain(value, here))
         return plain
 
@@ -363,11 +364,11 @@ def validate(
             else:
                 errors.append((place, _field_error(model, source, place, problem)))
     # An unknown field is often a misspelled required field, so it is reported before missing fields.
-    in_order = sorted(errors, key=lambda found: source.line(found[0]) or 0)
-    every = list({str(error): error for error in (*(error for _, error in in_order), *missing)}.values())
-    if validated is None or every:
-        every[0].others = tuple(map(_as_other, every[1:_MAX_ERRORS]))
-        raise every[0]
+    by_line = sorted(errors, key=lambda entry: source.line(entry[0]) or 0)
+    unique = list({str(error): error for error in (*(error for _, error in by_line), *missing)}.values())
+    if validated is None or unique:
+        unique[0].others = tuple(map(_as_other, unique[1:_MAX_ERRORS]))
+        raise unique[0]
     return validated
 
 
@@ -399,8 +400,8 @@ def _file_location(loc: tuple[int | str, ...], source: Source, location: Locatio
     node = source.at(location)
     kept: list[str | int] = []
     for index, part in enumerate(loc):
-        inside = (isinstance(node, dict) and part in node) or (isinstance(node, list) and isinstance(part, int))
-        if inside:
+        is_in_file = (isinstance(node, dict) and part in node) or (isinstance(node, list) and isinstance(part, int))
+        if is_in_file:
             kept.append(part)
             node = cast("Any", node)[part]
         elif index == len(loc) - 1 and isinstance(node, dict):

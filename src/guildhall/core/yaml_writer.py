@@ -53,7 +53,7 @@ def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
 def _with_head(head: str, value: Any, indent: int) -> Iterator[str]:
     """Yield a value after its name or dash, on one line if it fits."""
     if isinstance(value, str):
-        if _is_block(value):
+        if _can_be_block(value):
             yield from _literal(head, value)
         elif len(head) + len(value) + indent >= _WIDTH and _can_fold(value):
             yield f"{head} >-"
@@ -104,11 +104,11 @@ def _flow(value: Any) -> str:
     if isinstance(value, str):
         return value if _is_plain(value) else _quote(value)
     if isinstance(value, float):
-        return _number(value)
+        return _format_float(value)
     return json.dumps(value)  # an integer, true, false or null
 
 
-def _number(value: float) -> str:
+def _format_float(value: float) -> str:
     if math.isnan(value):
         return ".nan"
     if math.isinf(value):
@@ -121,20 +121,20 @@ def _is_plain(text: str) -> bool:
     return bool(_PLAIN.fullmatch(text)) and not _RESERVED_WORD.fullmatch(text.rstrip(".!?"))
 
 
-def _is_block(text: str) -> bool:
+def _can_be_block(text: str) -> bool:
     """Return True if the text can be a literal block."""
-    is_visible = all(character in "\n\t" or character.isprintable() for character in text)
-    return "\n" in text and is_visible and text.lstrip(" \n")[:1] not in ("", "\t")
+    is_printable = all(character in "\n\t" or character.isprintable() for character in text)
+    return "\n" in text and is_printable and text.lstrip(" \n")[:1] not in ("", "\t")
 
 
 def _literal(head: str, text: str) -> Iterator[str]:
     body = text.rstrip("\n")
-    ends = len(text) - len(body)
+    final_breaks = len(text) - len(body)
     first = next(line for line in body.split("\n") if line.strip(" "))
     explicit = "2" if text[0] in " \n" or first.startswith(" ") else ""
-    yield f"{head} |{explicit}{'-' if ends == 0 else '' if ends == 1 else '+'}"
+    yield f"{head} |{explicit}{'-' if final_breaks == 0 else '' if final_breaks == 1 else '+'}"
     yield from (f"  {line}" if line else "" for line in body.split("\n"))
-    yield from [""] * (ends - 1)
+    yield from [""] * (final_breaks - 1)
 
 
 def _can_fold(text: str) -> bool:
@@ -144,15 +144,15 @@ def _can_fold(text: str) -> bool:
 
 def _fold(text: str, width: int) -> Iterator[str]:
     """Yield the lines of a text, folded at single spaces."""
-    start, place = 0, -1
+    start, last_space = 0, -1
     for space in _SINGLE_SPACE.finditer(text):
-        if space.start() - start > width and place > start:
-            yield text[start:place]
-            start = place + 1
-        place = space.start()
-    if len(text) - start > width and place > start:
-        yield text[start:place]
-        start = place + 1
+        if space.start() - start > width and last_space > start:
+            yield text[start:last_space]
+            start = last_space + 1
+        last_space = space.start()
+    if len(text) - start > width and last_space > start:
+        yield text[start:last_space]
+        start = last_space + 1
     yield text[start:]
 
 

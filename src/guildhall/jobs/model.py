@@ -107,9 +107,9 @@ def check_no_model(config: Mapping[str, Any] | None) -> None:
 
 
 def artifact_path(path: object) -> str:
-    """Return a path relative to artifacts/. Raise UsageError if it is not valid or leads out of artifacts/."""
+    """Return a path relative to artifacts/. Raise UsageError if the path is invalid or leads out of artifacts/."""
     if not isinstance(path, str) or not is_text(path) or not path.strip():
-        raise UsageError("artifacts: expected a path such as report.md")
+        raise UsageError("artifacts: invalid path: expected text such as report.md")
     shown = repr(path[:100])
     parts = path.split("/")
     if parts[0] == "artifacts" and len(parts) > 1:
@@ -118,7 +118,7 @@ def artifact_path(path: object) -> str:
         raise UsageError(f"artifacts: invalid path {shown}: more than 500 bytes, more than 16 parts, or not printable")
     if any(part in ("", ".", "..") or part.startswith(".") or "\\" in part for part in parts):
         hint = "Use a relative path such as report.md or tables/prices.csv, without '..' and hidden names."
-        raise UsageError(f"artifacts: invalid path {shown}", hint=hint)
+        raise UsageError(f"artifacts: invalid path {shown}: not a plain relative path", hint=hint)
     if any(len(part.encode()) > 200 for part in parts):
         raise UsageError(f"artifacts: invalid path {shown}: a name exceeds 200 bytes")
     return "/".join(parts)
@@ -195,7 +195,7 @@ class JobDetails:
     def as_wire(self) -> dict[str, Any]:
         """Return the result of `worker/status`."""
         job = self.job
-        answered = [{"question": one.question, "answer": one.answer} for one in self.question_log if one.answer]
+        answered = [{"question": asked.question, "answer": asked.answer} for asked in self.question_log if asked.answer]
         return {
             "jobId": job.id,
             "status": job.status,
@@ -271,19 +271,19 @@ class WorkerJobs(Protocol):
 
 
 def open_question(details: JobDetails, question: str | None) -> AskedQuestion:
-    """Return the open question with this text, or the only open question. Raise UsageError without exactly one."""
+    """Return the open question with this text, or the only one. Raise UsageError if it is missing or ambiguous."""
     matching = [asked for asked in details.question_log if asked.answer is None and question in (None, asked.question)]
     if not matching:
         unknown = "no open question" if question is None else f"no open question {question[:100]!r}"
-        raise UsageError(f"cannot answer: the job {details.job.id} has {unknown}")
+        raise UsageError(f"cannot answer: the job {details.job.id} has {unknown}", hint="Check the status of the job.")
     if question is None and len(matching) > 1:
         hint = "Pass the text of a question as `question`."
         raise UsageError(f"cannot answer: the job has {len(matching)} open questions", hint=hint)
     return matching[0]
 
 
-def parse_detail(word: object) -> Detail:
-    """Return the level of detail. Raise UsageError if it is unknown."""
-    if word in get_args(Detail):
-        return cast("Detail", word)
-    raise UsageError(f"unknown detail {str(word)[:40]!r}", hint=did_you_mean(str(word), get_args(Detail)))
+def parse_detail(value: object) -> Detail:
+    """Return the level of detail. Raise UsageError if the value is not a level."""
+    if value in get_args(Detail):
+        return cast("Detail", value)
+    raise UsageError(f"unknown detail {str(value)[:40]!r}", hint=did_you_mean(str(value), get_args(Detail)))

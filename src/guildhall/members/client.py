@@ -37,17 +37,17 @@ _CLIENT_INFO = {"name": "guildhall", "version": "1"}
 
 
 class MemberClient:
-    """A client of one member."""
+    """A client of one member, with a connection pool."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
-        self._numbers = itertools.count(1)
+        self._request_ids = itertools.count(1)
         self._http: httpx2.AsyncClient | None = None
-        self._closed = False
+        self._is_closed = False
 
     async def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         if self._http is not None:
             await self._http.aclose()
 
@@ -63,25 +63,28 @@ class MemberClient:
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None = None) -> Any:
         import httpx2
 
-        if self._closed:
-            raise MemberUnreachable(f"the member {self.endpoint.name} was stopped")
+        if self._is_closed:
+            hint = "Repeat the call: it starts the member again."
+            raise MemberUnreachable(f"cannot call the member {self.endpoint.name}: it was stopped", hint=hint)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        number = next(self._numbers)
-        body = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+        request_id = next(self._request_ids)
+        body = json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode()
         name = self.endpoint.name
         try:
             async with asyncio.timeout(timeout_s):
                 status, response = await self._post(body)
         except TimeoutError:
-            raise MemberTimedOut(f"the member {name} did not respond to {method} within {timeout_s:g} s") from None
+            message = f"the member {name} did not respond to {method} within {timeout_s:g} s"
+            hint = "The member may have executed the call. Check the state of its jobs before you repeat it."
+            raise MemberTimedOut(message, hint=hint) from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise MemberUnreachable(f"cannot reach the member {name}: {to_single_line(str(error))}") from None
         except (httpx2.HTTPError, httpx2.StreamError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not self._closed:  # not an effect of `close` during the call
+            if isinstance(error, RuntimeError) and not self._is_closed:  # not an effect of `close` during the call
                 raise
             reason = to_single_line(str(error)) or type(error).__name__
             raise MemberUnreachable(f"the member {name} did not respond to {method}: {reason}", sent=True) from None
-        return self._result(method, number, status, response)
+        return self._parse_result(method, request_id, status, response)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         import httpx2
@@ -105,7 +108,7 @@ class MemberClient:
                 return response.status_code, _last_event(bytes(data))
             return response.status_code, bytes(data)
 
-    def _result(self, method: str, number: int, status: int, body: bytes) -> Any:
+    def _parse_result(self, method: str, request_id: int, status: int, body: bytes) -> Any:
         prefix = f"invalid response of the member {self.endpoint.name} to {method}:"
         try:
             message: Any = json.loads(body)
@@ -118,8 +121,8 @@ class MemberClient:
         response = cast("dict[str, Any]", message)
         if response.get("error") is not None:
             raise _refusal(self.endpoint.name, method, response["error"])
-        if response.get("id") != number:
-            raise MemberRefused(f"{prefix} the id of another request")
+        if response.get("id") != request_id:
+            raise MemberRefused(f"{prefix} it has the id of another request")
         if not is_shallow(response):
             raise MemberRefused(f"{prefix} nested too deeply")
         return response["result"]

@@ -28,7 +28,7 @@ TOOLS = {
 _MAX_DESCRIPTION_CHARS = 300  # in the prompt
 _MAX_WAIT_S = 3600.0
 _MAX_WAITED_JOBS = 20
-_POLL_S = 1.0
+_POLL_INTERVAL_S = 1.0
 
 
 def dispatch_server(member: Member) -> str:
@@ -70,7 +70,9 @@ class DispatchTools:
         except (MemberTimedOut, MemberUnreachable) as error:
             if isinstance(error, MemberUnreachable) and not error.sent:
                 raise
-            return ToolResult.error(f"{error.message}. The job may have started: check the list of jobs first.")
+            return ToolResult.error(
+                f"{error.message}. The job may have started: check the list of jobs before you dispatch it again."
+            )
         return {"jobId": job.id}
 
     async def wait(self, jobIds: list[str], seconds: float = 600.0) -> Any:  # noqa: N803 - as the protocol writes it
@@ -81,14 +83,15 @@ class DispatchTools:
             seconds: The maximum time to wait, at most 3600. The jobs continue after it.
         """
         if not 0 < len(jobIds) <= _MAX_WAITED_JOBS:
-            raise UsageError(f"jobIds: expected 1 to {_MAX_WAITED_JOBS} ids")
+            raise UsageError(f"invalid jobIds: expected 1 to {_MAX_WAITED_JOBS} ids")
         clock, jobs = SystemClock(), self._jobs()
         deadline = clock.monotonic() + min(seconds, _MAX_WAIT_S)
         while True:
-            found = [await jobs.status(id) for id in jobIds]
-            if any(one.job.status != "running" or one.questions for one in found) or clock.monotonic() >= deadline:
-                return {"jobs": [one.as_wire() for one in found]}
-            await clock.sleep(_POLL_S)
+            every = [await jobs.status(id) for id in jobIds]
+            has_news = any(details.job.status != "running" or details.questions for details in every)
+            if has_news or clock.monotonic() >= deadline:
+                return {"jobs": [details.as_wire() for details in every]}
+            await clock.sleep(_POLL_INTERVAL_S)
 
     async def list(
         self,
@@ -164,8 +167,8 @@ def dispatch_guide(members: Sequence[Member]) -> str:
         f"- {member.name}{_describe(member)} Its tools start with `{tool_name(dispatch_server(member), '')}`."
         for member in members
     ]
-    head = "# Members\n\nYou can dispatch jobs to these members, which work independently:"
-    return f"{head}\n\n" + "\n".join(lines) + f"\n\n{_GUIDE}"
+    introduction = "# Members\n\nYou can dispatch jobs to these members, which work independently:"
+    return f"{introduction}\n\n" + "\n".join(lines) + f"\n\n{_GUIDE}"
 
 
 def _describe(member: Member) -> str:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     Reach = Callable[[], Awaitable[MemberClient]]
     OnStatus = Callable[[str, JobDetails | None], None]  # the id of a job, and its status or None if it is unknown
 
-_POLL_S = 3.0  # between two polls of a member's jobs
-_MAX_FAILURES = 20  # consecutive polls without a response
-_MAX_ENTRIES = 1_000  # of the file
+_POLL_INTERVAL_S = 3.0  # between two polls of a member's jobs
+_MAX_FAILED_POLLS = 20  # consecutive polls without a response
+_MAX_ENTRIES = 1_000  # that are read from each of the two files
 _RETRY_AFTER_S = 0.1  # time to notice the exit of a process
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")  # safe as a file name
 _log = logging.getLogger("guildhall.members")
@@ -58,7 +58,7 @@ class MemberJobs:
     ) -> None:
         """`reach` returns the client of the running member. `on_dispatch` is called with the id of each new job."""
         if not member.accepts_jobs:
-            raise not_dispatchable(member)
+            raise not_dispatchable_error(member)
         self.member = member
         self._reach = reach
         self._on_dispatch = on_dispatch
@@ -68,8 +68,8 @@ class MemberJobs:
         params: dict[str, Any] = {"description": dispatch.description, "task": dispatch.task}
         if dispatch.config:
             params["config"] = dict(dispatch.config)
-        answer = await self._call(DISPATCH, params)
-        job = self._job(answer.job_id(), "running", description=dispatch.description)
+        response = await self._call(DISPATCH, params)
+        job = self._job(response.job_id(), "running", description=dispatch.description)
         self._on_dispatch(job.id)
         return job
 
@@ -82,11 +82,11 @@ class MemberJobs:
         cursor: str | None = None,
     ) -> Page:
         params = {"detail": detail, "filter": filter, "limit": limit, "cursor": cursor}
-        answer = await self._call(LIST, {name: value for name, value in params.items() if value is not None})
-        jobs = [self._row(row, detail) for row in answer.rows("jobs")]
-        return Page(jobs=jobs, next=answer.text_or_none("nextCursor"))
+        response = await self._call(LIST, {name: value for name, value in params.items() if value is not None})
+        jobs = [self._row(row, detail) for row in response.rows("jobs")]
+        return Page(jobs=jobs, next=response.text_or_none("nextCursor"))
 
-    def _row(self, row: Answer, detail: Detail) -> Job:
+    def _row(self, row: MemberResponse, detail: Detail) -> Job:
         if detail == "simple":
             return self._job(row.job_id(), row.status())
         description, summary = row.any_text("description"), row.text_or_none("summary")
@@ -94,7 +94,7 @@ class MemberJobs:
 
     async def status(self, id: str) -> JobDetails:
         try:
-            details = read_status(await self._call(STATUS, {"jobId": id}), self.member.name)
+            details = parse_status(await self._call(STATUS, {"jobId": id}), self.member.name)
         except UnknownJob:
             self._on_status(id, None)
             raise
@@ -102,17 +102,19 @@ class MemberJobs:
         return details
 
     async def result(self, id: str) -> JobResult:
-        answer = await self._call(RESULT, {"jobId": id})
-        return JobResult(id=answer.job_id(), output=answer.any_text("output"), artifacts=answer.texts("artifacts"))
+        response = await self._call(RESULT, {"jobId": id})
+        return JobResult(
+            id=response.job_id(), output=response.any_text("output"), artifacts=response.texts("artifacts")
+        )
 
     async def cancel(self, id: str) -> Job:
         return self._job(id, (await self._call(CANCEL, {"jobId": id})).status())
 
     async def delete(self, id: str, *, force: bool = False) -> None:
         await self.status(id)  # raises UnknownJob
-        answer = await self._call(DELETE, {"jobId": id, **({"force": True} if force else {})})
-        if answer.data.get("deleted") is not True:
-            raise answer.field_error("deleted", "true")
+        response = await self._call(DELETE, {"jobId": id, **({"force": True} if force else {})})
+        if response.data.get("deleted") is not True:
+            raise response.field_error("deleted", "true")
         self._on_status(id, None)
 
     async def resume(self, id: str, *, max_turns: int | None = None, budget: float | None = None) -> Job:
@@ -124,7 +126,7 @@ class MemberJobs:
         return job
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        """Answer a question of a job. Raise Refused if the member does not support it."""
+        """MemberResponse a question of a job. Raise Refused if the member does not support it."""
         params = {"jobId": id, "answer": text, **({} if question is None else {"question": question})}
         await self.status(id)  # raises UnknownJob
         await self._call(ANSWER, params)
@@ -136,53 +138,58 @@ class MemberJobs:
             id=id, worker=self.member.name, description=description, status=status, started_at="", summary=summary
         )
 
-    async def _call(self, method: str, params: Mapping[str, Any]) -> Answer:
+    async def _call(self, method: str, params: Mapping[str, Any]) -> MemberResponse:
         """Call a method. Repeat a call that did not reach the member, because its process had just exited."""
         try:
             try:
-                answer = await (await self._reach()).call(method, params)
+                response = await (await self._reach()).call(method, params)
             except MemberUnreachable as error:
                 if error.sent:
                     raise
                 await asyncio.sleep(_RETRY_AFTER_S)
-                answer = await (await self._reach()).call(method, params)
+                response = await (await self._reach()).call(method, params)
         except MemberRefused as error:
             # The only parameter of these methods is the id.
             if method in (STATUS, RESULT, CANCEL) and error.rpc_code == INVALID_PARAMS:
-                raise UnknownJob(f"unknown job {params['jobId'][:60]!r} of the member {self.member.name}") from None
+                message = f"unknown job {params['jobId'][:60]!r} of the member {self.member.name}"
+                raise UnknownJob(message, hint="Check the id in the list of jobs of the member.") from None
             if method in (ANSWER, RESUME) and error.rpc_code == METHOD_NOT_FOUND:
-                hint = "See the documentation of the member."
+                hint = (
+                    "Dispatch the job again, with the answer in its task."
+                    if method == ANSWER
+                    else "Dispatch the job again."
+                )
                 raise Refused(f"the member {self.member.name} does not support {method}", hint=hint) from None
             raise
-        return Answer.parse(answer, f"invalid response of the member {self.member.name} to {method}")
+        return MemberResponse.parse(response, f"invalid response of the member {self.member.name} to {method}")
 
 
-def not_dispatchable(member: Member) -> Refused:
-    hint = f'Jobs need "capabilities": ["{WORKER_CAPABILITY}"] in the manifest.'
+def not_dispatchable_error(member: Member) -> Refused:
+    hint = f'Use another member. If this one has a worker, add "capabilities": ["{WORKER_CAPABILITY}"] to its manifest.'
     return Refused(f"the member {member.name} does not accept jobs", where=str(member.path), hint=hint)
 
 
-def read_status(answer: Answer, member: str) -> JobDetails:
+def parse_status(response: MemberResponse, member: str) -> JobDetails:
     """Return the job in a response to `worker/status`."""
-    decisions = [] if answer.data.get("decisions") is None else answer.rows("decisions")
-    answered = [] if answer.data.get("answered") is None else answer.rows("answered")
+    decisions = [] if response.data.get("decisions") is None else response.rows("decisions")
+    answered = [] if response.data.get("answered") is None else response.rows("answered")
     return JobDetails(
         job=Job(
-            id=answer.job_id(),
+            id=response.job_id(),
             worker=member,
-            status=answer.status(),
-            description=answer.any_text("description"),
-            summary=answer.text_or_none("summary"),
-            error=answer.text_or_none("error"),
-            started_at=answer.text("startedAt"),
-            completed_at=answer.text_or_none("completedAt"),
+            status=response.status(),
+            description=response.any_text("description"),
+            summary=response.text_or_none("summary"),
+            error=response.text_or_none("error"),
+            started_at=response.text("startedAt"),
+            completed_at=response.text_or_none("completedAt"),
         ),
-        questions=answer.texts("questions"),
+        questions=response.texts("questions"),
         decisions=[
             Decision(**{name: row.any_text(name) for name in ("question", "decision", "reasoning")})
             for row in decisions
         ],
-        is_waiting=answer.data.get("waiting") is True,
+        is_waiting=response.data.get("waiting") is True,
         question_log=[
             AskedQuestion(ask="", at="", question=row.any_text("question"), answer=row.any_text("answer"))
             for row in answered
@@ -191,17 +198,17 @@ def read_status(answer: Answer, member: str) -> JobDetails:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MemberResponse:
     """A response of a member. The methods return a field, or raise MemberRefused if it has another type."""
 
     data: dict[str, Any]
     context: str  # prefix of errors
 
     @staticmethod
-    def parse(data: Any, context: str) -> Answer:
+    def parse(data: Any, context: str) -> MemberResponse:
         if not isinstance(data, dict):
             raise MemberRefused(f"{context}: not an object")
-        return Answer(cast("dict[str, Any]", data), context)
+        return MemberResponse(cast("dict[str, Any]", data), context)
 
     def field_error(self, name: str, expected: str) -> MemberRefused:
         value = to_single_line(repr(self.data.get(name)))[:80]
@@ -216,7 +223,7 @@ class Answer:
     def text(self, name: str) -> str:
         value = self.any_text(name)
         if not value:
-            raise self.field_error(name, "text")
+            raise self.field_error(name, "text with at least one character")
         return value
 
     def job_id(self) -> str:
@@ -243,9 +250,9 @@ class Answer:
             raise self.field_error(name, "a list of texts")
         return tuple(values)
 
-    def rows(self, name: str) -> list[Answer]:
+    def rows(self, name: str) -> list[MemberResponse]:
         values = self._get(name, list, "a list")
-        return [Answer.parse(value, f"{self.context}: {name}[{index}]") for index, value in enumerate(values)]
+        return [MemberResponse.parse(value, f"{self.context}: {name}[{index}]") for index, value in enumerate(values)]
 
 
 @dataclass(kw_only=True)
@@ -280,19 +287,19 @@ class JobWatcher:
             for details in busy.jobs.values()
             if details is not None
         ]
-        ids = {one.id for one in running}
-        return running + [one for one in self.unanswered_jobs() if one.id not in ids]
+        ids = {job.id for job in running}
+        return running + [job for job in self.unanswered_jobs() if job.id not in ids]
 
     def unanswered_jobs(self) -> list[ActiveJob]:
         """Return the ended jobs with open questions. Invalid content of the file is ignored."""
-        found: list[ActiveJob] = []
+        unanswered: list[ActiveJob] = []
         for row in _read_object(self._questions_file).values():
             with suppress(GuildError):
-                entry = Answer.parse(row, QUESTIONS_FILE)
+                entry = MemberResponse.parse(row, QUESTIONS_FILE)
                 member, project = entry.text("member"), entry.text_or_none("project")
-                details = read_status(Answer.parse(entry.data.get("status"), QUESTIONS_FILE), member)
-                found.append(ActiveJob(member=member, details=details, project=project))
-        return found
+                details = parse_status(MemberResponse.parse(entry.data.get("status"), QUESTIONS_FILE), member)
+                unanswered.append(ActiveJob(member=member, details=details, project=project))
+        return unanswered
 
     def update(self, member: Member, name: str, root: Path, id: str, details: JobDetails | None) -> None:
         """Record the status of a job. Keep an ended job with open questions. `details`: None if the job is unknown."""
@@ -312,7 +319,7 @@ class JobWatcher:
         if changed != rows:
             _write_object(self._questions_file, changed)
 
-    def count(self, folder: Path) -> int:
+    def count_jobs(self, folder: Path) -> int:
         return len(self._busy[folder].jobs) if folder in self._busy else 0
 
     def busy_members(self) -> list[tuple[Path, Path]]:
@@ -336,7 +343,7 @@ class JobWatcher:
     def _list_for_next_hall(self, member: Member, root: Path) -> None:
         self._write({**self._read(), str(member.folder): str(root)})
 
-    async def forget(self, folder: Path) -> None:
+    async def stop_polling(self, folder: Path) -> None:
         """Stop polling a member. The file still lists it if its jobs have not ended."""
         if (busy := self._busy.get(folder)) is not None:
             busy.task.cancel()
@@ -368,10 +375,10 @@ class JobWatcher:
                     failures = 0
                 except MemberFailed:  # the member exited, and is restarted
                     failures += 1
-                    if failures > _MAX_FAILURES:
+                    if failures > _MAX_FAILED_POLLS:
                         raise
                 if jobs or everything:
-                    await self._clock.sleep(_POLL_S)
+                    await self._clock.sleep(_POLL_INTERVAL_S)
             busy = self._read()
             busy.pop(str(member.folder), None)
             self._write(busy)

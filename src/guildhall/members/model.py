@@ -133,5 +133,7 @@ def parse_member_job(text: str) -> tuple[str, str] | None:
     if not slash:
         return None
     if not member or not job or len(text) > _MAX_ID_CHARS or not text.isprintable():
-        raise NotFound("unknown job", hint="The id of a member's job is MEMBER/JOB, as `guild dispatch` prints it.")
+        raise NotFound(
+            f"unknown job {text[:100]!r}", hint="The id of a member's job is MEMBER/JOB, as `guild dispatch` prints it."
+        )
     return member, job

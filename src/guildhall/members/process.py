@@ -40,6 +40,7 @@ _MAX_LOG_BYTES = 2_000_000  # a larger log is rotated at the next start
 _MAX_OUTPUT_CHARS = 400  # of the last output line in an error
 _POLL_S = 0.02  # between two attempts to connect
 _LOG_START = "--- started"
+_KILL_TIMEOUT_S = 6.0  # after the grace period; process_guard.py needs up to 5 s to kill all child processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +75,15 @@ class MemberProcess:
         home: Home,
         clock: Clock,
         timings: Timings,
-        stamp: str,
+        code_fingerprint: str,
         previous: MemberProcess | None = None,
     ) -> None:
-        """`frame`: that of the first caller. `stamp`: identifies the content of the member's files.
+        """`frame`: the frame of the first caller. `code_fingerprint`: a hash of the manifest and the files.
 
         `previous`: the stopped process of the member, whose port and secret stay valid for connected runs.
         """
         self.member = member
-        self.stamp = stamp
+        self.code_fingerprint = code_fingerprint
         self.created_at = clock.monotonic()
         self.state: State = "starting"
         self.note: str | None = None  # the reason of the last exit
@@ -106,11 +107,11 @@ class MemberProcess:
         """Return True if the member is broken or stopped."""
         return self._task.done()
 
-    def lacks_variables(self, frame: Frame) -> bool:
+    def has_other_variables(self, frame: Frame) -> bool:
         """Return True if the frame has another value for a variable that the manifest names."""
         assert self.member.manifest is not None
         declared = self.member.manifest.mcp.env
-        old, new = (environment(one, declared, {}) for one in (self._frame, frame))
+        old, new = environment(self._frame, declared, {}), environment(frame, declared, {})
         return any(new.get(name) not in (None, old.get(name)) for name in declared)
 
     async def stop(self) -> None:
@@ -120,7 +121,11 @@ class MemberProcess:
             await self._task
         self.state = "stopped"
         if not self._ready.done():
-            self._fail_callers(ToolUnavailable(f"the member {self.member.name} was stopped"), last=True)
+            error = ToolUnavailable(
+                f"cannot start the member {self.member.name}: it was stopped",
+                hint="Repeat the call: it starts the member.",
+            )
+            self._fail_callers(error, is_final=True)
 
     async def _supervise(self) -> None:
         failures = 0
@@ -140,7 +145,7 @@ class MemberProcess:
                 self._ready = asyncio.get_running_loop().create_future()
             if is_permanent or failures >= self._timings.max_failures:
                 self.state = "broken"
-                self._fail_callers(self._error(), last=True)
+                self._fail_callers(self._error(), is_final=True)
                 return
             if failures >= self._timings.report_after:
                 self._fail_callers(self._error())
@@ -148,16 +153,16 @@ class MemberProcess:
             await self._clock.sleep(min(self._timings.first_pause_s * 2 ** (failures - 1), self._timings.max_pause_s))
             self.state = "starting"
 
-    def _fail_callers(self, error: GuildError, *, last: bool = False) -> None:
-        """Raise an error in all waiting callers. Later callers wait for the next attempt, unless this was the last."""
+    def _fail_callers(self, error: GuildError, *, is_final: bool = False) -> None:
+        """Raise an error in all waiting callers. Later callers wait for the next attempt, unless `is_final`."""
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # marks the exception as retrieved, because there may be no caller
-        if not last:
+        if not is_final:
             self._ready = asyncio.get_running_loop().create_future()
 
     def _error(self) -> ToolUnavailable:
-        message = f"the member {self.member.name} does not run: it {self.note}"
+        message = f"cannot run the member {self.member.name}: it {self.note}"
         return ToolUnavailable(message, where=str(self.member.path), hint=f"Read the log of the member: {self.log}")
 
     async def _run(self) -> str:
@@ -208,7 +213,7 @@ class MemberProcess:
     async def _terminate(self, process: subprocess.Popen[bytes], exit_code: asyncio.Task[int]) -> None:
         if process.poll() is None:
             process.terminate()  # the supervisor terminates the member
-            done, _ = await asyncio.wait({exit_code}, timeout=self._timings.grace_s + 6)
+            done, _ = await asyncio.wait({exit_code}, timeout=self._timings.grace_s + _KILL_TIMEOUT_S)
             if not done:
                 process.kill()
         await exit_code
@@ -238,7 +243,7 @@ class MemberProcess:
         path = str(self.member.folder / word) if "/" in word else word
         program = shutil.which(path, path=self._frame.env.get("PATH"))
         if program is None:
-            raise _StartFailed(f"cannot be started: unknown program {word!r}", is_permanent=True)
+            raise _StartFailed(f"cannot be started: its program {word!r} was not found", is_permanent=True)
         return [program, *(fill_placeholders(argument, values) for argument in mcp.args)]
 
     def _environment(self, port: int) -> dict[str, str]:

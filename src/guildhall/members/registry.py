@@ -16,7 +16,7 @@ from typing import Any
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable, UsageError
-from guildhall.core.ids import is_name
+from guildhall.core.ids import NAME_RULE, is_name
 from guildhall.core.paths import Home, is_placeholder
 from guildhall.core.text_checks import did_you_mean
 from guildhall.members.manifest import Manifest
@@ -70,24 +70,24 @@ class MemberRegistry:
 
     def members(self) -> list[Member]:
         """Return all members: first those of the project, then those of the home."""
-        return [member for scope, top in self._folders.items() for member in _members(scope, top)]
+        return [member for scope, top in self._folders.items() for member in _iterate_members(scope, top)]
 
     def find(self, name: str) -> Member:
         """Return a member by NAME, project/NAME or home/NAME. Raise InvalidFile if its manifest is invalid."""
         scope, _, rest = name.rpartition("/")
         members = [member for member in self.members() if not scope or member.scope == scope]
-        found = [member for member in members if member.name == rest]
-        if not found:
+        matching = [member for member in members if member.name == rest]
+        if not matching:
             hint = did_you_mean(rest, {member.name for member in members}) or _NOT_FOUND_HINT
             raise NotFound(f"unknown member {name!r}", hint=hint)
-        if len(found) > 1:
-            raise _ambiguous(name, found)
-        if found[0].manifest is None:
-            raise InvalidFile(f"invalid member {name!r}: {found[0].error}")
-        return found[0]
+        if len(matching) > 1:
+            raise _ambiguous_error(name, matching)
+        if matching[0].manifest is None:
+            raise InvalidFile(f"invalid member {name!r}: {matching[0].error}")
+        return matching[0]
 
 
-def _members(scope: Scope, top: Path) -> Iterator[Member]:
+def _iterate_members(scope: Scope, top: Path) -> Iterator[Member]:
     try:
         if not top.is_dir() or is_placeholder(top):
             return
@@ -96,11 +96,11 @@ def _members(scope: Scope, top: Path) -> Iterator[Member]:
         yield Member(name=top.name, scope=scope, folder=top, error=f"cannot read the folder: {error.strerror}")
         return
     for folder in folders[:_MAX_FOLDERS]:
-        if (found := _member(scope, top, folder)) is not None:
-            yield found
+        if (member := _read_member(scope, top, folder)) is not None:
+            yield member
 
 
-def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
+def _read_member(scope: Scope, top: Path, folder: Path) -> Member | None:
     """Return the member in a folder, or None if the folder has no manifest."""
     shown = folder.name if is_name(folder.name) else ascii(folder.name)
     try:
@@ -119,16 +119,16 @@ def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
     return Member(name=manifest.name, scope=scope, folder=real, manifest=manifest)
 
 
-def _ambiguous(name: str, found: list[Member]) -> GuildError:
-    lines = "\n".join(f"  {member.qualified_name}  {member.folder}" for member in found)
-    message = f"{len(found)} members have the name {name!r}:\n{lines}"
-    if len({member.scope for member in found}) == len(found):
-        return Conflict(message, hint=f"Use {' or '.join(member.qualified_name for member in found)}.")
+def _ambiguous_error(name: str, members: list[Member]) -> GuildError:
+    lines = "\n".join(f"  {member.qualified_name}  {member.folder}" for member in members)
+    message = f"{len(members)} members have the name {name!r}:\n{lines}"
+    if len({member.scope for member in members}) == len(members):
+        return Conflict(message, hint=f"Use {' or '.join(member.qualified_name for member in members)}.")
     return InvalidFile(message, hint="Change the `name` in one of the manifests.")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a member. Raise InvalidFile with file, line and field if it is not valid."""
+    """Return the manifest of a member. Raise InvalidFile with file, line and field if the manifest is invalid."""
     return yaml.validate(Manifest, yaml.read(folder / MANIFEST))
 
 
@@ -139,12 +139,12 @@ def member_code(member: Member) -> Code:
         return Code(kind="member", name=member.name, root=root, files=(), is_own=True)
     files: list[CodeFile] = []
     size = 0
-    for path in _files(member):
+    for path in _iterate_code_files(member):
         files.append(code_file(path, root))
         size += len(files[-1].content)
         if len(files) > MAX_FILES or size > MAX_BYTES:
-            message = f"the member {member.name} has more than {MAX_FILES} files or more than {MAX_BYTES:,} bytes"
-            hint = f"Remove files, or move the member to ~/.guild-hall/{FOLDER}, which needs no trust."
+            message = f"cannot trust the member {member.name}: more than {MAX_FILES} files or {MAX_BYTES:,} bytes"
+            hint = f"Remove files, or move the member to {FOLDER} of your home, which needs no trust."
             raise ToolUnavailable(message, where=str(member.folder), hint=hint)
     return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
 
@@ -158,7 +158,7 @@ def trusted_code(trust: Trust, member: Member) -> Code:
     return code
 
 
-def _files(member: Member) -> Iterator[Path]:
+def _iterate_code_files(member: Member) -> Iterator[Path]:
     for parent, folders, files in os.walk(member.folder, onerror=raise_unreadable):
         folder = Path(parent)
         names = [name for name in sorted((*folders, *files)) if _is_code(folder, name, member)]
@@ -183,12 +183,14 @@ def templates() -> list[str]:
 def new_member(root: Path, name: str, template: str | None = None) -> Path:
     """Create a member in `guild-members` of a project. `template`: a member that comes with Guildhall."""
     if not is_name(name):
-        raise UsageError(f"invalid member name {name!r}", hint="Use up to 64 letters, digits, '_', '-' and '.'.")
+        raise UsageError(f"invalid member name {name!r}: {NAME_RULE}")
     if template is not None and template not in templates():
         raise NotFound(f"unknown template {template!r}", hint=did_you_mean(template, templates()))
     folder = root / FOLDER / name
     if folder.exists() or folder.is_symlink():
-        raise Conflict(f"{folder} already exists", hint="Use another name, or remove the folder.")
+        raise Conflict(
+            f"cannot create the member: {folder} already exists", hint="Use another name, or remove the folder."
+        )
     if template is None:
         folder.mkdir(parents=True)
         (folder / "server.py").write_text(_SERVER.format(name=name))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.members.dispatch_tools import dispatch_guide, dispatch_server, dispatch_tools
-from guildhall.members.jobs import JobWatcher, MemberJobs, not_dispatchable
+from guildhall.members.jobs import JobWatcher, MemberJobs, not_dispatchable_error
 from guildhall.members.manifest import describe_command
 from guildhall.members.model import BUSY_FILE, ActiveJob, Member, MemberDetails, MemberStatus
 from guildhall.members.process import MemberProcess, Timings, log_path
@@ -53,9 +53,9 @@ class Members:
         self._trust = trust
         self._timings = timings or Timings()
         self._processes: dict[Path, MemberProcess] = {}  # by folder
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
         self._watcher = JobWatcher(home.path / BUSY_FILE, clock)
-        self._closed = False
+        self._is_closed = False
 
     def registry(self, frame: Frame) -> MemberRegistry:
         return MemberRegistry(frame.root, self._home)
@@ -88,21 +88,22 @@ class Members:
         """Start a member if needed, and return its client. Raise NotTrusted if the user does not trust it."""
         code = await asyncio.to_thread(trusted_code, self._trust(), member)
         assert member.manifest is not None
-        stamp = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
-        async with self._starting:
-            process = await self._process(member, frame, stamp)
+        code_fingerprint = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
+        async with self._start_lock:
+            process = await self._process(member, frame, code_fingerprint)
         return await process.client()
 
-    async def _process(self, member: Member, frame: Frame, stamp: str) -> MemberProcess:
-        if self._closed:
-            raise ToolUnavailable(f"cannot start the member {member.name}: the hall is stopping")
+    async def _process(self, member: Member, frame: Frame, code_fingerprint: str) -> MemberProcess:
+        if self._is_closed:
+            message = f"cannot start the member {member.name}: the hall is stopping"
+            raise ToolUnavailable(message, hint="Repeat the command to start a new hall.")
         if (process := self._processes.get(member.folder)) is not None:
             may_restart = process.is_over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
-            is_changed = not self._watcher.count(member.folder) and process.lacks_variables(frame)
-            if process.stamp == stamp and not may_restart and not is_changed:
+            needs_restart = not self._watcher.count_jobs(member.folder) and process.has_other_variables(frame)
+            if process.code_fingerprint == code_fingerprint and not may_restart and not needs_restart:
                 return process
             await process.stop()
-        process = MemberProcess(member, frame, self._home, self._clock, self._timings, stamp, process)
+        process = MemberProcess(member, frame, self._home, self._clock, self._timings, code_fingerprint, process)
         self._processes[member.folder] = process
         if member.accepts_jobs:  # jobs of an earlier process may still be running
             self._watcher.watch(member, self._shortest_name(member, frame), frame.root, process.client)
@@ -110,16 +111,19 @@ class Members:
 
     async def stop(self, member: Member) -> None:
         """Stop a member. Its running jobs continue when it is started again."""
-        async with self._starting:
+        async with self._start_lock:
             if (process := self._processes.pop(member.folder, None)) is not None:
-                await self._watcher.forget(member.folder)
+                await self._watcher.stop_polling(member.folder)
                 await process.stop()
 
     def jobs(self, member: Member, frame: Frame) -> MemberJobs:
         """Return the jobs of a member. Raise Refused if it does not accept jobs."""
-        reach, place = partial(self.client, member, frame), (member, self._shortest_name(member, frame), frame.root)
+        reach, name = partial(self.client, member, frame), self._shortest_name(member, frame)
         return MemberJobs(
-            member, reach, partial(self._watcher.watch, *place, reach), partial(self._watcher.update, *place)
+            member,
+            reach,
+            on_dispatch=partial(self._watcher.watch, member, name, frame.root, reach),
+            on_status=partial(self._watcher.update, member, name, frame.root),
         )
 
     def _shortest_name(self, member: Member, frame: Frame) -> str:
@@ -138,7 +142,7 @@ class Members:
     def statuses(self) -> list[MemberStatus]:
         """Return the state and the number of running jobs of each started member."""
         return [
-            {"member": process.member.name, "state": process.state, "jobs": self._watcher.count(folder)}
+            {"member": process.member.name, "state": process.state, "jobs": self._watcher.count_jobs(folder)}
             for folder, process in self._processes.items()
         ]
 
@@ -155,7 +159,7 @@ class Members:
         return started
 
     async def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         await self._watcher.close()
         await asyncio.gather(*(process.stop() for process in self._processes.values()))
         self._processes.clear()
@@ -194,7 +198,11 @@ class Members:
             return NO_MEMBERS
         targets, problems = self._dispatch_targets(worker, frame)
         problems += [
-            ToolUnavailable(f"toolboxes: {name!r} is ambiguous: a member and an MCP server", where=worker.place)
+            ToolUnavailable(
+                f"toolboxes: {name!r} is ambiguous: a member and an MCP server",
+                where=worker.place,
+                hint="Rename the server in mcp_servers, or remove one of the two.",
+            )
             for name in (member.name for member in toolboxes)
             if name in worker.definition.mcp_servers
         ]
@@ -222,25 +230,25 @@ class Members:
 
     def _dispatch_targets(self, worker: Worker, frame: Frame) -> tuple[list[Member], list[GuildError]]:
         """Return the members that a worker can dispatch to, and the errors of invalid names."""
-        found: dict[Path, Member] = {}
+        targets: dict[Path, Member] = {}
         problems: list[GuildError] = []
         for name in worker.definition.members:
             if name == EVERY_WORKER:
                 members = self.registry(frame).members()
-                found |= {m.folder: m for m in members if m.accepts_jobs and self._is_trusted(m)}
+                targets |= {m.folder: m for m in members if m.accepts_jobs and self._is_trusted(m)}
                 continue
             try:
                 member = self.find(name, frame)
                 if not member.accepts_jobs:
-                    raise not_dispatchable(member)
-                found[member.folder] = member
+                    raise not_dispatchable_error(member)
+                targets[member.folder] = member
             except GuildError as error:
                 problems.append(ToolUnavailable(f"members: {error.message}", where=worker.place, hint=error.hint))
-        names = [member.name for member in found.values()]
+        names = [member.name for member in targets.values()]
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             hint = f"Use project/{duplicate} or home/{duplicate}."
             problems.append(ToolUnavailable(f"members: {duplicate!r} is ambiguous", where=worker.place, hint=hint))
-        return list(found.values()), problems
+        return list(targets.values()), problems
 
 
 def _plan_line(member: Member, toolboxes: list[Member], targets: list[Member]) -> str:

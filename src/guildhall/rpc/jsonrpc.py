@@ -38,7 +38,7 @@ class Request:
 
 
 class RpcError(Exception):
-    """The error of a response. `id`: that of an invalid message."""
+    """The error of a response. `id`: the id of an invalid message."""
 
     def __init__(self, code: int, message: str, data: Any = None, *, id: Id = None) -> None:
         super().__init__(message)
@@ -67,37 +67,39 @@ def read_messages(body: bytes, *, batches: bool) -> tuple[list[Request | RpcErro
     if not batches:
         raise RpcError(INVALID_REQUEST, "batches are not supported: send one message at a time")
     if not batch:
-        raise RpcError(INVALID_REQUEST, "the batch is empty")
+        raise RpcError(INVALID_REQUEST, "invalid batch: empty")
     if len(batch) > MAX_BATCH:
-        raise RpcError(INVALID_REQUEST, f"the batch exceeds {MAX_BATCH} messages")
-    return [one for message in batch for one in _read_message(message, batches=True)], True
+        raise RpcError(INVALID_REQUEST, f"invalid batch: more than {MAX_BATCH} messages")
+    return [message for value in batch for message in _read_message(value, batches=True)], True
 
 
 def parse_json(body: bytes) -> Any:
     """Return the value of a JSON text. Raise RpcError if it is invalid, ambiguous or nested too deeply."""
     try:
-        value = json.loads(body, parse_constant=_reject_constant, parse_float=_finite, object_pairs_hook=_unique)
+        value = json.loads(
+            body, parse_constant=_reject_constant, parse_float=_parse_float, object_pairs_hook=_build_object
+        )
     except (ValueError, RecursionError):  # also bytes that are not UTF-8, and numbers with too many digits
-        raise RpcError(PARSE_ERROR, "the body is not valid JSON") from None
+        raise RpcError(PARSE_ERROR, "invalid body: not JSON") from None
     if not is_shallow(value):
-        raise RpcError(INVALID_REQUEST, "the body is nested too deeply")
+        raise RpcError(INVALID_REQUEST, "invalid body: nested too deeply")
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object. Raise RpcError for a repeated name, because parsers differ in the value that they use."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
-            raise RpcError(PARSE_ERROR, f"the body repeats the name {name[:60]!r} in an object")
-        found[name] = value
-    return found
+        if name in members:
+            raise RpcError(PARSE_ERROR, f"invalid body: an object repeats the name {name[:60]!r}")
+        members[name] = value
+    return members
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if math.isinf(value):  # such as 1e999
-        raise RpcError(PARSE_ERROR, f"the body contains a number that is too large: {text[:60]}")
+        raise RpcError(PARSE_ERROR, f"invalid body: the number {text[:60]} is too large")
     return value
 
 

@@ -106,7 +106,7 @@ class Listener:
         return self._socket.getsockname()[1]
 
     @property
-    def clients(self) -> int:
+    def client_count(self) -> int:
         return len(self._state.connections)
 
     @property
@@ -167,6 +167,7 @@ class Listener:
 
 def _bind(ports: Sequence[int]) -> socket.socket:
     """Return a socket on the first free port. If several ports are given and all are in use, use any free port."""
+    reason = None
     for port in (*ports, 0) if len(ports) > 1 else ports:
         # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it, a response in two parts is delayed.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -174,10 +175,11 @@ def _bind(ports: Sequence[int]) -> socket.socket:
         try:
             listening.bind(("127.0.0.1", port))
             listening.listen(1024)
-        except OSError:
+        except OSError as error:
             listening.close()
+            reason = error.strerror
             continue
         listening.setblocking(False)
         return listening
-    reason = f"port {ports[0]} is in use" if len(ports) == 1 else "no free port on loopback"
-    raise HallUnavailable(f"cannot listen: {reason}", hint="Choose another port, or 0 for any free port.")
+    target = f"port {ports[0]}" if len(ports) == 1 else "loopback"
+    raise HallUnavailable(f"cannot listen on {target}: {reason}", hint="Choose another port, or 0 for any free port.")

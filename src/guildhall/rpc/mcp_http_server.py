@@ -55,18 +55,18 @@ class Offer:
 class Endpoint:
     """An ASGI application that serves the offers of one or more addresses."""
 
-    def __init__(self, *, is_valid_token: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
-        """`find` returns the offer of the address of a request, or None if it is unknown. It may raise HttpError."""
+    def __init__(self, *, is_valid_token: Callable[[str], bool], find_offer: Callable[[Message], Offer | None]) -> None:
+        """`find_offer` returns the offer at the path of a request or None. It may raise HttpError."""
         self._is_valid_token = is_valid_token
-        self._find = find
-        self._active = 0
+        self._find_offer = find_offer
+        self._active_requests = 0
 
     @staticmethod
     def for_offer(offer: Offer, secret: str) -> Endpoint:
         """Return an endpoint that serves one offer at `/mcp`."""
         return Endpoint(
             is_valid_token=lambda token: is_token(token, secret),
-            find=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None,
+            find_offer=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None,
         )
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -76,20 +76,20 @@ class Endpoint:
         headers = Headers.of(scope["headers"])
         offer = self._check_request(scope, headers)
         body = await read_body(receive, headers)
-        if self._active >= MAX_REQUESTS:
+        if self._active_requests >= MAX_REQUESTS:
             raise HttpError(503, f"too many concurrent requests (maximum: {MAX_REQUESTS}): try again")
-        self._active += 1
+        self._active_requests += 1
         try:
             status, payload = await reply_to(body, headers, lambda request: _respond(request, offer), batches=True)
         finally:
-            self._active -= 1
+            self._active_requests -= 1
         return (status if offer.missing is None else 404), payload
 
     def _check_request(self, scope: Message, headers: Headers) -> Offer:
         check_local(headers)
         if (token := headers.bearer) is None or not self._is_valid_token(token):
             raise HttpError(401, "missing or invalid token", (b"www-authenticate", b"Bearer"))
-        offer = self._find(scope)
+        offer = self._find_offer(scope)
         if offer is None:
             raise HttpError(404, f"unknown path {scope['path'][:100]!r}")
         check_json_post(scope["method"], headers)

@@ -66,7 +66,7 @@ class Request(jsonrpc.Request):
     @property
     def call_id(self) -> str | None:
         """Return the model's id of a tool call, or None if the client does not send it."""
-        return next((one for one in map(_meta(self).get, _CALL_ID_KEYS) if isinstance(one, str) and one), None)
+        return next((id for id in map(_meta(self).get, _CALL_ID_KEYS) if isinstance(id, str) and id), None)
 
 
 def _meta(request: jsonrpc.Request) -> Mapping[str, Any]:
@@ -233,7 +233,7 @@ def find_tool(request: jsonrpc.Request, tools: Mapping[str, Tool]) -> tuple[Tool
 
 def _list_result(request: Request, tools: Mapping[str, Tool], server: ServerInfo) -> dict[str, Any]:
     if request.params.get("cursor") is not None:  # the first page lists all tools
-        raise RpcError(INVALID_PARAMS, "unknown cursor")
+        raise RpcError(INVALID_PARAMS, "invalid cursor: the list of tools has one page")
     shown = [
         {
             "name": name,

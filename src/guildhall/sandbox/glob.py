@@ -12,7 +12,7 @@ import functools
 
 from guildhall.core.errors import UsageError
 
-_MAX_LENGTH = 1_000
+_MAX_PATTERN_CHARS = 1_000
 _MAX_ALTERNATIVES = 64
 
 
@@ -21,9 +21,10 @@ class PathPattern:
 
     def __init__(self, pattern: str, *, anywhere: bool = False) -> None:
         """With `anywhere`, a pattern without a slash matches file names in every folder."""
-        if not pattern.strip() or len(pattern) > _MAX_LENGTH:
+        if not pattern.strip() or len(pattern) > _MAX_PATTERN_CHARS:
             raise UsageError(
-                f"invalid pattern: expected 1 to {_MAX_LENGTH:,} characters", hint="Use a pattern such as `**/*.py`."
+                f"invalid pattern: expected 1 to {_MAX_PATTERN_CHARS:,} characters",
+                hint="Use a pattern such as `**/*.py`.",
             )
         if anywhere and "/" not in pattern:
             pattern = f"**/{pattern}"

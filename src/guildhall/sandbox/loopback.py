@@ -73,7 +73,8 @@ class LoopbackDoor:
         finally:
             loop.remove_reader(self._ours)
         if not fds:
-            raise ToolUnavailable("cannot confine the program: it exited, or did not open its port within 10 s")
+            reason = f"it exited, or did not open its port within {_OPEN_TIMEOUT_S:g} s"
+            raise ToolUnavailable(f"cannot confine the program: {reason}", hint="Try again.")
         return socket.socket(fileno=fds[0])
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 `write(fn)` passes a function to the writer thread. The thread runs all waiting functions in a single transaction, each
 in a savepoint, commits, and then resolves their futures. A function only runs statements and returns plain data. It
 must not commit or wait, because every other writer waits for it. Writes that the disk refuses are repeated until they
-succeed, if the owner of the store has called `wait_for_disk`.
+succeed, if the owner of the store has called `enable_disk_retries`.
 
 Invariant: a write whose future succeeded survives the death of the process. With `durable=True` it also survives a
 power failure.
@@ -36,19 +36,19 @@ from guildhall.store.schema import prepare
 
 T = TypeVar("T")
 _MAX_BATCH = 256
-_TIMEOUT_S = 10.0  # wait for another process that locks the file
+_LOCK_TIMEOUT_S = 10.0  # wait for another process that locks the file
 # False in a request: its client gets the error at once. True in a run, which has to record its steps.
 MAY_WAIT_FOR_DISK: ContextVar[bool] = ContextVar("MAY_WAIT_FOR_DISK", default=True)
-_RETRY_S = 0.5  # between two attempts to write to a full or failing disk
+_RETRY_INTERVAL_S = 0.5  # between two attempts to write to a full or failing disk
 _MEMORY_FOLDER = "/dev/shm"
 _RESUMES = "Runs resume automatically."
-_DISK_ERRORS = {  # message and hint by the primary result code of SQLite
-    sqlite3.SQLITE_FULL: ("disk full", f"Free some space. {_RESUMES}"),
+_DISK_ERRORS = {  # reason and hint by the primary result code of SQLite
+    sqlite3.SQLITE_FULL: ("the disk is full", f"Free some space. {_RESUMES}"),
     sqlite3.SQLITE_IOERR: ("disk I/O error", f"Check the disk and its free space. {_RESUMES}"),
-    sqlite3.SQLITE_READONLY: ("read-only file or file system", f"Make it writable. {_RESUMES}"),
-    sqlite3.SQLITE_CANTOPEN: ("cannot open the database", f"Check the disk and the permissions. {_RESUMES}"),
-    sqlite3.SQLITE_CORRUPT: ("damaged database", "Stop the hall with `guild hall stop`, then restore a backup."),
-    sqlite3.SQLITE_NOTADB: ("damaged database", "Stop the hall with `guild hall stop`, then restore a backup."),
+    sqlite3.SQLITE_READONLY: ("the file or its file system is read-only", f"Make it writable. {_RESUMES}"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot open the file", f"Check the disk and the permissions. {_RESUMES}"),
+    sqlite3.SQLITE_CORRUPT: ("the file is damaged", "Stop the hall with `guild hall stop`, then restore a backup."),
+    sqlite3.SQLITE_NOTADB: ("the file is damaged", "Stop the hall with `guild hall stop`, then restore a backup."),
 }
 
 
@@ -69,8 +69,8 @@ class Store:
         self._path = path
         self.disk_error: StorageFailed | None = None  # set while writes wait for the disk
         self._report: Callable[[StorageFailed], object] | None = None
-        self._no_wait = threading.Event()
-        self._no_wait.set()
+        self._retries_disabled = threading.Event()
+        self._retries_disabled.set()
         self._engine = _engine(path, "ro" if readonly else "rw")
         self._reader = self._engine.connect()
         _raw(self._reader).execute("PRAGMA query_only=ON")
@@ -125,21 +125,21 @@ class Store:
             with self._queue_lock:
                 self._watchers = tuple(other for other in self._watchers if other is not watcher)
 
-    def wait_for_disk(self, report: Callable[[StorageFailed], object]) -> None:
-        """Repeat writes that a full or failing disk refuses, until they succeed. They fail at once otherwise.
+    def enable_disk_retries(self, report: Callable[[StorageFailed], object]) -> None:
+        """From now on, repeat writes that a full or failing disk refuses, until they succeed.
 
         `report` is called in the writer thread when writes begin to wait.
         """
         self._report = report
-        self._no_wait.clear()
+        self._retries_disabled.clear()
 
-    def stop_waiting(self) -> None:
+    def disable_disk_retries(self) -> None:
         """Let writes fail at once if the disk refuses them, including the writes that wait."""
-        self._no_wait.set()
+        self._retries_disabled.set()
 
     def close(self) -> None:
         """Commit all pending writes, then close. Writes that the disk refuses fail."""
-        self.stop_waiting()
+        self.disable_disk_retries()
         with self._queue_lock:
             if not self._is_open:
                 return
@@ -163,16 +163,16 @@ class Store:
 
     def _write_loop(self, connection: Connection) -> None:
         with connection:
-            closing = False
-            while not closing:
-                first = self._queue.get()
+            is_closing = False
+            while not is_closing:
+                write = self._queue.get()
                 batch: list[_Write] = []
-                while first is not None:
-                    batch.append(first)
+                while write is not None:
+                    batch.append(write)
                     if len(batch) == _MAX_BATCH or self._queue.empty():
                         break
-                    first = self._queue.get()
-                closing = first is None
+                    write = self._queue.get()
+                is_closing = write is None
                 if batch:
                     self._commit_when_possible(connection, batch)
                     for loop, changed in self._watchers:
@@ -187,14 +187,14 @@ class Store:
                 if write.failure is not None:
                     write.failure = _as_disk_error(write.failure, self._path) or write.failure
             refused = [write for write in batch if isinstance(write.failure, StorageFailed) and write.may_wait]
-            if not refused or self._no_wait.is_set():
+            if not refused or self._retries_disabled.is_set():
                 break
             _resolve_futures(write for write in batch if not any(write is other for other in refused))
             batch = refused
             if self.disk_error is None and self._report is not None:
                 self._report(cast("StorageFailed", refused[0].failure))
             self.disk_error = cast("StorageFailed", refused[0].failure)
-            self._no_wait.wait(_RETRY_S)
+            self._retries_disabled.wait(_RETRY_INTERVAL_S)
             for write in batch:
                 write.failure = None
             _roll_back(_raw(connection))
@@ -207,14 +207,14 @@ def _as_disk_error(error: BaseException, path: Path, *, is_read: bool = False) -
     code = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0) & 0xFF
     if code not in _DISK_ERRORS or (is_read and code == sqlite3.SQLITE_READONLY):  # a read that tries to write
         return None
-    message, hint = _DISK_ERRORS[code]
-    return StorageFailed(f"{message} at {path}", hint=hint)
+    reason, hint = _DISK_ERRORS[code]
+    return StorageFailed(f"cannot use the database: {reason}", where=str(path), hint=hint)
 
 
 def _engine(path: Path, mode: str) -> Engine:
     def connect() -> sqlite3.Connection:
         uri = f"{path.absolute().as_uri()}?mode={mode}"
-        raw = sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        raw = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         raw.execute("PRAGMA foreign_keys=ON")
         return raw
 
@@ -245,15 +245,15 @@ def _commit(connection: Connection, batch: list[_Write]) -> None:
 
 
 def _run_in_savepoint(raw: sqlite3.Connection, connection: Connection, write: _Write) -> None:
-    raw.execute("SAVEPOINT one")
+    raw.execute("SAVEPOINT write")
     try:
         write.result = write.fn(connection)
     except BaseException as error:
         if not raw.in_transaction:  # SQLite rolled back the whole transaction (disk full)
             raise
-        raw.execute("ROLLBACK TO one")
+        raw.execute("ROLLBACK TO write")
         write.failure = error
-    raw.execute("RELEASE one")
+    raw.execute("RELEASE write")
 
 
 def _roll_back(raw: sqlite3.Connection) -> None:
@@ -292,9 +292,9 @@ def _resolve(batch: Iterable[_Write]) -> None:
 
 @contextmanager
 def scratch() -> Generator[Store]:
-    """Yield an empty temporary database, in memory if possible. It is used by the replay of a workflow."""
-    place = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="guild-scratch-", dir=place, ignore_cleanup_errors=True) as folder:
+    """Yield an empty temporary database, in memory if possible. The replay of a workflow uses it."""
+    parent = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="guild-scratch-", dir=parent, ignore_cleanup_errors=True) as folder:
         path = Path(folder, "scratch.db")
         prepare(path)
         with closing(Store(path)) as store:

@@ -58,7 +58,7 @@ _QUALIFIED_NAME = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A request and the status of its response. `answered` is True if the response is that of a model."""
+    """A request and the status of its response. `answered` is True if the response came from the script."""
 
     path: str
     key: str | None
@@ -192,12 +192,12 @@ def _prompt_segments(query: Query) -> tuple[str, ...]:
 
 def _offered_names(offered: Iterable[str]) -> dict[str, str]:
     """Map the name of each tool in a script to the qualified name that the client offers. Skip ambiguous names."""
-    names = set(offered)
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if (match := _QUALIFIED_NAME.fullmatch(name)) is not None and match["tool"] not in names:
-            found[match["tool"]].append(name)
-    return {tool: qualified[0] for tool, qualified in found.items() if len(qualified) == 1}
+    offered_names = set(offered)
+    qualified_names: defaultdict[str, list[str]] = defaultdict(list)
+    for name in offered_names:
+        if (match := _QUALIFIED_NAME.fullmatch(name)) is not None and match["tool"] not in offered_names:
+            qualified_names[match["tool"]].append(name)
+    return {tool: names[0] for tool, names in qualified_names.items() if len(names) == 1}
 
 
 class ScriptedServer:
@@ -245,7 +245,9 @@ class ScriptedServer:
         while not self._server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 self._stop()
-                raise RuntimeError("the scripted server did not start")
+                raise RuntimeError(
+                    f"cannot start the scripted server: not ready within {_TIMEOUT_S:g} s, or its thread ended"
+                )
             time.sleep(0.005)
         return self
 

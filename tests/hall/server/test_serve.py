@@ -83,7 +83,7 @@ def test_a_client_replaces_a_connection_that_the_hall_has_closed(home: Home) -> 
             await client.hall.hello(home.path)
             for connection in list(hall.process._listener._state.connections):
                 connection.transport.close()  # as after the keep-alive time
-            while hall.process._listener.clients:  # noqa: ASYNC110 - the listener has no event for this
+            while hall.process._listener.client_count:  # noqa: ASYNC110 - the listener has no event for this
                 await asyncio.sleep(0.01)
             assert (await client.hall.status())["state"] == "serving"
             await client.close()

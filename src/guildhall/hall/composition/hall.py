@@ -207,7 +207,7 @@ class Hall:
     def wait_for_disk(self, report: Callable[[StorageFailed], object]) -> None:
         """Let writes wait while a disk is full or fails. `report` is called in another thread when that begins."""
         for part in self.databases():
-            part.store.wait_for_disk(report)
+            part.store.enable_disk_retries(report)
         self.workflow_databases.report_disk_error = report
 
     @property
@@ -227,7 +227,7 @@ class Hall:
         """Pause all runs. The next hall resumes them."""
         self._stop_wakeups()
         for part in self.workflow_databases.open_parts():
-            part.store.stop_waiting()
+            part.store.disable_disk_retries()
         await self.workflow_databases.pause_all("shutdown")
         await self.wait_background_work(_SETTLE_TIMEOUT_S)
 

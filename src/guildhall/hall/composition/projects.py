@@ -132,7 +132,7 @@ class ProjectServices:
 
     def _find_worker(self, name: str, frame: Frame, use: Use = "name") -> Worker:
         """Return a worker that accepts work. The redactor learns the secrets of the caller."""
-        self.environment.secrets.learn({**frame.env, **frame.keys})
+        self.environment.secrets.add({**frame.env, **frame.keys})
         return self.workers.find_for_work(name, frame, use)
 
     @cached_property

@@ -93,7 +93,7 @@ class WorkflowDatabases:
     def _create(self, path: Path) -> WorkflowDatabase:
         database = WorkflowDatabase(self._main, path)
         if self.report_disk_error is not None:
-            database.store.wait_for_disk(self.report_disk_error)
+            database.store.enable_disk_retries(self.report_disk_error)
         return database
 
     def _close_if_replaced(self, path: Path) -> None:

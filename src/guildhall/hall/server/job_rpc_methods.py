@@ -263,7 +263,7 @@ def workers_endpoint(
 
         return replace(offer, worker=operate, call=call)
 
-    return Endpoint(is_valid_token=lambda candidate: is_token(candidate, token), find=find)
+    return Endpoint(is_valid_token=lambda candidate: is_token(candidate, token), find_offer=find)
 
 
 def _frame(hall: Hall, project: Path | None) -> Frame:

@@ -51,7 +51,7 @@ class RedactingFormatter(logging.Formatter):
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
         self._secrets = Secrets(environ)
-        self.learn = self._secrets.learn
+        self.learn = self._secrets.add
 
     def format(self, record: logging.LogRecord) -> str:
         return self._secrets(super().format(record))
@@ -199,7 +199,7 @@ class HallProcess:
             "url": self._address.url,
             "since": self._address.since,
             "state": "leaving" if self._stopping.is_set() else "recovering" if self._recovery.is_active else "serving",
-            "clients": self._listener.clients - 1,
+            "clients": self._listener.client_count - 1,
             "idle": self._idle,
         }
 

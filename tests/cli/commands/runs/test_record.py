@@ -20,7 +20,7 @@ from guildhall.cli.format.runs import age
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.request_frame import RecordedFrame
-from guildhall.members.jobs import Answer, read_status
+from guildhall.members.jobs import MemberResponse, parse_status
 from guildhall.members.model import ActiveJob
 from guildhall.runs.model import Ask, Question, Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry
@@ -152,7 +152,7 @@ def test_ls_lists_a_job_of_a_member_once_with_its_age() -> None:
     asks = {**status, "jobId": "j-1", "questions": ["Red?\x1b[1m", "Blue?"], "waiting": True}
     odd = {**status, "jobId": "j-3", "startedAt": "at dawn"}
     jobs = [
-        read_status(Answer.parse(one, "it"), "ant")
+        parse_status(MemberResponse.parse(one, "it"), "ant")
         for one in (asks, {**status, "jobId": "j-2", "questions": ["When?"]}, odd)
     ]
     members = [ActiveJob(member="ant", details=job, project="/a b") for job in jobs]
