@@ -87,17 +87,9 @@ _stat = os.stat  # looked up once: `directory_fingerprint` is called for thousan
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DECISION_FIELDS = ("question", "decision", "reasoning")
 # The fields of a job by their names in meta.json.
-_REQUIRED_META_FIELDS = {
-    **{name: name for name in ("id", "worker", "description", "status")},
-    "startedAt": "started_at",
-}
-_META_FIELDS = {
-    **_REQUIRED_META_FIELDS,
-    "completedAt": "completed_at",
-    "error": "error",
-    "run": "run",
-    "lateError": "late_error",
-}
+_REQUIRED_META_FIELDS = {name: name for name in ("id", "worker", "description", "status")} | {"startedAt": "started_at"}
+_OPTIONAL_META_FIELDS = {"completedAt": "completed_at", "error": "error", "run": "run", "lateError": "late_error"}
+_META_FIELDS = _REQUIRED_META_FIELDS | _OPTIONAL_META_FIELDS
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ def resolve_view(view: View) -> View:
     folders = tuple(replace(folder, path=folder.path.resolve()) for folder in view.folders)
     hidden = tuple(path.resolve() for path in view.hidden)
     # A link is protected under its own name, so that it cannot be replaced, and so is its target.
-    both = (one for path in view.protected for one in (path.parent.resolve() / path.name, path.resolve()))
+    both = ((path.parent.resolve() / path.name, path.resolve()) for path in view.protected)
+    protected = tuple(dict.fromkeys(path for pair in both for path in pair))
     shown = tuple(path.resolve() for path in view.shown)
-    protected = tuple(dict.fromkeys(both))
     return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=hidden, protected=protected, shown=shown)
 
 
@@ -62,7 +62,7 @@ class SandboxPath:
 
     folder: Folder
     parts: tuple[str, ...]
-    display: str  # as requested
+    display: str  # the path as requested, for messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,8 @@ class SandboxFiles:
         check_suffix(folder, name, display, is_text=True)
         if size > folder.max_bytes:
             limit = f"{_title(folder)} permits {folder.max_bytes:,} bytes for each file"
-            raise Refused(f"cannot write {display}: it has {size:,} bytes, and {limit}")
+            hint = "Write less, or several smaller files."
+            raise Refused(f"cannot write {display}: it has {size:,} bytes, and {limit}", hint=hint)
 
     def list_files(self, location: SandboxPath, *, skip: frozenset[str] = frozenset()) -> FileListing:
         return FileListing(self, location, skip)
@@ -203,8 +204,8 @@ class SandboxFiles:
 
     def _folder_of(self, path: str) -> Folder | None:
         """Return the innermost folder that contains the path. Of two folders with one path, return the named one."""
-        around = [folder for folder in self.view.folders if is_below(path, folder_path(folder))]
-        return max(around, key=lambda folder: (len(folder_path(folder)), folder.name is not None), default=None)
+        enclosing = [folder for folder in self.view.folders if is_below(path, folder_path(folder))]
+        return max(enclosing, key=lambda folder: (len(folder_path(folder)), folder.name is not None), default=None)
 
     def _folders_hint(self) -> str:
         if not self.view.folders:

@@ -47,8 +47,8 @@ def _has_size_option(program: str) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    found = re.search(r"(\d+)\.(\d+)", done.stdout)
-    return found is not None and (int(found[1]), int(found[2])) >= _SIZE_OPTION_VERSION
+    version = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return version is not None and (int(version[1]), int(version[2])) >= _SIZE_OPTION_VERSION
 
 
 def bubblewrap_arguments(confinement: Confinement, plan: MountPlan, path: str, filter_fd: int | None) -> list[str]:
@@ -251,7 +251,7 @@ def _prepare(
         port = None if door.has_own_network or confinement.network else door.port
         confinement = confinement if door.has_own_network else replace(confinement, network=True)
     if kind != "landlock":  # Landlock forbids all new names in the folder around a protected path
-        plan = plan.without(resources.enter_context(hold_placeholders(plan.placeholders)))
+        plan = plan.exclude(resources.enter_context(hold_placeholders(plan.placeholders)))
     program = _with_limits(argv, confinement)
     if kind == "bubblewrap":
         families = seccomp.socket_families(network=confinement.network, loopback=True)

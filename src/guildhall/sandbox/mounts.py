@@ -87,7 +87,7 @@ class MountPlan:
     cwd: Path
     placeholders: tuple[Path, ...] = ()  # protected sources that are missing or are placeholders
 
-    def without(self, sources: Collection[Path]) -> MountPlan:
+    def exclude(self, sources: Collection[Path]) -> MountPlan:
         return replace(self, mounts=tuple(mount for mount in self.mounts if mount.source not in sources))
 
 
@@ -103,8 +103,8 @@ def plan_mounts(confinement: Confinement) -> MountPlan:
     chosen: dict[Path, Mount] = {}
     for mount in (*system, *protected, *folders, *repositories, *programs):
         # Of two folders with one path, the writable folder counts.
-        twice = mount in folders and any(other.path == mount.path and other.access == "write" for other in folders)
-        chosen[mount.path] = replace(mount, access="write") if twice else mount
+        is_writable = mount in folders and any(o.path == mount.path and o.access == "write" for o in folders)
+        chosen[mount.path] = replace(mount, access="write") if is_writable else mount
     visible = [mount for mount in chosen.values() if not hiding.hides(mount.source) or mount.source in hiding.shared]
     masks = [mask for mount in visible for mask in _masks(mount, hiding.hidden)]
     pins = _pins(visible, [*masks, *(mount for mount in visible if mount not in repositories)])
@@ -131,11 +131,11 @@ def installation_folders(program: Path) -> tuple[Path, ...]:
 
     If that folder is at the top of the file system, only the program is returned.
     """
-    found: list[Path] = []
+    installed: list[Path] = []
     for path in dict.fromkeys((program, program.resolve())):
         folder = path.parent.parent if path.parent.name == "bin" else path.parent
-        found.append(folder if len(folder.parts) > 2 else path)
-    return tuple(dict.fromkeys(found))
+        installed.append(folder if len(folder.parts) > 2 else path)
+    return tuple(dict.fromkeys(installed))
 
 
 def import_paths() -> list[str]:
@@ -183,8 +183,8 @@ class _Hiding:
     shared: set[Path] = field(default_factory=set[Path])  # git directories of shown worktrees
 
     def hides(self, path: Path) -> bool:
-        around = [one for one in (*self.hidden, *self.shown) if _is_below(path, (one,))]
-        return max(around, key=lambda one: (len(one.parts), one in self.hidden), default=None) in self.hidden
+        enclosing = [root for root in (*self.hidden, *self.shown) if _is_below(path, (root,))]
+        return max(enclosing, key=lambda root: (len(root.parts), root in self.hidden), default=None) in self.hidden
 
 
 def _folder_mounts(view: View, hiding: _Hiding) -> list[Mount]:
@@ -196,8 +196,10 @@ def _folder_mounts(view: View, hiding: _Hiding) -> list[Mount]:
             hint = "Use another folder as the sandbox or the working folder."
             raise ToolUnavailable(f"cannot confine a program to {source}: a folder of the system", hint=hint)
         # Skip a folder inside a writable folder that was replaced by a link.
-        moved = any(outer in path.parents and _real(outer) / path.relative_to(outer) != source for outer in writable)
-        if not moved and source.exists() and not hiding.hides(source):
+        is_replaced = any(
+            outer in path.parents and _real(outer) / path.relative_to(outer) != source for outer in writable
+        )
+        if not is_replaced and source.exists() and not hiding.hides(source):
             mounts.append(Mount(path=path, source=source, access="write" if folder.is_writable else "read"))
     return mounts
 
@@ -275,15 +277,15 @@ def _git_markers(folder: Mount) -> list[Path]:
     if folder.access != "write":
         return [marker] if (marker := folder.source / ".git").exists() else []
     markers: list[Path] = []
-    folders = 0
+    folder_count = 0
     for parent, names, files in os.walk(folder.source):
         if ".git" in names or ".git" in files:
             markers.append(Path(parent) / ".git")
         depth = len(Path(parent).relative_to(folder.source).parts)
         deeper = depth < _NESTED_DEPTH
         names[:] = [name for name in names if name not in _WITHOUT_REPOSITORIES and name != ".git"] if deeper else []
-        folders += len(names)
-        if folders > _MAX_NESTED_FOLDERS:
+        folder_count += len(names)
+        if folder_count > _MAX_NESTED_FOLDERS:
             message = (
                 f"cannot protect the git repositories in {folder.source}: more than {_MAX_NESTED_FOLDERS:,} folders"
             )
@@ -299,13 +301,13 @@ def _shared_git_directory(marker: Path, folders: list[Mount]) -> Path | None:
     """
     try:
         named = marker.read_text("utf-8")[:4096].strip().removeprefix("gitdir:").strip()
-        own = _real(marker.parent / named)
-        back = _real(Path((own / "gitdir").read_text("utf-8")[:4096].strip()))
+        git_dir = _real(marker.parent / named)
+        back_reference = _real(Path((git_dir / "gitdir").read_text("utf-8")[:4096].strip()))
     except (OSError, ValueError):
         return None
-    common = own.parent.parent
+    common = git_dir.parent.parent
     writable = tuple(mount.source for mount in folders if mount.access == "write")
-    if back != marker or own.parent.name != "worktrees" or _is_below(own, writable):
+    if back_reference != marker or git_dir.parent.name != "worktrees" or _is_below(git_dir, writable):
         return None
     return common if (common / "objects").is_dir() and (common / "HEAD").is_file() else None
 

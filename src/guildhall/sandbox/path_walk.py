@@ -31,7 +31,7 @@ MAX_DEPTH = 100
 _MAX_LINKS = 40
 _MAX_HINT_NAMES = 500
 # O_PATH needs no permission to list, opens no device and does not block on a FIFO. Systems without it read instead.
-_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+_ENTER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
 
 Identity = tuple[int, int]
 
@@ -72,7 +72,7 @@ class ViewIndex:
         """Return True if the path is at or below a shown path, which is below the hidden path."""
         return any(
             is_below(path, shown) and shown != hidden and is_below(shown, hidden)
-            for shown in (os.path.abspath(one) for one in self._view.shown)  # noqa: PTH100
+            for shown in map(os.path.abspath, self._view.shown)
         )
 
     def has_hidden_inode(self, inode: int) -> bool:
@@ -88,11 +88,11 @@ class ViewIndex:
 
 
 def _identities(paths: Iterable[Path]) -> frozenset[Identity]:
-    found: set[Identity] = set()
+    identities: set[Identity] = set()
     for path in paths:
         with suppress(OSError):
-            found.add(file_identity(path.stat()))
-    return frozenset(found)
+            identities.add(file_identity(path.stat()))
+    return frozenset(identities)
 
 
 def _fold(path: str) -> str:
@@ -140,14 +140,14 @@ class Entry:
     inode: int
 
 
-def _entry(found: os.DirEntry[str]) -> Entry:
-    if found.is_symlink():
+def _read_entry(raw: os.DirEntry[str]) -> Entry:
+    if raw.is_symlink():
         kind = "link"
-    elif found.is_dir(follow_symlinks=False):
+    elif raw.is_dir(follow_symlinks=False):
         kind = "folder"
     else:
-        kind = "file" if found.is_file(follow_symlinks=False) else "other"
-    return Entry(found.name, kind, found.inode())
+        kind = "file" if raw.is_file(follow_symlinks=False) else "other"
+    return Entry(raw.name, kind, raw.inode())
 
 
 class PathWalk:
@@ -194,7 +194,7 @@ class PathWalk:
     def enter(self, name: str) -> bool:
         """Enter a directory. Return False if the name is not a directory or is a link."""
         try:
-            fd = os.open(name, _ENTER, dir_fd=self.current.fd)
+            fd = os.open(name, _ENTER_FLAGS, dir_fd=self.current.fd)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENOENT):
                 return False
@@ -205,9 +205,9 @@ class PathWalk:
             self.check_visible(name, identity)
             raise Refused(f"cannot access {self._display}: more than {MAX_DEPTH} nested folders")
         path = self.path_of(name)
-        own = self._index.folder_at(path, identity)
-        is_protected = own is None and (self.current.is_protected or self._index.is_protected(path, identity))
-        self._levels.append(Level(fd, path, own or self.current.folder, is_protected))
+        inner = self._index.folder_at(path, identity)
+        is_protected = inner is None and (self.current.is_protected or self._index.is_protected(path, identity))
+        self._levels.append(Level(fd, path, inner or self.current.folder, is_protected))
         return True
 
     def make_directory(self, name: str) -> None:
@@ -257,7 +257,7 @@ class PathWalk:
                 return WalkResult(name)
             links += 1
             if links > _MAX_LINKS:
-                raise Refused(f"cannot access {self._display}: more than {_MAX_LINKS} links")
+                raise Refused(f"cannot access {self._display}: more than {_MAX_LINKS} symbolic links")
             pending.extendleft(reversed(self._link_target(name)))
         return WalkResult(None)
 
@@ -272,8 +272,8 @@ class PathWalk:
         """Return at most `limit` entries of the directory, sorted by name."""
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.current.fd)
         try:
-            with os.scandir(fd) as found:  # the entries are valid only while the descriptor is open
-                return sorted((_entry(each) for each in islice(found, limit)), key=lambda entry: entry.name)
+            with os.scandir(fd) as scanned:  # the entries are valid only while the descriptor is open
+                return sorted(map(_read_entry, islice(scanned, limit)), key=lambda entry: entry.name)
         finally:
             os.close(fd)
 
@@ -288,19 +288,19 @@ class PathWalk:
 def _open_root(folder: Folder, index: ViewIndex) -> int:
     """Open a folder from the root of the file system. Raise Refused if a part of its path is a link or hidden."""
     path = ""
-    fd = os.open("/", _ENTER)
+    fd = os.open("/", _ENTER_FLAGS)
     root = folder_path(folder)
     for name in root.strip("/").split("/"):
         if not name:
             continue
         path = f"{path}/{name}"
         try:
-            below = os.open(name, _ENTER, dir_fd=fd)
+            child_fd = os.open(name, _ENTER_FLAGS, dir_fd=fd)
         except OSError as error:
             raise _root_error(folder, path, error) from None
         finally:
             os.close(fd)
-        fd = below
+        fd = child_fd
         if index.is_hidden(path, file_identity(os.fstat(fd))) and not index.shows_below(path, root):
             os.close(fd)
             hint = f"Use a folder outside {path}."
