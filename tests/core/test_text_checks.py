@@ -14,7 +14,7 @@ LINES = ["a b", "a\u00a0b", "\u3000x", "\U0001f468\u200d\U0001f4bb", "\u0645\u06
 @pytest.mark.parametrize("value", ["a\0b", "half \ud800", None, 1, b"x", ["x"]])
 def test_invalid_text_is_rejected(value: object):
     assert not is_text(value)
-    with pytest.raises(UsageError, match="note: invalid text"):
+    with pytest.raises(UsageError, match="note: not text"):
         check_text("note", value, 100)
 
 

@@ -176,7 +176,7 @@ def test_the_model_reads_that_a_member_does_not_run(guild: Guild, project: Path,
     ran = guild("run", "host", "go", "--output", "json")
     assert ran.code == 0
     (told,) = results(journal(guild, ran.json["run"]))
-    assert "the member ant does not run" in told
+    assert "cannot run the member ant" in told
     assert "no ink" in told
 
 

@@ -43,12 +43,12 @@ _RETRY_INTERVAL_S = 0.5  # between two attempts to write to a full or failing di
 _MEMORY_FOLDER = "/dev/shm"
 _RESUMES = "Runs resume automatically."
 _DISK_ERRORS = {  # reason and hint by the primary result code of SQLite
-    sqlite3.SQLITE_FULL: ("the disk is full", f"Free some space. {_RESUMES}"),
+    sqlite3.SQLITE_FULL: ("disk full", f"Free some space. {_RESUMES}"),
     sqlite3.SQLITE_IOERR: ("disk I/O error", f"Check the disk and its free space. {_RESUMES}"),
-    sqlite3.SQLITE_READONLY: ("the file or its file system is read-only", f"Make it writable. {_RESUMES}"),
-    sqlite3.SQLITE_CANTOPEN: ("cannot open the file", f"Check the disk and the permissions. {_RESUMES}"),
-    sqlite3.SQLITE_CORRUPT: ("the file is damaged", "Stop the hall with `guild hall stop`, then restore a backup."),
-    sqlite3.SQLITE_NOTADB: ("the file is damaged", "Stop the hall with `guild hall stop`, then restore a backup."),
+    sqlite3.SQLITE_READONLY: ("read-only file or file system", f"Make it writable. {_RESUMES}"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot open the database", f"Check the disk and the permissions. {_RESUMES}"),
+    sqlite3.SQLITE_CORRUPT: ("damaged database", "Stop the hall with `guild hall stop`, then restore a backup."),
+    sqlite3.SQLITE_NOTADB: ("damaged database", "Stop the hall with `guild hall stop`, then restore a backup."),
 }
 
 
@@ -208,7 +208,7 @@ def _as_disk_error(error: BaseException, path: Path, *, is_read: bool = False) -
     if code not in _DISK_ERRORS or (is_read and code == sqlite3.SQLITE_READONLY):  # a read that tries to write
         return None
     reason, hint = _DISK_ERRORS[code]
-    return StorageFailed(f"cannot use the database: {reason}", where=str(path), hint=hint)
+    return StorageFailed(f"{reason} at {path}", hint=hint)
 
 
 def _engine(path: Path, mode: str) -> Engine:
