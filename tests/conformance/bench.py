@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.paths import Home
 from guildhall.core.request_frame import Frame
-from guildhall.hall.client.discovery import find_hall_pid, find_or_start, wait_for_end
+from guildhall.hall.client.discovery import find_hall_pid, find_or_start, wait_for_exit
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
@@ -144,7 +144,7 @@ class Bench:
         """Kill the hall process, and wait for its end."""
         if (pid := find_hall_pid(self.home)) is not None:
             os.kill(pid, 9)
-            wait_for_end(pid)
+            wait_for_exit(pid)
 
 
 def _return_own(own: Runtime, runtime: RuntimeName, frame: Frame) -> Runtime:

@@ -36,7 +36,7 @@ class ServedHall:
 async def serve_hall(home: Home, *, idle: float = 60.0) -> AsyncGenerator[ServedHall]:
     """Serve a hall until the block ends. Its responses must be as the OpenAPI document describes them."""
     hall = Hall(home, environ={}, is_persistent=True)
-    process = ConformingProcess(hall, RedactingFormatter({}), idle=idle)
+    process = ConformingProcess(hall, RedactingFormatter({}), idle_timeout_s=idle)
     ready = asyncio.Event()
     serving = asyncio.create_task(process.serve(ready.set))
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import guildhall.cli
-from guildhall.hall.client.codec import verb
+from guildhall.hall.client.codec import get_verb
 from guildhall.hall.client.discovery import Address
 from guildhall.hall.client.interface import SERVICES, VERBS, HallClient
 from guildhall.hall.client.openapi import openapi_document
@@ -67,12 +67,12 @@ def test_every_verb_has_a_client_method_a_route_and_an_operation() -> None:
     paths = openapi_document()["paths"]
     for name in VERBS:
         service, _, method = name.partition(".")
-        assert inspect.signature(getattr(getattr(client, service), method)) == inspect.signature(verb(name).declared)
+        assert inspect.signature(getattr(getattr(client, service), method)) == inspect.signature(get_verb(name).method)
         path = f"/api/{service}/{method}"
         assert _ROUTES[path] == name
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        assert body["properties"].keys() == verb(name).parameters.keys()
-        assert set(body["required"]) == verb(name).required
+        assert body["properties"].keys() == get_verb(name).parameters.keys()
+        assert set(body["required"]) == get_verb(name).required
     assert _ROUTES.keys() == {path for path, operations in paths.items() if "post" in operations}
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from guildhall.core import errors
 from guildhall.core.errors import GuildError, LimitReached, MergeConflict, UsageError
 from guildhall.core.request_frame import Frame
-from guildhall.hall.client.codec import decode, decode_error, encode, fields_of, verb
+from guildhall.hall.client.codec import decode, decode_error, encode, fields_of, get_verb
 from guildhall.hall.client.interface import VERBS
 from guildhall.runs.model import Answer, Question, RunRequest, Usage
 from guildhall.runs.purpose import CallPurpose
@@ -25,7 +25,7 @@ from guildhall.runs.purpose import CallPurpose
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_every_type_that_a_verb_names_is_known(name: str) -> None:
     """Evaluate every annotation of a verb, and of the dataclasses that it names."""
-    known, seen = verb(name), set[Any]()
+    known, seen = get_verb(name), set[Any]()
 
     def visit(kind: Any) -> None:
         if kind in seen:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ import pytest
 
 from guildhall import __version__
 from guildhall.core.errors import HallUnavailable
-from guildhall.hall.client.discovery import Address, check_same_version, find_hall, is_embedded, stop
+from guildhall.hall.client.discovery import Address, check_same_version, find_hall, find_or_start, is_embedded, stop
 from guildhall.hall.composition.hall import Hall
 from tests.hall.hall_server import serve_hall
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guildhall.core.paths import Home
 
 ADDRESS = Address(
@@ -126,3 +129,19 @@ def test_stopping_an_exited_process_is_not_an_error() -> None:
 @pytest.mark.parametrize(("value", "embedded"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])
 def test_guildhall_embedded_selects_the_embedded_hall(value: str | None, embedded: bool) -> None:
     assert is_embedded({} if value is None else {"GUILDHALL_EMBEDDED": value}) is embedded
+
+
+def test_a_hall_that_cannot_start_shows_only_its_own_log_lines(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.path.mkdir(parents=True, exist_ok=True)
+    home.log.write_text("a line of an earlier hall\n")
+    broken_python = tmp_path / "python"
+    broken_python.write_text("#!/bin/sh\necho cannot import guildhall >&2\n")
+    broken_python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken_python))
+    with pytest.raises(HallUnavailable, match="its process ended before it was ready") as caught:
+        find_or_start(home, {})
+    assert caught.value.hint == (
+        "Check the installation: guild doctor\nThe last lines of the log:\ncannot import guildhall"
+    )

@@ -27,7 +27,7 @@ from guildhall.hall.client.discovery import (
     find_hall,
     find_or_start,
     is_embedded,
-    wait_for_end,
+    wait_for_exit,
 )
 from guildhall.models.credentials import forwarded_variables
 
@@ -309,7 +309,7 @@ async def _connect_to_process(
             await client.close()
             if mode != "start":
                 return None
-            await asyncio.to_thread(wait_for_end, address.pid)
+            await asyncio.to_thread(wait_for_exit, address.pid)
             continue
         if welcome.problem is not None and mode == "start":
             await client.close()

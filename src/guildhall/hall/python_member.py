@@ -40,7 +40,7 @@ from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.environment import MemberFolder
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.server.job_rpc_methods import HallJobs, WorkerMethods
-from guildhall.hall.server.process import HallProcess, RedactingFormatter, log_to_stderr
+from guildhall.hall.server.process import HallProcess, RedactingFormatter, configure_logging
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
 from guildhall.members.registry import read_manifest
@@ -96,34 +96,34 @@ class Member:
         parser.add_argument("--port", type=int, default=0, help="port on this machine (default: a free port)")
         port = parser.parse_args(arguments).port
         secret = os.environ.pop(SECRET_VARIABLE, "")  # programs of the member do not inherit it
-        log = log_to_stderr({**os.environ, SECRET_VARIABLE: secret})
+        formatter = configure_logging({**os.environ, SECRET_VARIABLE: secret})
         try:
-            asyncio.run(self._serve(port, secret, dict(os.environ), log))
+            asyncio.run(self._serve(port, secret, dict(os.environ), formatter))
         except GuildError as error:
             sys.exit(f"{self.root.name}: {error}")
 
-    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter) -> None:
+    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], formatter: RedactingFormatter) -> None:
         stopping = asyncio.Event()
         generated = "" if secret else secrets.token_urlsafe(32)  # for a user who starts the program by hand
-        async with self.open_server(port, secret or generated, environ, log=log) as url:
+        async with self.open_server(port, secret or generated, environ, formatter=formatter) as url:
             if generated:
                 sys.stderr.write(f"{SECRET_VARIABLE} is not set. Using a secret for this process: {generated}\n")
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stopping.set)
-            _log.info("%s serves at %s", self.manifest.name, url)
+            _log.info("%s is listening on %s", self.manifest.name, url)
             await stopping.wait()
         _log.info("%s stopped", self.manifest.name)
 
     @asynccontextmanager
     async def open_server(
-        self, port: int, secret: str, environ: Mapping[str, str], *, log: RedactingFormatter | None = None
+        self, port: int, secret: str, environ: Mapping[str, str], *, formatter: RedactingFormatter | None = None
     ) -> AsyncGenerator[str]:
         """Serve within the block. Yield the address."""
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
         if WORKER_CAPABILITY in self.manifest.capabilities:
-            serving = self._with_hall(offer, port, secret, environ, log or RedactingFormatter(environ))
+            serving = self._with_hall(offer, port, secret, environ, formatter or RedactingFormatter(environ))
         else:
             serving = _serve_tools(offer, port, secret)
         async with serving as url:
@@ -131,14 +131,14 @@ class Member:
 
     @asynccontextmanager
     async def _with_hall(
-        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter
+        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], formatter: RedactingFormatter
     ) -> AsyncGenerator[str]:
         try:
             hall, worker = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:
             raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
         try:
-            process = MemberHallProcess(hall, self.root, worker, log, port=port)
+            process = MemberHallProcess(hall, self.root, worker, formatter, port=port)
         except BaseException:
             hall.release()
             raise
@@ -188,8 +188,8 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple
 class MemberHallProcess(HallProcess):
     """The process of a member: a hall that never exits when idle, and serves the member's own address."""
 
-    def __init__(self, hall: Hall, root: Path, worker: str, log: RedactingFormatter, *, port: int) -> None:
-        super().__init__(hall, log, idle=None, port=port)
+    def __init__(self, hall: Hall, root: Path, worker: str, formatter: RedactingFormatter, *, port: int) -> None:
+        super().__init__(hall, formatter, idle_timeout_s=None, port=port)
 
         def frame() -> Frame:
             return replace(hall.environment.frame_at(root, root), caller="member")

@@ -194,7 +194,7 @@ def test_every_verb_checks_the_types_of_its_arguments(home: Home) -> None:
 
 
 def _names(verb: str) -> list[str]:
-    from guildhall.hall.client.codec import verb as known
+    from guildhall.hall.client.codec import get_verb as known
 
     return list(known(verb).parameters)
 

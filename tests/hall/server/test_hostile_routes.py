@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.request_frame import Frame
-from guildhall.hall.client.codec import fields_of, verb
+from guildhall.hall.client.codec import fields_of, get_verb
 from guildhall.hall.client.interface import VERBS
 from tests.hall.hall_server import send_request, serve_hall
 
@@ -58,8 +58,8 @@ def make_valid(kind: Any, folder: Path) -> Any:
 
 def bodies(name: str, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield valid arguments of a verb, with one text replaced by a hostile text."""
-    takes = verb(name).parameters
-    right = {part: make_valid(takes[part], folder) for part in verb(name).required}
+    takes = get_verb(name).parameters
+    right = {part: make_valid(takes[part], folder) for part in get_verb(name).required}
     for part, kind in takes.items():
         for text in TEXTS:
             if _is_text(kind):

@@ -340,7 +340,7 @@ def test_simultaneous_commands_start_one_hall(guild_hall: GuildWithHall, project
     for process in processes:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "done\n"), err
-    assert home.log.read_text().count(" serves at ") == 1
+    assert home.log.read_text().count(" is listening on ") == 1
     assert len(guild_hall("ls", "--json").json["done"]) == 8
 
 

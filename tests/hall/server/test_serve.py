@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def format_line(log: RedactingFormatter, text: str) -> str:
-    return log.format(logging.LogRecord("guildhall.hall", logging.INFO, "", 1, text, (), None))
+def format_line(formatter: RedactingFormatter, text: str) -> str:
+    return formatter.format(logging.LogRecord("guildhall.hall", logging.INFO, "", 1, text, (), None))
 
 
 def test_the_log_contains_no_secret_of_the_hall_or_of_a_request() -> None:
-    log = RedactingFormatter({"OPENAI_API_KEY": "sk-of-the-hall-1", "LANG": "C.UTF-8"})
-    assert "sk-of-the-hall-1" not in format_line(log, "it said sk-of-the-hall-1")
-    log.learn({"ANTHROPIC_API_KEY": "sk-of-a-request", "PATH": "/usr/bin"})
-    logged = format_line(log, "sk-of-a-request and sk-of-the-hall-1 in /usr/bin, C.UTF-8")
+    formatter = RedactingFormatter({"OPENAI_API_KEY": "sk-of-the-hall-1", "LANG": "C.UTF-8"})
+    assert "sk-of-the-hall-1" not in format_line(formatter, "it said sk-of-the-hall-1")
+    formatter.add_secrets({"ANTHROPIC_API_KEY": "sk-of-a-request", "PATH": "/usr/bin"})
+    logged = format_line(formatter, "sk-of-a-request and sk-of-the-hall-1 in /usr/bin, C.UTF-8")
     assert "sk-of" not in logged
     assert "/usr/bin, C.UTF-8" in logged
     for number in range(1000):  # the number of remembered secrets is bounded
-        log.learn({"MY_TOKEN": f"a-secret-number-{number}"})
-    assert "[MY_TOKEN]" in format_line(log, "a-secret-number-999")
+        formatter.add_secrets({"MY_TOKEN": f"a-secret-number-{number}"})
+    assert "[MY_TOKEN]" in format_line(formatter, "a-secret-number-999")
 
 
 def test_a_keep_alive_check_keeps_the_hall_running(home: Home) -> None:

@@ -1,7 +1,7 @@
 """Codec of the hall's interface: encodes typed values as JSON, and decodes JSON by the annotations of the verbs.
 
 The types are the annotations of the services in `interface` and of the dataclasses that these annotations name.
-A value of the wrong type raises UsageError with the place of the value.
+A value of the wrong type raises UsageError with the location of the value, such as `request.input`.
 Errors of a hall are decoded to the class that the hall raised.
 Does not import slow modules, because every command imports this module.
 """
@@ -47,25 +47,28 @@ class _Names(dict[str, Any]):
         text = Path(self["__file__"]).read_text(encoding="utf-8")
         block = text.partition("\nif TYPE_CHECKING:\n")[2].partition("\n\n\n")[0]
         imports = (
-            f"{home} {name}" for home, *names in _TYPE_IMPORT.findall(block) for name in "".join(names).split(",")
+            f"{source} {name}" for source, *names in _TYPE_IMPORT.findall(block) for name in "".join(names).split(",")
         )
-        self._homes = {words[-1]: words[:2] for line in imports if len(words := line.split()) > 1}
+        # By name, or by alias if the import has one: the module and the name in it.
+        self._imports = {words[-1]: words[:2] for line in imports if len(words := line.split()) > 1}
 
     def __missing__(self, name: str) -> Any:
-        if name not in self._homes:
+        if name not in self._imports:
             raise KeyError(name)
-        module, original = self._homes[name]
+        module, original = self._imports[name]
         return getattr(import_module(module), original)
 
 
 @dataclass(frozen=True)
 class Verb:
-    declared: types.FunctionType
+    """The declaration of a verb in the interface."""
+
+    method: types.FunctionType
     signature: inspect.Signature
     parameters: dict[str, Any]  # type of each parameter
     required: frozenset[str]
     result: Any  # type of the result, or of the items of a stream
-    streams: bool
+    is_stream: bool
 
     def bind(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name. Raise TypeError if they do not fit the signature."""
@@ -74,18 +77,18 @@ class Verb:
 
 
 @cache
-def verb(name: str) -> Verb:
+def get_verb(name: str) -> Verb:
     """Return the declaration of a verb such as `runs.get`."""
     service, _, method_name = name.partition(".")
     method: types.FunctionType = getattr(SERVICES[service], method_name)
     names = _names(method.__module__)
-    kinds = {part: _evaluate(text, names) for part, text in method.__annotations__.items()}
+    kinds = {parameter: _evaluate(annotation, names) for parameter, annotation in method.__annotations__.items()}
     result = kinds.pop("return")
-    streams = get_origin(result) is collections.abc.AsyncGenerator
+    is_stream = get_origin(result) is collections.abc.AsyncGenerator
     signature = inspect.signature(method)
-    given = signature.parameters.values()
-    required = frozenset(part.name for part in given if part.default is part.empty and part.name != "self")
-    return Verb(method, signature, kinds, required, get_args(result)[0] if streams else result, streams)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+    required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    return Verb(method, signature, kinds, required, get_args(result)[0] if is_stream else result, is_stream)
 
 
 @cache
@@ -99,19 +102,19 @@ def _evaluate(annotation: Any, names: _Names) -> Any:
 
 @cache
 def fields_of(kind: type) -> dict[str, tuple[Any, bool]]:
-    """Return the fields of a dataclass or a TypedDict: the type of each, and whether it is required."""
-    found: dict[str, tuple[Any, bool]] = {}
+    """Return the fields of a dataclass or a TypedDict: the type of each, and True if it is required."""
+    types_by_name: dict[str, tuple[Any, bool]] = {}
     if typing.is_typeddict(kind):
         for name, annotation in kind.__annotations__.items():
-            meant = _evaluate(annotation.__forward_arg__, _names(annotation.__forward_module__))
-            is_optional = get_origin(meant) is typing.NotRequired
-            found[name] = (get_args(meant)[0] if is_optional else meant, not is_optional)
-        return found
-    homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
+            declared = _evaluate(annotation.__forward_arg__, _names(annotation.__forward_module__))
+            is_optional = get_origin(declared) is typing.NotRequired
+            types_by_name[name] = (get_args(declared)[0] if is_optional else declared, not is_optional)
+        return types_by_name
+    modules = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
     for field in fields(kind):
-        needed = field.default is MISSING and field.default_factory is MISSING
-        found[field.name] = (_evaluate(field.type, _names(homes[field.name])), needed)
-    return found
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        types_by_name[field.name] = (_evaluate(field.type, _names(modules[field.name])), is_required)
+    return types_by_name
 
 
 # Encoding
@@ -143,37 +146,37 @@ def encode(value: Any) -> Any:
 # Decoding
 
 
-def decode(kind: Any, data: Any, place: str = "") -> Any:
+def decode(kind: Any, data: Any, location: str = "") -> Any:
     """Return the value of this type from plain data. Raise UsageError if the data does not fit the type."""
     origin = get_origin(kind)
     if kind is Any or kind is object:
         return data
     if origin in (Union, types.UnionType):
-        return _decode_union(get_args(kind), data, place)
+        return _decode_union(get_args(kind), data, location)
     if hasattr(origin, "from_wire"):
-        return _decode_custom(origin, data, place)
+        return _decode_custom(origin, data, location)
     if origin is Literal:
         if data in get_args(kind):
             return data
-        raise _type_error(place, f"one of {', '.join(map(str, get_args(kind)))}", data)
+        raise _type_error(location, f"one of {', '.join(map(str, get_args(kind)))}", data)
     if origin is not None:
-        return _decode_collection(origin, get_args(kind), data, place)
-    return _decode_plain(kind, data, place)
+        return _decode_collection(origin, get_args(kind), data, location)
+    return _decode_plain(kind, data, location)
 
 
-def _decode_plain(kind: Any, data: Any, place: str) -> Any:
+def _decode_plain(kind: Any, data: Any, location: str) -> Any:
     if kind in _SCALARS:
         accepted, expected = _SCALARS[kind]
         is_valid = isinstance(data, accepted) and (kind is bool or not isinstance(data, bool))
-        return _check(is_valid, data, place, expected, data)
+        return _check(is_valid, data, location, expected, data)
     if kind is Path:
-        return Path(data) if _is_path(data) else _check(False, None, place, "a path", data)
+        return Path(data) if _is_path(data) else _check(False, None, location, "a path", data)
     if kind is bytes:
-        return _decode_bytes(data, place)
+        return _decode_bytes(data, location)
     if typing.is_typeddict(kind):
-        return _check(isinstance(data, dict), data, place, "an object", data)
+        return _check(isinstance(data, dict), data, location, "an object", data)
     if is_dataclass(kind):
-        return _decode_dataclass(cast("type", kind), data, place)
+        return _decode_dataclass(cast("type", kind), data, location)
     if issubclass(kind, GuildError):
         return decode_error(data)
     return kind.model_validate(data)
@@ -191,68 +194,69 @@ def _is_path(data: object) -> bool:
     return is_short and b"\0" not in name
 
 
-def _check(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
-    if not fits:
-        raise _type_error(place, expected, data)
+def _check(is_valid: bool, value: Any, location: str, expected: str, data: Any) -> Any:
+    """Return the value. Raise UsageError about `data` if it is not valid."""
+    if not is_valid:
+        raise _type_error(location, expected, data)
     return value
 
 
-def _type_error(place: str, expected: str, data: Any) -> UsageError:
-    found = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
-    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {found}")
+def _type_error(location: str, expected: str, data: Any) -> UsageError:
+    actual = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
+    return UsageError(f"{f'{location}: ' if location else ''}expected {expected}, got {actual}")
 
 
-def _decode_union(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
+def _decode_union(kinds: tuple[Any, ...], data: Any, location: str) -> Any:
     if data is None and type(None) in kinds:
         return None
-    arms = [kind for kind in kinds if kind is not type(None)]
-    for kind in arms[:-1]:
+    *others, last = (kind for kind in kinds if kind is not type(None))
+    for kind in others:
         try:
-            return decode(kind, data, place)
+            return decode(kind, data, location)
         except UsageError:
             continue
-    return decode(arms[-1], data, place)
+    return decode(last, data, location)
 
 
-def _decode_collection(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object:
+def _decode_collection(origin: Any, parts: tuple[Any, ...], data: Any, location: str) -> object:
     if origin in (dict, collections.abc.Mapping):
-        _check(isinstance(data, dict), None, place, "an object", data)
-        return {key: decode(parts[1], part, f"{place}.{key}") for key, part in data.items()}
-    _check(isinstance(data, list), None, place, "a list", data)
+        _check(isinstance(data, dict), None, location, "an object", data)
+        return {key: decode(parts[1], part, f"{location}.{key}") for key, part in data.items()}
+    _check(isinstance(data, list), None, location, "a list", data)
     if origin is tuple and parts[-1] is not Ellipsis:
-        _check(len(data) == len(parts), None, place, f"{len(parts)} parts", data)
-        each = [decode(kind, part, place) for kind, part in zip(parts, data, strict=True)]
+        _check(len(data) == len(parts), None, location, f"{len(parts)} parts", data)
+        items = [decode(kind, part, location) for kind, part in zip(parts, data, strict=True)]
     else:
-        each = [decode(parts[0], part, f"{place}[{index}]") for index, part in enumerate(data)]
-    return each if origin in _LISTS else cast("Any", origin)(each)
+        items = [decode(parts[0], part, f"{location}[{index}]") for index, part in enumerate(data)]
+    return items if origin in _LISTS else cast("Any", origin)(items)
 
 
-def _decode_custom(kind: Any, data: Any, place: str) -> Any:
+def _decode_custom(kind: Any, data: Any, location: str) -> Any:
     """Decode a value of a class that defines `to_wire` and `from_wire`."""
-    _check(isinstance(data, dict), None, place, "an object", data)
+    _check(isinstance(data, dict), None, location, "an object", data)
     try:
         return kind.from_wire(data)
     except InvalidFile as error:
-        raise UsageError(f"{f'{place}: ' if place else ''}{error.message}") from None
+        raise UsageError(f"{f'{location}: ' if location else ''}{error.message}") from None
 
 
-def _decode_bytes(data: Any, place: str) -> bytes:
+def _decode_bytes(data: Any, location: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (TypeError, ValueError):
-        raise _type_error(place, "bytes in base64", data) from None
+        raise _type_error(location, "bytes in base64", data) from None
 
 
-def _decode_dataclass(kind: type, data: Any, place: str) -> Any:
-    _check(isinstance(data, dict), None, place, "an object", data)
-    known, before = fields_of(kind), f"{place}." if place else ""
+def _decode_dataclass(kind: type, data: Any, location: str) -> Any:
+    _check(isinstance(data, dict), None, location, "an object", data)
+    known, prefix = fields_of(kind), f"{location}." if location else ""
     for name in data:
         if name not in known:
-            raise UsageError(f"{before}{name}: unknown field", hint=did_you_mean(name, known))
-    for name, (_, needed) in known.items():
-        if needed and name not in data:
-            raise UsageError(f"{before}{name}: this field is required")
-    return kind(**{name: decode(known[name][0], part, f"{before}{name}") for name, part in data.items()})
+            raise UsageError(f"{prefix}{name}: unknown field", hint=did_you_mean(name, known))
+    for name, (_, is_required) in known.items():
+        if is_required and name not in data:
+            raise UsageError(f"{prefix}{name}: this field is required")
+    return kind(**{name: decode(known[name][0], part, f"{prefix}{name}") for name, part in data.items()})
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -260,8 +264,8 @@ def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | dict):
-        every = cast("Iterable[Any]", (*value.keys(), *value.values()) if isinstance(value, dict) else value)
-        for part in every:
+        parts = cast("Iterable[Any]", (*value.keys(), *value.values()) if isinstance(value, dict) else value)
+        for part in parts:
             yield from texts_in(part)
     elif is_dataclass(value) and not isinstance(value, type):
         for name in fields_of(type(value)):

@@ -37,7 +37,7 @@ EMBEDDED_VARIABLE = "GUILDHALL_EMBEDDED"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _MAX_LOG_BYTES = 5_000_000  # a larger log is renamed to hall.log.1
-_LOG_TAIL_LINES = 5  # in the error if a start fails
+_MAX_LOG_LINES = 5  # in the error if a start fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +102,10 @@ def _read_address(path: Path) -> Address | None:
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             hint = "Stop the hall with `guild hall stop`. The next command starts a new hall."
-            message = "invalid address file: other users can read or change it"
+            message = "invalid address file: not a regular file, or other users can read or change it"
             raise HallUnavailable(message, where=str(path), hint=hint)
         fields = _parse_object(file.read(10_000))
     try:
@@ -129,7 +129,8 @@ def check_same_version(address: Address) -> Address:
     """Return the address. Raise HallUnavailable if the hall has another version."""
     if address.version != __version__:
         hint = "Stop it with `guild hall stop`. Its runs resume with the next command."
-        raise HallUnavailable(f"the running hall has version {address.version}, this command {__version__}", hint=hint)
+        message = f"cannot use the running hall: it has version {address.version}, this command has {__version__}"
+        raise HallUnavailable(message, hint=hint)
     return address
 
 
@@ -142,59 +143,63 @@ def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
         fcntl.flock(lock, fcntl.LOCK_EX)  # only one of several concurrent commands starts the hall
         if (address := find_hall(home)) is not None:
             return address
-        _start(home, environ)
+        _start_process(home, environ)
     if (address := find_hall(home)) is not None:
         return address
-    raise HallUnavailable("the hall exited right after starting", hint=f"Read its log: {home.log}")
+    raise HallUnavailable("cannot use the hall: it exited right after starting", hint=f"Read its log: {home.log}")
 
 
-def _start(home: Home, environ: Mapping[str, str]) -> None:
+def _start_process(home: Home, environ: Mapping[str, str]) -> None:
     """Start a hall that outlives this process, and wait until it serves."""
     import subprocess
 
-    reading, writing = os.pipe()
+    read_fd, write_fd = os.pipe()
     try:
         with _open_log(home) as log:
+            log_size = log.tell()
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "guildhall.hall.server.process", str(home.path), str(writing)],
+                [sys.executable, "-P", "-m", "guildhall.hall.server.process", str(home.path), str(write_fd)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=home.path,
                 env={name: value for name, value in environ.items() if not name.startswith("GIT_")},
-                pass_fds=[writing],
+                pass_fds=[write_fd],
                 start_new_session=True,
             )
     finally:
-        os.close(writing)
+        os.close(write_fd)
     try:
-        outcome = _read_outcome(reading)
+        outcome = _read_outcome(read_fd)
     finally:
-        os.close(reading)
+        os.close(read_fd)
         with contextlib.suppress(OSError):
             process.poll()
         process.returncode = process.returncode or 0  # Popen must not wait for the process, which outlives this command
     if outcome is None:
-        lines = home.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-        hint = "The last lines of its log:\n" + "\n".join(lines) if lines else "Its log is empty."
-        raise HallUnavailable("cannot start the hall", where=str(home.log), hint=hint)
+        lines = home.log.read_bytes()[log_size:].decode(errors="replace").splitlines()[-_MAX_LOG_LINES:]
+        log_tail = "".join(f"\n{line}" for line in ("The last lines of the log:", *lines)) if lines else ""
+        hint = f"Check the installation: guild doctor{log_tail}"
+        message = "cannot start the hall: its process ended before it was ready"
+        raise HallUnavailable(message, where=str(home.log), hint=hint)
     if "error" in outcome:
         from guildhall.hall.client.codec import decode_error
 
         raise decode_error(outcome["error"])
 
 
-def _read_outcome(reading: int) -> dict[str, Any] | None:
+def _read_outcome(read_fd: int) -> dict[str, Any] | None:
     """Return the report of the new hall when it is ready or has failed, or None if it exited without a report."""
     deadline, text = time.monotonic() + _START_TIMEOUT_S, b""
     while True:
-        ready, _, _ = select.select([reading], [], [], max(deadline - time.monotonic(), 0))
+        ready, _, _ = select.select([read_fd], [], [], max(deadline - time.monotonic(), 0))
         if not ready:
-            raise TimedOut(f"the hall was not ready within {_START_TIMEOUT_S:g} seconds", hint="See: guild hall status")
-        piece = os.read(reading, 65536)
-        if not piece:
+            message = f"the hall was not ready within {_START_TIMEOUT_S:g} seconds"
+            raise TimedOut(message, hint="Check if it is ready now: guild hall status")
+        chunk = os.read(read_fd, 65536)
+        if not chunk:
             return _parse_object(text) or None
-        text += piece
+        text += chunk
 
 
 def _open_log(home: Home) -> Any:
@@ -205,23 +210,23 @@ def _open_log(home: Home) -> Any:
 
 
 def stop(pid: int) -> None:
-    """Stop the hall and return when its process has ended. Its runs resume when the next hall starts."""
+    """Stop the hall with this process id. Return when its process has exited. Its runs resume in the next hall."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    wait_for_end(pid)
+    wait_for_exit(pid)
 
 
-def wait_for_end(pid: int) -> None:
+def wait_for_exit(pid: int) -> None:
     """Wait until the process of a hall that is stopping has exited."""
     try:
-        watched = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if not select.select([watched], [], [], _STOP_TIMEOUT_S)[0]:
+        if not select.select([pidfd], [], [], _STOP_TIMEOUT_S)[0]:
             raise TimedOut(
                 f"the hall (pid {pid}) did not exit within {_STOP_TIMEOUT_S:g} seconds",
                 hint=f"Kill it with `kill -9 {pid}`. Nothing recorded is lost.",
             )
     finally:
-        os.close(watched)
+        os.close(pidfd)

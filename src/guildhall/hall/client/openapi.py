@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from guildhall import __version__
 from guildhall.core.errors import ErrorInfo, GuildError
 from guildhall.core.events import EVENT_DATA, Event
-from guildhall.hall.client.codec import fields_of, verb
+from guildhall.hall.client.codec import fields_of, get_verb
 from guildhall.hall.client.interface import SERVICES, VERBS
 from guildhall.hall.client.model import Health
 from guildhall.runs.record.entries import PAYLOADS, Entry
@@ -104,11 +104,11 @@ def _fixed_paths(schemas: _Schemas) -> dict[str, Any]:
 
 
 def _operation(name: str, schemas: _Schemas) -> dict[str, Any]:
-    known = verb(name)
-    summary, _, rest = (inspect.getdoc(known.declared) or "").partition("\n\n")
-    body = _object({part: schemas.of(kind) for part, kind in known.parameters.items()}, sorted(known.required))
-    result = schemas.of(known.result)
-    if known.streams:
+    verb = get_verb(name)
+    summary, _, rest = (inspect.getdoc(verb.method) or "").partition("\n\n")
+    body = _object({part: schemas.of(kind) for part, kind in verb.parameters.items()}, sorted(verb.required))
+    result = schemas.of(verb.result)
+    if verb.is_stream:
         lines = [
             _object({"item": result}, ["item"]),
             _object({"error": schemas.of(ErrorInfo)}, ["error"]),
@@ -153,7 +153,7 @@ class _Schemas:
             return _PLAIN[kind]
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
-            return {"anyOf": [self.of(one) for one in arguments]}
+            return {"anyOf": [self.of(variant) for variant in arguments]}
         if origin is Literal:
             return {"enum": list(arguments)}
         if origin is not None and not is_dataclass(origin):
@@ -168,12 +168,12 @@ class _Schemas:
             return {"type": "object", "additionalProperties": self.of(arguments[1])}
         if origin is tuple and arguments[-1] is not Ellipsis:
             count = len(arguments)
-            each = [self.of(one) for one in arguments]
-            return {"type": "array", "prefixItems": each, "minItems": count, "maxItems": count}
+            items = [self.of(item) for item in arguments]
+            return {"type": "array", "prefixItems": items, "minItems": count, "maxItems": count}
         return {"type": "array", "items": self.of(arguments[0])}
 
     def _component(self, kind: type) -> str:
-        """Add the schema of a class, unless it is there, and return its name."""
+        """Return the name of the component with the schema of a class. Add the component if it is missing."""
         if kind not in self._names:
             name = kind.__name__
             if name in self.components:
@@ -184,18 +184,18 @@ class _Schemas:
         return self._names[kind]
 
     def _fields(self, kind: type) -> dict[str, Any]:
-        """Return the schema of a dataclass or a TypedDict. A tagged class has one for each value of its tag."""
+        """Return the schema of a dataclass or a TypedDict. A tagged class has a variant for each value of its tag."""
         tag, variants = _TAGGED.get(kind, ("", {}))
-        found = fields_of(kind)
-        required = [field for field, (_, needed) in found.items() if needed]
+        fields = fields_of(kind)
+        required = [name for name, (_, is_required) in fields.items() if is_required]
         if not variants:
-            return _object({field: self.of(one) for field, (one, _) in found.items()}, required)
-        common = {field: self.of(one) for field, (one, _) in found.items() if field not in (tag, "data")}
-        every = [
+            return _object({name: self.of(field_type) for name, (field_type, _) in fields.items()}, required)
+        common = {name: self.of(field_type) for name, (field_type, _) in fields.items() if name not in (tag, "data")}
+        schemas = [
             _object({tag: {"const": value}, **common, "data": self.of(data)}, sorted({*required, tag, "data"}))
             for value, data in variants.items()
         ]
-        return {"oneOf": every}
+        return {"oneOf": schemas}
 
     def _model(self, kind: Any) -> dict[str, Any]:
         """Add the schemas of a pydantic model and of its parts, and return the reference to it."""

@@ -1,7 +1,6 @@
 """Client of a hall in another process: calls each verb of the interface over HTTP.
 
-A caller that leaves the stream of `runs.run`, `runs.resume` or `workflows.run` early pauses the run. A lost connection
-does not pause it.
+Closing the stream of `runs.run`, `runs.resume` or `workflows.run` early pauses the run. A lost connection does not.
 Does not find or start the process: `discovery` does. Does not write HTTP: `transport` does.
 """
 
@@ -13,7 +12,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, HallGone, Interrupted
-from guildhall.hall.client.codec import decode, decode_error, encode, verb
+from guildhall.hall.client.codec import decode, decode_error, encode, get_verb
 from guildhall.hall.client.interface import SERVICES, VERBS, HallClient
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.discovery import Address
     from guildhall.hall.client.transport import AsyncTransport, BlockingTransport
 
-_PAUSED_WHEN_LEFT = frozenset({"runs.run", "runs.resume", "workflows.run"})
+_PAUSED_WHEN_CLOSED = frozenset({"runs.run", "runs.resume", "workflows.run"})
 _START_TIMEOUT_S = 10.0  # for the id of a run that an interrupted client has to pause
 
 
@@ -38,7 +37,7 @@ class RemoteHall(HallClient):
     def __getattr__(self, name: str) -> Any:
         if name not in SERVICES:
             raise AttributeError(name)
-        service = _RemoteService(name, self._verb)
+        service = _RemoteService(name, self._build_call)
         setattr(self, name, service)
         return service
 
@@ -57,14 +56,15 @@ class RemoteHall(HallClient):
 
         return AsyncTransport(self.address)
 
-    def _verb(self, name: str) -> Callable[..., Any]:
-        known = verb(name)
-        request = self._follow if name in _PAUSED_WHEN_LEFT else self._stream if known.streams else self._call
+    def _build_call(self, name: str) -> Callable[..., Any]:
+        """Return a function that calls a verb over HTTP, with the signature of the verb."""
+        verb = get_verb(name)
+        request = self._stream_run if name in _PAUSED_WHEN_CLOSED else self._stream if verb.is_stream else self._call
 
-        @wraps(known.declared)
+        @wraps(verb.method)
         def call(*arguments: Any, **named: Any) -> Any:
-            bound = known.bind(arguments, named)
-            return request(name, {part: encode(value) for part, value in bound.items()})
+            bound = verb.bind(arguments, named)
+            return request(name, {parameter: encode(value) for parameter, value in bound.items()})
 
         return call
 
@@ -72,18 +72,18 @@ class RemoteHall(HallClient):
         status, response = await (self._blocking or self._transport).call(_path(name), body)
         if status != 200:
             raise decode_error(response.get("error"))
-        return decode(verb(name).result, response["result"])
+        return decode(get_verb(name).result, response["result"])
 
     async def _stream(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Any]:
-        kind = verb(name).result
+        kind = get_verb(name).result
         async with self._transport.stream(_path(name), body) as (status, lines), aclosing(lines):
             async for line in lines:
                 if status != 200 or "error" in line:
                     raise decode_error(line.get("error"))
                 yield decode(kind, line["item"])
 
-    async def _follow(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Event]:
-        """Stream the events of a run. Pause it if the caller leaves early, but not if the connection is lost."""
+    async def _stream_run(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Event]:
+        """Stream the events of a run. Closing the stream early pauses the run. A lost connection does not."""
         import asyncio
 
         async with aclosing(self._stream(name, body)) as events:
@@ -91,20 +91,20 @@ class RemoteHall(HallClient):
             try:
                 event: Event = await asyncio.shield(first)
             except asyncio.CancelledError:
-                if (paused := await self._pause_started(first)) is not None:
-                    yield paused  # for the id of the paused run
+                if (started := await self._pause_starting_run(first)) is not None:
+                    yield started  # the caller needs the id of the paused run
                 raise
-            run = event.run
+            run_id = event.run
             try:
                 yield event
                 async for event in events:
                     yield event
             except (asyncio.CancelledError, GeneratorExit):
-                if event.type != "run_ended" or event.run != run:
-                    await self._pause(run)
+                if event.type != "run_ended" or event.run != run_id:
+                    await self._pause(run_id)
                 raise
 
-    async def _pause_started(self, first: asyncio.Future[Event]) -> Event | None:
+    async def _pause_starting_run(self, first: asyncio.Future[Event]) -> Event | None:
         """Pause a run that is starting and return its first event, or None if the hall rejected the run."""
         import asyncio
 
@@ -112,34 +112,34 @@ class RemoteHall(HallClient):
             async with asyncio.timeout(_START_TIMEOUT_S):
                 event = await first
         except (TimeoutError, HallGone):
-            hint = "A run may have started. See: guild ls"
+            hint = "A run may have started. List the runs: guild ls"
             raise Interrupted("interrupted before the hall responded", hint=hint) from None
         except GuildError:
             return None
         await self._pause(event.run)
         return event
 
-    async def _pause(self, run: str) -> None:
+    async def _pause(self, run_id: str) -> None:
         with suppress(HallGone):
-            await self.runs.pause(run)
+            await self.runs.pause(run_id)
 
 
 class _RemoteService:
     """One service of a remote hall. Its verbs are attributes with the signature and docstring of the interface."""
 
-    def __init__(self, name: str, verb_of: Callable[[str], Callable[..., Any]]) -> None:
+    def __init__(self, name: str, build_call: Callable[[str], Callable[..., Any]]) -> None:
         self._name = name
-        self._verb_of = verb_of
+        self._build_call = build_call
 
     def __getattr__(self, name: str) -> Any:
         if f"{self._name}.{name}" not in VERBS:
             raise AttributeError(f"the service {self._name!r} has no verb {name!r}", name=name, obj=self)
-        call = self._verb_of(f"{self._name}.{name}")
+        call = self._build_call(f"{self._name}.{name}")
         setattr(self, name, call)
         return call
 
     def __dir__(self) -> list[str]:
-        return sorted(one.partition(".")[2] for one in VERBS if one.startswith(f"{self._name}."))
+        return sorted(verb.partition(".")[2] for verb in VERBS if verb.startswith(f"{self._name}."))
 
 
 def _path(name: str) -> str:

@@ -43,6 +43,9 @@ class BlockingTransport:
             with self._socket.makefile("rb") as response:
                 status, headers = _parse_head(_read_head(response))
                 return status, json.loads(response.read(int(headers["content-length"])))
+        except TimeoutError:
+            message = f"the hall (pid {self._address.pid}) did not respond within {_TIMEOUT_S:g} seconds"
+            raise HallGone(message, hint="Check it: guild hall status") from None
         except _CONNECTION_ERRORS:
             raise _connection_lost(self._address) from None
 
@@ -57,7 +60,7 @@ def run_without_event_loop(work: Coroutine[Any, Any, T]) -> T:
         work.send(None)
     except StopIteration as end:
         return end.value
-    raise RuntimeError("cannot wait without an event loop")
+    raise RuntimeError("cannot run the coroutine: it awaits an event loop")
 
 
 class AsyncTransport:
@@ -167,7 +170,7 @@ class _Connection:
 
 @contextmanager
 def _translate_errors(address: Address) -> Generator[None]:
-    """Raise HallGone in place of the errors of a lost connection."""
+    """Raise HallGone instead of the errors of a lost connection."""
     import asyncio
 
     try:
@@ -206,6 +209,7 @@ def _parse_head(data: bytes) -> tuple[int, dict[str, str]]:
 
 
 def _connection_lost(address: Address) -> HallGone:
+    """Return the error for a closed connection or an invalid response, which mean that the process has exited."""
     return HallGone(
         f"the hall (pid {address.pid}) exited",
         hint="No recorded step is lost. List the interrupted runs: guild ls. Continue one: guild resume RUN",

@@ -204,7 +204,7 @@ class Hall:
         in_background = (members is not None and members.is_busy) or (compactor is not None and compactor.is_busy)
         return self.workflow_databases.live_runs > 0 or in_background or any(one() for one in self.keep_alive_checks)
 
-    def wait_for_disk(self, report: Callable[[StorageFailed], object]) -> None:
+    def enable_disk_retries(self, report: Callable[[StorageFailed], object]) -> None:
         """Let writes wait while a disk is full or fails. `report` is called in another thread when that begins."""
         for part in self.databases():
             part.store.enable_disk_retries(report)

@@ -22,7 +22,7 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, StorageFailed, TimedOut, UsageError
 from guildhall.core.request_frame import Frame
 from guildhall.core.text_checks import did_you_mean, is_text
-from guildhall.hall.client.codec import decode, encode, texts_in, verb
+from guildhall.hall.client.codec import decode, encode, get_verb, texts_in
 from guildhall.hall.client.interface import VERBS, HallClient
 from guildhall.rpc.asgi_requests import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import RpcError, parse_json
@@ -56,7 +56,7 @@ _WRITES_NOTHING = re.compile(
     r".*\.(active_jobs|check|doctor|documents|find_by_run|follow|get|hello|history|inspect|journal|list|messages|plan"
     r"|proposals|read_document|replay|result|schedules|script|status|tools|untrusted_callees)"
 )
-_WHILE_LEAVING = _READ_ONLY | {"runs.pause"}
+_WHILE_STOPPING = _READ_ONLY | {"runs.pause"}
 _WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
 _END_OF_STREAM = object()
@@ -80,10 +80,10 @@ class ApiContext:
     token: str = field(repr=False)  # the user's token
     is_run_token: Callable[[str], bool]  # returns True for the token of a live run
     hall: HallClient
-    is_leaving: Callable[[], bool]
+    is_stopping: Callable[[], bool]
     disk_error: Callable[[], GuildError | None]  # returns the reason if the disk does not accept new work
     recovered: asyncio.Event  # set when the runs of earlier halls are resumed
-    learn_secrets: Callable[[Mapping[str, str]], None]  # redacts these values in the log
+    add_secrets: Callable[[Mapping[str, str]], None]  # redacts these values in the log
 
 
 class Api:
@@ -108,16 +108,16 @@ class Api:
         try:
             await self._route(scope, headers, receive, send)
         except HttpError as error:
-            await send_json(send, error.status, {"error": _guild_error(error).as_dict()}, error.headers)
+            await send_json(send, error.status, {"error": _to_guild_error(error).as_dict()}, error.headers)
         except GuildError as error:
             await send_json(send, error.http_status, {"error": error.as_dict()})
         except Exception as error:  # noqa: BLE001 - the client gets every error as JSON
-            await send_json(send, 500, {"error": _internal_error(error).as_dict()})
+            await send_json(send, 500, {"error": _to_internal_error(error).as_dict()})
 
     async def _route(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if (routed := self._apps.get(path)) is not None:
-            await routed(scope, receive, send)
+        if (app := self._apps.get(path)) is not None:
+            await app(scope, receive, send)
             return
         for prefix, app in self._mounts.items():
             if path.startswith(prefix):
@@ -125,7 +125,7 @@ class Api:
                 return
         check_local(headers)
         if path == "/healthz":
-            state = "leaving" if self._context.is_leaving() else "serving"
+            state = "leaving" if self._context.is_stopping() else "serving"
             health: Health = {"boot": self._context.boot, "version": __version__, "state": state}
             await send_json(send, 200, health)
             return
@@ -136,7 +136,7 @@ class Api:
         if (name := _ROUTES.get(path)) is None:
             raise _Rejected(404, NotFound(f"unknown path {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
         if scope["method"] != "POST":
-            raise _Rejected(405, UsageError("verbs require POST"), (b"allow", b"POST"))
+            raise _Rejected(405, UsageError(f"invalid method: {path} requires POST"), (b"allow", b"POST"))
         await self._call(name, await _read_json(receive, headers, self._body_timeout_s), receive, send)
 
     def _check_user_token(self, headers: Headers) -> None:
@@ -149,37 +149,37 @@ class Api:
         raise _Rejected(401, error, (b"www-authenticate", b"Bearer"))
 
     async def _call(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if self._context.is_leaving() and name not in _WHILE_LEAVING:
+        if self._context.is_stopping() and name not in _WHILE_STOPPING:
             raise HallGone("the hall is stopping", hint="Repeat the command to start a new hall.")
         if not _WRITES_NOTHING.fullmatch(name) and (error := self._context.disk_error()) is not None:
             raise error
-        arguments = self._arguments(name, body)
+        arguments = self._decode_arguments(name, body)
         if name not in _WHILE_RECOVERING:
             await self._context.recovered.wait()
         MAY_WAIT_FOR_DISK.set(False)
         service, _, method = name.partition(".")
         result = getattr(getattr(self._context.hall, service), method)(**arguments)
-        if verb(name).streams:
+        if get_verb(name).is_stream:
             await _stream(result, receive, send)
         else:
             await send_json(send, 200, {"result": encode(await result)})
 
-    def _arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _decode_arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the decoded arguments of a verb. Raise UsageError if an argument is invalid."""
-        known = verb(name)
-        for part in body:
-            if part not in known.parameters:
-                hint = did_you_mean(part, known.parameters)
-                raise UsageError(f"unknown parameter {part[:60]!r} of {name}", hint=hint)
-        if missing := sorted(known.required - body.keys()):
+        verb = get_verb(name)
+        for parameter in body:
+            if parameter not in verb.parameters:
+                hint = did_you_mean(parameter, verb.parameters)
+                raise UsageError(f"unknown parameter {parameter[:60]!r} of {name}", hint=hint)
+        if missing := sorted(verb.required - body.keys()):
             raise UsageError(f"{name} requires {', '.join(missing)}")
-        arguments = {part: decode(known.parameters[part], value, part) for part, value in body.items()}
-        for part, value in arguments.items():
+        arguments = {key: decode(verb.parameters[key], value, key) for key, value in body.items()}
+        for parameter, value in arguments.items():
             if isinstance(value, Frame):
                 _check_frame(value)
-                self._context.learn_secrets({**value.env, **value.keys})
+                self._context.add_secrets({**value.env, **value.keys})
             elif not all(is_text(text) for text in texts_in(value)):
-                raise UsageError(f"{part}: invalid text (contains a NUL or a lone surrogate)")
+                raise UsageError(f"{parameter}: invalid text (contains a NUL or a lone surrogate)")
         return arguments
 
 
@@ -194,7 +194,7 @@ async def _send_openapi(method: str, send: Send) -> None:
     from guildhall.hall.client.openapi import openapi_document
 
     if method != "GET":
-        raise _Rejected(405, UsageError("the OpenAPI document requires GET"), (b"allow", b"GET"))
+        raise _Rejected(405, UsageError("invalid method: the OpenAPI document requires GET"), (b"allow", b"GET"))
     await send_json(send, 200, await asyncio.to_thread(openapi_document))
 
 
@@ -230,7 +230,7 @@ async def _send_lines(first: list[Any], items: AsyncGenerator[Any], send: Send) 
     except GuildError as error:
         await send_line({"error": error.as_dict()})
     except Exception as error:  # noqa: BLE001 - the client gets every error as JSON
-        await send_line({"error": _internal_error(error).as_dict()})
+        await send_line({"error": _to_internal_error(error).as_dict()})
     else:
         await send_line({"end": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -241,10 +241,11 @@ async def _wait_disconnect(receive: Receive) -> None:
         pass
 
 
-def _internal_error(error: Exception) -> GuildError:
+def _to_internal_error(error: Exception) -> GuildError:
+    """Return an unexpected error as a GuildError, and log it unless it is an error of the disk."""
     if isinstance(error, OSError) and error.errno in _DISK_ERRNOS:
-        where = f" at {error.filename}" if error.filename else ""
-        return StorageFailed(f"{error.strerror}{where}", hint="Check the disk and its free space, then try again.")
+        message = f"cannot use the disk: {error.strerror}{f' at {error.filename}' if error.filename else ''}"
+        return StorageFailed(message, hint="Check the disk and its free space, then try again.")
     _log.error("internal error", exc_info=error)
     return GuildError(
         f"internal error: {type(error).__name__}: {error}",
@@ -263,7 +264,7 @@ async def _read_json(receive: Receive, headers: Headers, timeout_s: float) -> di
     return cast("dict[str, Any]", payload)
 
 
-def _guild_error(error: HttpError) -> GuildError:
+def _to_guild_error(error: HttpError) -> GuildError:
     if isinstance(error, _Rejected):
         return error.error
     return {403: Refused, 408: TimedOut, 421: Refused}.get(error.status, UsageError)(error.message)

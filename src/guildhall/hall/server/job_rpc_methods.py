@@ -233,7 +233,7 @@ _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
 def workers_endpoint(
-    hall: Hall, client: EmbeddedHall, token: str, *, leaving: Callable[[], bool], recovered: asyncio.Event
+    hall: Hall, client: EmbeddedHall, token: str, *, is_stopping: Callable[[], bool], recovered: asyncio.Event
 ) -> Endpoint:
     """Return the endpoint of all workers of a hall. `recovered`: set when the runs of an earlier hall are resumed."""
 
@@ -241,7 +241,7 @@ def workers_endpoint(
         path = _PATH.fullmatch(scope["path"])
         if path is None:
             return None
-        if leaving():
+        if is_stopping():
             raise HttpError(503, "the hall is stopping: repeat the request")
         project = _project(scope.get("query_string", b""))
         try:

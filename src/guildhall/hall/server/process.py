@@ -1,9 +1,11 @@
-"""Process of a hall: `python -m guildhall.hall.server.process HOME FD` serves a home until stopped or idle.
+"""Process of a hall: runs the hall of a home until it is stopped or idle.
 
-    recovering -> serving -> leaving -> exited
+The command line is `python -m guildhall.hall.server.process HOME FD`. The states of the process:
 
-The process writes its address and token to `hall.json`. It reports success or an error on the file descriptor and
-closes the file descriptor. Standard error is the log. Secrets are redacted in the log.
+    recovering -> serving -> stopping (`leaving` in responses) -> exited
+
+The process writes its address and token to `hall.json`. It reports success or an error on the file descriptor FD, and
+closes FD. Standard error is the log. Secrets are redacted in the log.
 Does not define routes: `api` does. Does not start the process: `hall.client.discovery` does.
 """
 
@@ -51,38 +53,40 @@ class RedactingFormatter(logging.Formatter):
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
         self._secrets = Secrets(environ)
-        self.learn = self._secrets.add
+        self.add_secrets = self._secrets.add
 
     def format(self, record: logging.LogRecord) -> str:
         return self._secrets(super().format(record))
 
 
-def log_to_stderr(environ: Mapping[str, str]) -> RedactingFormatter:
-    """Log to standard error, without the secrets of the environment."""
-    log = RedactingFormatter(environ)
+def configure_logging(environ: Mapping[str, str]) -> RedactingFormatter:
+    """Configure logging to standard error. Return the formatter, which redacts the secrets of the environment."""
+    formatter = RedactingFormatter(environ)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(log)
+    handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("guildhall").setLevel(logging.INFO)
-    return log
+    return formatter
 
 
 _STOPPING_HALL_TIMEOUT_S = 30.0  # for the lock of a hall that is stopping
 _CLOSE_TIMEOUT_S = 3.0  # for clients that read the end of their streams
-_MAX_WATCH_PERIOD_S = 1.0
+_MAX_POLL_INTERVAL_S = 1.0
 _log = logging.getLogger("guildhall.hall")
 
 
 class HallProcess:
-    def __init__(self, hall: Hall, log: RedactingFormatter, *, idle: float | None, port: int | None = None) -> None:
-        """`idle`: exit after so many seconds without runs, clients and requests, or None to serve until `stop`."""
+    def __init__(
+        self, hall: Hall, formatter: RedactingFormatter, *, idle_timeout_s: float | None, port: int | None = None
+    ) -> None:
+        """`idle_timeout_s`: exit after this time without runs, clients and requests, or None to serve until `stop`."""
         self._hall = hall
-        self._log = log
+        self._formatter = formatter
         self._listener = Listener(port=port)
         self._stopping = asyncio.Event()
         self._recovered = asyncio.Event()
         self._recovery = Recovery(hall)
-        self._idle = idle
+        self._idle_timeout_s = idle_timeout_s
         self._address = Address(
             pid=os.getpid(),
             boot=hall.boot,
@@ -91,7 +95,7 @@ class HallProcess:
             since=stamp(hall.clock.now()),
             token=secrets.token_urlsafe(32),
         )
-        log.learn({"person_token": self._address.token})
+        formatter.add_secrets({"person_token": self._address.token})
         self.api = self._build_api()
 
     @property
@@ -102,17 +106,17 @@ class HallProcess:
         """Return when the runs of an earlier hall are resumed."""
         await self._recovered.wait()
 
-    async def serve(self, ready: Callable[[], None]) -> None:
-        """Serve until `stop` is called. Call `ready` when requests are accepted."""
+    async def serve(self, on_ready: Callable[[], None]) -> None:
+        """Serve until `stop` is called. Call `on_ready` when requests are accepted."""
         await self._listener.listen(self.api)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         self._address.write(self._hall.home.address)
-        _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
+        _log.info("hall %s (pid %d) is listening on %s", __version__, os.getpid(), self._address.url)
         self._hall.runtimes.warm()
-        self._hall.wait_for_disk(partial(loop.call_soon_threadsafe, self._report_disk_error))
-        ready()
+        self._hall.enable_disk_retries(partial(loop.call_soon_threadsafe, self._report_disk_error))
+        on_ready()
         tasks = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
             await self._stopping.wait()
@@ -121,11 +125,11 @@ class HallProcess:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, Exception):
-                    _log.error("internal error", exc_info=outcome)
+                    _log.error("a background task of the hall failed", exc_info=outcome)
             await self._close()
 
     def stop(self) -> None:
-        """Reject new work, pause all runs, and let `serve` return."""
+        """Request a shutdown: `serve` then rejects new work, pauses all runs and returns."""
         self._stopping.set()
 
     def _build_api(self) -> Api:
@@ -136,18 +140,17 @@ class HallProcess:
                 token=self._address.token,
                 is_run_token=lambda token: self._hall.runtimes.tokens.find(token) is not None,
                 hall=client,
-                is_leaving=self._stopping.is_set,
+                is_stopping=self._stopping.is_set,
                 disk_error=lambda: self._hall.disk_error,
                 recovered=self._recovered,
-                learn_secrets=self._log.learn,
+                add_secrets=self._formatter.add_secrets,
             )
         )
         for prefix, app in self._hall.runtimes.door_app.apps.items():
             api.mount(prefix, app)
-        token, leaving = self._address.token, self._stopping.is_set
-        api.mount(
-            WORKERS_PREFIX, workers_endpoint(self._hall, client, token, leaving=leaving, recovered=self._recovered)
-        )
+        token, is_stopping = self._address.token, self._stopping.is_set
+        endpoint = workers_endpoint(self._hall, client, token, is_stopping=is_stopping, recovered=self._recovered)
+        api.mount(WORKERS_PREFIX, endpoint)
         return api
 
     async def _recover(self) -> None:
@@ -161,10 +164,10 @@ class HallProcess:
 
     async def _watch(self) -> None:
         """Stop when the hall is idle or its database is removed. Log finished compactions of memory."""
-        limit_s, clock = math.inf if self._idle is None else self._idle, self._hall.clock
+        limit_s, clock = math.inf if self._idle_timeout_s is None else self._idle_timeout_s, self._hall.clock
         last_busy_at = clock.monotonic()
         while True:
-            await asyncio.sleep(min(limit_s / 4, _MAX_WATCH_PERIOD_S))
+            await asyncio.sleep(min(limit_s / 4, _MAX_POLL_INTERVAL_S))
             compactor = peek(self._hall, Hall.memory_compactor)
             for event in compactor.take_unreported() if compactor is not None else ():
                 _log.info("%s: %s", event.run, event.data["text"])
@@ -191,7 +194,7 @@ class HallProcess:
         await self._listener.close(_CLOSE_TIMEOUT_S)
         await self._hall.drain()  # runs that were started meanwhile
         await self._hall.close()
-        _log.info("process %d stopped", os.getpid())
+        _log.info("hall (pid %d) stopped", os.getpid())
 
     def _status(self) -> ProcessStatus:
         return {
@@ -200,43 +203,46 @@ class HallProcess:
             "since": self._address.since,
             "state": "leaving" if self._stopping.is_set() else "recovering" if self._recovery.is_active else "serving",
             "clients": self._listener.client_count - 1,
-            "idle": self._idle,
+            "idle": self._idle_timeout_s,
         }
 
 
-def report_start(ready: int, outcome: Mapping[str, Any]) -> None:
+def _report_start(ready_fd: int, outcome: Mapping[str, Any]) -> None:
     """Report the outcome of the start to the parent process, which may have exited."""
     with suppress(OSError):
-        os.write(ready, json.dumps(outcome).encode())
+        os.write(ready_fd, json.dumps(outcome).encode())
     with suppress(OSError):
-        os.close(ready)
+        os.close(ready_fd)
 
 
-def _report_failure(ready: int, error: GuildError | OSError) -> int:
-    """Log and report an error of the start. Return the exit code."""
-    known = error if isinstance(error, GuildError) else HallUnavailable(f"cannot use the home: {error}")
-    _log.error("%s", known)
-    report_start(ready, {"error": known.as_dict()})
-    return known.exit_code
+def _report_failure(ready_fd: int, error: GuildError | OSError) -> int:
+    """Log a fatal error and report it to the parent process. Return the exit code."""
+    if isinstance(error, OSError):
+        hint = "Check the permissions and the free space of the home, or set GUILDHALL_HOME to another folder."
+        error = HallUnavailable(f"cannot use the home: {error}", hint=hint)
+    _log.error("%s", error)
+    _report_start(ready_fd, {"error": error.as_dict()})
+    return error.exit_code
 
 
-def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
-    """Serve a home. Return the exit code."""
-    log = log_to_stderr(environ)
+def main(home: Home, ready_fd: int, environ: Mapping[str, str]) -> int:
+    """Run the hall of a home until it stops. Return the exit code."""
+    formatter = configure_logging(environ)
     try:
-        idle = load_settings(home, home.path).hall.idle  # from the user's settings: a project must not change it
+        idle_timeout_s = load_settings(home, home.path).hall.idle  # a project must not change it
         timeout_s = _STOPPING_HALL_TIMEOUT_S if find_hall_pid(home) else LOCK_TIMEOUT_S
         hall = Hall(home, environ=environ, is_persistent=True, forks_runs=True, lock_timeout_s=timeout_s)
     except (GuildError, OSError) as error:
-        return _report_failure(ready, error)
+        return _report_failure(ready_fd, error)
 
     async def serve() -> None:
-        await HallProcess(hall, log, idle=idle).serve(lambda: report_start(ready, {"ready": True}))
+        process = HallProcess(hall, formatter, idle_timeout_s=idle_timeout_s)
+        await process.serve(lambda: _report_start(ready_fd, {"ready": True}))
 
     try:
         asyncio.run(serve())
     except (GuildError, OSError) as error:  # such as a full disk
-        return _report_failure(ready, error)
+        return _report_failure(ready_fd, error)
     return 0
 
 
