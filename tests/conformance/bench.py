@@ -108,7 +108,7 @@ class Bench:
         children = children and self._own is None and self.runtime == "pydantic"
         policy = RunPolicy() if self._own is None else RunPolicy(runtime_of=partial(_return_own, self._own))
         hall = Hall(self.home, environ=around, forks_runs=children, policy=policy)
-        hall.runtimes.warm()
+        hall.runtimes.start_fork_server()
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 yield hall

@@ -386,7 +386,7 @@ def test_an_interrupt_before_a_lost_response_is_reported_as_unknown(frame: Frame
             may_close.set()
             with pytest.raises(Interrupted, match="before the hall responded") as interrupted:
                 await following
-            assert interrupted.value.hint == "A run may have started. See: guild ls"
+            assert interrupted.value.hint == "A run may have started. List the runs: guild ls"
 
     asyncio.run(asyncio.wait_for(work(), 10))
 

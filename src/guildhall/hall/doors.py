@@ -1,7 +1,7 @@
 """Doors of live runs over HTTP: serve the tool door as MCP and the model door in the providers' formats.
 
     POST /mcp/<server>/                                        lists and calls the tools of a run
-    POST /llm/anthropic/v1/messages, .../count_tokens          asks the model of a run
+    POST /llm/anthropic/v1/messages, .../count_tokens          calls the model of a run
     POST /llm/openai/v1/chat/completions, /llm/openai/v1/responses
     GET  /llm/anthropic/v1/models, /llm/openai/v1/models
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _PROGRAM_TOOL_FIELDS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
 MAX_CALLS = 256  # concurrent calls of one run
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
-_DUPLICATE_ID = "invalid call id: another call has it"
+_DUPLICATE_ID = "invalid call id: the run has another call with this id"
 
 
 class McpEndpoint:
@@ -85,13 +85,13 @@ class McpEndpoint:
         return door, name
 
     async def _respond(self, request: Request, door: RunDoor, server: str) -> dict[str, Any]:
-        about = ServerInfo(name=f"guildhall-{server}", version=self._version)
+        server_info = ServerInfo(name=f"guildhall-{server}", version=self._version)
         tools = {server_tool_name(server, tool.name): tool for tool in door.servers[server]}
 
         async def call(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
             return await _call(door, server, door.identify(request.call_id, tool.name, arguments))
 
-        result = await handle_request(request, about, tools, call)
+        result = await handle_request(request, server_info, tools, call)
         if "tools" in result and door.passing is not None:
             result["tools"] = [{**tool, **_PROGRAM_TOOL_FIELDS} for tool in result["tools"]]
         return build_response(request, result)
@@ -108,12 +108,12 @@ async def _call(door: RunDoor, server: str, call: ToolCall) -> ToolResult:
         task = asyncio.ensure_future(door.call(server, call))
         door.calls[call.key] = active = (call, task)
         task.add_done_callback(partial(_finish_call, door, call))
-    first, task = active
-    if first != call:
+    active_call, task = active
+    if active_call != call:
         raise RpcError(INVALID_PARAMS, _DUPLICATE_ID)
     await asyncio.wait([task])  # a cancellation of the request does not cancel the call
     if task.cancelled():
-        raise RpcError(INTERNAL_ERROR, "cannot call: the run has ended or is paused")
+        raise RpcError(INTERNAL_ERROR, f"cannot call {call.tool}: the run has ended or is paused")
     error = task.exception()
     if isinstance(error, GuildError):
         raise RpcError(INTERNAL_ERROR, str(error), error.as_dict())
@@ -150,7 +150,7 @@ class LlmEndpoint:
     ) -> None:
         self._find_session = find_session
         self._prefix = prefix
-        self._max_body = max_body_bytes
+        self._max_body_bytes = max_body_bytes
         self._anthropic = Anthropic()
         self._chat = OpenAIChat()
         self._dialects: dict[str, Dialect] = {
@@ -167,23 +167,23 @@ class LlmEndpoint:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
-            reply, closes = await self._reply(scope, path, receive), False
+            reply, is_rejected = await self._reply(scope, path, receive), False
         except HttpError as error:
             dialect = self._dialects.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
-            reply, closes = error_reply(dialect, error.status, error.message), True
+            reply, is_rejected = error_reply(dialect, error.status, error.message), True
             await _drain(receive)
-        await _send(send, reply, closes=closes)
+        await _send(send, reply, close_connection=is_rejected)
 
     async def _reply(self, scope: Message, path: str, receive: Receive) -> Reply:
         headers = Headers.of(scope["headers"])
         check_local(headers)
         session = self._authorize(headers)
-        if (listed := self._model_lists.get(path)) is not None and scope["method"] == "GET":
-            return session.list_models(listed)
+        if (dialect := self._model_lists.get(path)) is not None and scope["method"] == "GET":
+            return session.list_models(dialect)
         if (dialect := self._dialects.get(path)) is None:
             raise HttpError(404, f"unknown route {scope['method']} {path[:200]}")
         check_json_post(scope["method"], headers)
-        body = await read_body(receive, headers, max_bytes=self._max_body)
+        body = await read_body(receive, headers, max_bytes=self._max_body_bytes)
         session = self._authorize(headers)  # again, because the run may have ended meanwhile
         query = "?" + scope["query_string"].decode("latin-1") if scope.get("query_string") else ""
         count = path == f"{self._prefix}{_COUNT}"
@@ -197,7 +197,7 @@ class LlmEndpoint:
 
 
 def request_token(headers: Headers) -> str | None:
-    """Return the token that a client sends in place of an API key."""
+    """Return the token that a client sends instead of an API key."""
     return headers.get("x-api-key") or headers.bearer
 
 
@@ -213,11 +213,11 @@ async def _drain(receive: Receive) -> None:
                     return
 
 
-async def _send(send: Send, reply: Reply, *, closes: bool) -> None:
-    """Stream a response. `closes`: close the connection afterwards."""
-    head = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in reply.headers.items()]
-    head += [(b"connection", b"close")] if closes else []
-    await send({"type": "http.response.start", "status": reply.status, "headers": head})
+async def _send(send: Send, reply: Reply, *, close_connection: bool) -> None:
+    """Stream a response, and close the connection afterwards if `close_connection` is set."""
+    headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in reply.headers.items()]
+    headers += [(b"connection", b"close")] if close_connection else []
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     async with aclosing(cast("AsyncGenerator[bytes, Any]", reply.body)) as pieces:
         async for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})

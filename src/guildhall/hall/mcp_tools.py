@@ -62,14 +62,14 @@ class McpTools:
         """List the workers and guild members that accept jobs, with their descriptions."""
         client, frame = await self._connect()
         workers = [
-            {"name": one.name, "description": one.description}
-            for one in await client.workers.list(frame)
-            if await _accepts_jobs(one, client, frame)
+            {"name": worker.name, "description": worker.description}
+            for worker in await client.workers.list(frame)
+            if await _accepts_jobs(worker, client, frame)
         ]
         members = [
-            {"name": shown.member.name, "description": shown.member.description, "trusted": shown.trusted}
-            for shown in await client.members.list(frame)
-            if shown.member.accepts_jobs
+            {"name": details.member.name, "description": details.member.description, "trusted": details.trusted}
+            for details in await client.members.list(frame)
+            if details.member.accepts_jobs
         ]
         return _as_json({"workers": workers, "members": members})
 
@@ -154,10 +154,9 @@ class McpTools:
         if "/" in ask:
             await client.jobs.answer(ask, f"{text}\n(passed on by another model)", frame)
             return _as_json({"ask": ask, "delivered": True})
-        asked = await client.asks.get(ask)
-        if asked.kind != "question":
+        if (await client.asks.get(ask)).kind != "question":
             message = f"cannot answer {ask}: it is not a question, and only the user can decide it"
-            raise Refused(message, hint=f"Ask the user to run: guild answer {ask}")
+            raise Refused(message, hint=f"Tell the user that {ask} waits for a decision.")
         await client.asks.answer(ask, Answer(choice=text, by=RELAYED))
         return _as_json({"ask": ask, "delivered": True})
 
@@ -173,7 +172,7 @@ class McpTools:
     def _job_id(self, job: str | None) -> str:
         job = self._last_job if job is None else job
         if job is None:
-            raise UsageError("job: required, because no job was dispatched yet", hint="`jobs` lists the ids.")
+            raise UsageError("job: required, because no job was dispatched yet", hint="Get the id with `jobs`.")
         return job
 
     async def _status(self, job: str) -> dict[str, Any]:
@@ -182,16 +181,17 @@ class McpTools:
         status = details.as_wire()
         if details.job.run is None:  # a job of a member, whose asks are not in this hall
             return status
-        asks = [one for one in await client.asks.list() if one.root == details.job.run]
-        return {**status, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
+        asks = [ask for ask in await client.asks.list() if ask.root == details.job.run]
+        return {**status, "asks": [{"ask": ask.id, "kind": ask.kind, "question": ask.question.body} for ask in asks]}
 
 
-async def _accepts_jobs(one: WorkerListing, client: HallClient, frame: Frame) -> bool:
+async def _accepts_jobs(worker: WorkerListing, client: HallClient, frame: Frame) -> bool:
     """Return True if the worker accepts jobs. Only the hall itself starts the memory compactor."""
-    if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR_WORKER):
+    is_compactor = (worker.scope, worker.name) == ("shipped", COMPACTOR_WORKER)
+    if worker.error is not None or worker.status != "active" or is_compactor:
         return False
     try:
-        check_read_only(await client.workers.get(one.name, frame))
+        check_read_only(await client.workers.get(worker.name, frame))
     except GuildError:
         return False
     return True

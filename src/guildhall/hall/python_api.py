@@ -64,21 +64,25 @@ class RunResult:
         return self.status == "completed"
 
     def output_as(self, kind: type[T]) -> T:
-        """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type."""
+        """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type.
+
+        Raise Conflict if the run is not completed, UsageError if the output does not have this type.
+        """
         from pydantic import TypeAdapter, ValidationError
 
         if not self.is_completed:
-            reason = self.error["message"] if self.error else None
-            raise Conflict(f"the run {self.run} is {self.status} and has no output", hint=reason)
+            reason = f": {self.error['message']}" if self.error else ""
+            message = f"the run {self.run} is {self.status} and has no output{reason}"
+            raise Conflict(message, hint="Check `is_completed` first.")
         try:
             return TypeAdapter[T](kind).validate_json(json.dumps(self.output))
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
+            location = ".".join(map(str, first["loc"]))
             name = getattr(kind, "__name__", str(kind))
             raise UsageError(
-                f"the output is not a valid {name}: {f'{place}: ' if place else ''}{first['msg']}",
-                hint="See the schema in the worker's `output_schema_ref`.",
+                f"the output is not a valid {name}: {f'{location}: ' if location else ''}{first['msg']}",
+                hint="Compare the type with the schema in the worker's `output_schema_ref`.",
             ) from None
 
 
@@ -118,20 +122,20 @@ class Worker:
 
         new = Worker(name="", **_location(cwd, home))
         frame = new._frame(interactive=False)
-        with _read_only(new.home) as hall:
+        with _open_read_only(new.home) as hall:
             defaults, existing = hall.settings(frame).worker_creation, hall.workers.list_workers(frame)
-            made = draft(parse_spec(spec), defaults, frame, existing=existing, author="a program")
-        made.save()
-        return replace(new, name=made.worker.name)
+            worker_draft = draft(parse_spec(spec), defaults, frame, existing=existing, author="a program")
+        worker_draft.save()
+        return replace(new, name=worker_draft.worker.name)
 
     def definition(self) -> Mapping[str, Any]:
         """Return the current content of the worker's file."""
-        with _read_only(self.home) as hall:
+        with _open_read_only(self.home) as hall:
             return hall.workers.find(self.name, self._frame(interactive=False)).as_dict()
 
     def run(self, input: str | Mapping[str, Any] = NO_INPUT, **options: Any) -> RunResult:
         """Run the worker until it ends or waits. Options as for `stream`."""
-        return _synchronously(self.arun(input, **options))
+        return _run_synchronously(self.arun(input, **options))
 
     async def arun(
         self, input: str | Mapping[str, Any] = NO_INPUT, *, approver: Approver | None = None, **options: Any
@@ -168,7 +172,7 @@ class Worker:
         request = RunRequest(
             worker=self.name,
             input=json.dumps(input, ensure_ascii=False) if isinstance(input, dict) else cast("str", input),
-            attachments=_names(attachments),
+            attachments=_attachment_names(attachments),
             model=model,
             override_model=override_model,
             max_turns=max_turns,
@@ -185,7 +189,7 @@ class Worker:
 
     def delegate_to(self, worker: str | Worker, input: str | Mapping[str, Any], **options: Any) -> RunResult:
         """Let the worker call another worker without a call of its own model. Options as for `adelegate_to`."""
-        return _synchronously(self.adelegate_to(worker, input, **options))
+        return _run_synchronously(self.adelegate_to(worker, input, **options))
 
     async def adelegate_to(
         self,
@@ -198,12 +202,12 @@ class Worker:
     ) -> RunResult:
         """Let the worker call another worker. Its allow-list, rules and sandboxes apply as to calls of its model."""
         name = worker.name if isinstance(worker, Worker) else worker
-        call = CallPurpose(worker=name, input_data=input, attachments=_names(attachments))
+        call = CallPurpose(worker=name, input_data=input, attachments=_attachment_names(attachments))
         return await self.arun(input, approver=approver, call=call, **options)
 
     def resume(self, run: str, **options: Any) -> RunResult:
         """Resume a run that waits, was paused or interrupted, or stopped at a limit. Options as for `aresume`."""
-        return _synchronously(self.aresume(run, **options))
+        return _run_synchronously(self.aresume(run, **options))
 
     async def aresume(
         self,
@@ -232,9 +236,10 @@ class Worker:
             async with _SharedHall(self) as hall:
                 await hall.asks.answer(ask, Answer(choice=choice, note=note))
 
-        _synchronously(send_answer())
+        _run_synchronously(send_answer())
 
     async def result(self, run: str) -> RunResult:
+        """Return the result of a run, which may be live. Raise NotFound if the run is unknown."""
         from guildhall.hall.services.embedded import open_hall
 
         hall = await open_hall(self.home, os.environ, readonly=True)
@@ -266,7 +271,7 @@ class Worker:
 
 
 @contextmanager
-def _read_only(home: Home) -> Generator[Hall]:
+def _open_read_only(home: Home) -> Generator[Hall]:
     from guildhall.hall.composition.hall import Hall
 
     hall = Hall(home, environ=os.environ, readonly=True)
@@ -311,8 +316,8 @@ class _SharedHall:
         from guildhall.hall.services.embedded import open_hall
 
         home = self._worker.home
-        wanted = not self._worker.toolboxes and not is_embedded(os.environ)
-        if wanted and (address := find_hall(home)) is not None:
+        may_use_process = not self._worker.toolboxes and not is_embedded(os.environ)
+        if may_use_process and (address := find_hall(home)) is not None:
             remote = RemoteHall(check_same_version(address))
             try:
                 await remote.hall.hello(self._worker.cwd)
@@ -332,7 +337,7 @@ class _SharedHall:
             del self._opening[self._key]
 
 
-def _names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
+def _attachment_names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
     if isinstance(attachments, str | Path):
         raise UsageError("invalid attachments: expected a list, got a single name")
     return tuple(map(str, attachments))
@@ -358,13 +363,14 @@ def _as_answer(decision: object) -> Answer:
         return Answer(choice="yes" if decision else "no")
     if isinstance(decision, str):
         return Answer(choice=decision)
-    raise UsageError(f"the approver returned a {type(decision).__name__}", hint="Return a choice, a bool or an Answer.")
+    message = f"invalid result of the approver: {type(decision).__name__}"
+    raise UsageError(message, hint="Return a choice, a bool or an Answer.")
 
 
-def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run_synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         coroutine.close()
-        hint = "Await the async method instead: arun, adelegate_to, aresume or result."
-        raise UsageError("this call would block a running event loop", hint=hint)
+        hint = "Await arun, adelegate_to or aresume instead. Call `answer` with asyncio.to_thread."
+        raise UsageError("cannot block: an event loop is running in this thread", hint=hint)
     return asyncio.run(coroutine)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
-_RUNNING = "The member is already running. If the hall started it (guild member show), stop the hall: guild hall stop"
+_RUNNING_HINT = "The member is already running. If the hall started it, stop it: guild member stop {name}"
 _CLOSE_TIMEOUT_S = 2.0  # for clients that read their responses
 _log = logging.getLogger("guildhall.members")
 
@@ -84,7 +84,8 @@ class Member:
         def add(function: Handler) -> Handler:
             added = tool(name=name)(function)
             if added.name in self._tools:
-                raise ToolUnavailable(f"the member has two tools named {added.name!r}")
+                hint = "Pass another name: @member.tool(name=...)"
+                raise ToolUnavailable(f"invalid tools: the member has two tools named {added.name!r}", hint=hint)
             self._tools[added.name] = added
             return function
 
@@ -123,20 +124,21 @@ class Member:
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
         if WORKER_CAPABILITY in self.manifest.capabilities:
-            serving = self._with_hall(offer, port, secret, environ, formatter or RedactingFormatter(environ))
+            serving = self._serve_with_hall(offer, port, secret, environ, formatter or RedactingFormatter(environ))
         else:
             serving = _serve_tools(offer, port, secret)
         async with serving as url:
             yield url
 
     @asynccontextmanager
-    async def _with_hall(
+    async def _serve_with_hall(
         self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], formatter: RedactingFormatter
     ) -> AsyncGenerator[str]:
         try:
             hall, worker = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:
-            raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
+            hint = _RUNNING_HINT.format(name=self.manifest.name)
+            raise HallInUse(error.message, where=error.where, hint=hint) from None
         try:
             process = MemberHallProcess(hall, self.root, worker, formatter, port=port)
         except BaseException:
@@ -222,6 +224,8 @@ def find_worker_name(root: Path, name: str) -> str:
     where = str(root / MANIFEST)
     if not names:
         hint = f"Create {WORKERS}/{name}.yaml, or remove `worker` from the capabilities."
-        raise InvalidFile("the capability `worker` requires a worker in the folder", where=where, hint=hint)
+        message = f"the capability `worker` requires a worker in the folder {WORKERS}/"
+        raise InvalidFile(message, where=where, hint=hint)
     hint = f"Give one of them the name of the member: {WORKERS}/{name}.yaml."
-    raise InvalidFile(f"the member has several workers: {', '.join(names)}", where=where, hint=hint)
+    message = f"cannot choose a worker: the member has several workers: {', '.join(names)}"
+    raise InvalidFile(message, where=where, hint=hint)

@@ -56,8 +56,8 @@ def test_every_database_of_a_hall_offers_the_same_run_services(home: Home, tmp_p
         hall = Hall(home, environ={})
         try:
             database = await hall.workflow_databases.add(tmp_path / "team.db")
-            assert list(hall.databases()) == [hall.main, database]
-            for one in hall.databases():
+            assert list(hall.all_services()) == [hall.main, database]
+            for one in hall.all_services():
                 assert isinstance(one, RunServices)
                 assert one.peek_runs() is None
                 assert one.is_alive("r-unknown") is False

@@ -170,7 +170,7 @@ def test_stale_checkouts_are_removed_at_the_next_start_even_if_one_is_broken(
             await shop.commissions.delete(done.id)
         bad, good = sorted((one.id, two.id))
         (shop.home.worktrees / "shop" / f"{bad}-1.json").write_text("no record")
-        with pytest.raises(Conflict, match=f"still has checkouts of finished work: {bad}-1, {good}-1") as refused:
+        with pytest.raises(Conflict, match=f"with checkouts of finished work: {bad}-1, {good}-1") as refused:
             await shop.client.projects.remove("shop")
         assert refused.value.where == str(shop.home.worktrees / "shop")
         return bad, good

@@ -90,7 +90,7 @@ class Runs(Protocol):
         ...
 
     async def pause(self, run: str) -> None:
-        """Pause a live run. It stays paused until it is resumed. Do nothing if it is not live."""
+        """Pause a live run until it is resumed. Do nothing if the run is not live."""
         ...
 
     async def stop(self, run: str) -> Sequence[str]:
@@ -221,7 +221,7 @@ class Workflows(Protocol):
         ...
 
     async def start_agent(self, target: Target) -> WorkflowSummary:
-        """Start an agent again that was stopped or has failed."""
+        """Restart a stopped or failed agent."""
         ...
 
     async def stop_agent(self, target: Target) -> Sequence[str]:
@@ -247,12 +247,12 @@ class Workflows(Protocol):
     async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
         """Set the schedule of an agent, or the default of a workflow: `when` is an interval or a cron expression.
 
-        `prompt` replaces the message that the agent gets when it wakes.
+        `prompt` replaces the message that wakes the agent.
         """
         ...
 
     async def clear_schedule(self, target: Target) -> bool:
-        """Remove a schedule. Return False if there was none."""
+        """Remove a schedule. Return False if it did not exist."""
         ...
 
 
@@ -349,13 +349,13 @@ class Jobs(Protocol):
     async def answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
         """Answer an open question of a job and return the question, if it is known.
 
-        `question` selects one by its text if several are open.
+        `question` selects a question by its text if several are open.
         """
         ...
 
 
 class Members(Protocol):
-    """Members: programs that serve tools and take jobs.
+    """Members: programs that serve tools and accept jobs.
 
     `tools` and `call` start the member if it is trusted and not running. The hall does not record the jobs of a member:
     the verbs of `jobs` request them from the member.
@@ -484,11 +484,11 @@ class Commissions(Protocol):
         ...
 
     async def abandon(self, id: str, *, reason: str | None = None) -> Commission:
-        """End a commission for good."""
+        """Cancel a commission that is not to be retried."""
         ...
 
     async def delete(self, id: str) -> None:
-        """Delete a commission that has ended, with its record."""
+        """Delete the records of a commission that has ended."""
         ...
 
 
@@ -554,7 +554,7 @@ class Meetings(Protocol):
         ...
 
     async def delete(self, id: str) -> None:
-        """Delete a meeting that has ended, with its record."""
+        """Delete the records of a meeting that has ended."""
         ...
 
 
@@ -630,7 +630,7 @@ class HallInfo(Protocol):
         ...
 
     async def status(self) -> HallStatus:
-        """Return process id, version, address, state, and the number of runs, members and clients of the hall."""
+        """Return the process, version, address, state and members of the hall, and its numbers of runs and clients."""
         ...
 
     async def doctor(self, frame: Frame) -> Sequence[Check]:

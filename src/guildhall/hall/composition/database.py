@@ -1,6 +1,6 @@
 """Database of a hall: locks and opens a database file, and provides its runs and asks.
 
-Opening a database for writing marks the runs of a hall that died.
+Opening a database for writing marks the live runs of a hall that died as interrupted.
 Does not execute runs: `run_services` does.
 
 Invariant: only the holder of the lock writes to a database.
@@ -70,14 +70,14 @@ class Database:
             if self._lock is not None:
                 self._lock.close()
             raise
-        self._identity = _identity(path)
+        self._file_id = _read_file_id(path)
         if not readonly:
             self._mark_interrupted(self.store)
         self.asks = Asks(self.store, environment.clock, on_ask_closed)
         self.history = History(self.store, environment.clock)
 
     def _create_and_repair(self, lock: Callable[..., IO[Any]], clock: Clock) -> None:
-        """Create the database and mark lost runs before reading. Wait for the creation if a hall holds the lock."""
+        """Create the database and mark interrupted runs. If a hall holds the lock, wait until it has created it."""
         try:
             locked = lock()
         except HallUnavailable:
@@ -98,10 +98,10 @@ class Database:
 
     def is_in_place(self) -> bool:
         """Return False if the file was removed or replaced since it was opened."""
-        return _identity(self.path) == self._identity
+        return _read_file_id(self.path) == self._file_id
 
     def full_disk_error(self) -> StorageFailed | None:
-        """Return an error if the disk has no space left for new work."""
+        """Return an error if the disk has no space left for new work, or None."""
         space = os.statvfs(self.path.parent)
         blocks = space.f_bavail if os.geteuid() else space.f_bfree
         if blocks * space.f_frsize >= _MIN_FREE_BYTES:
@@ -114,12 +114,13 @@ class Database:
             self._lock.close()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _read_file_id(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of a file, or None if it cannot be read."""
     try:
-        status = path.stat()
+        file_stat = path.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return file_stat.st_dev, file_stat.st_ino
 
 
 LOCK_TIMEOUT_S = 1.0  # a command that only reads holds the lock for a moment
@@ -127,15 +128,15 @@ CHOOSE_ANOTHER_FILE = "Name another file in `context.config.db`."
 
 
 def lock_home(home: Home, clock: Clock, *, timeout_s: float = 0.0, details: Mapping[str, Any] | None = None) -> IO[Any]:
-    """Lock a home until the file is closed or the process ends. `details`: fields for the content of the file."""
+    """Lock a home until the returned file is closed or the process ends. `details`: further fields for its content."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
-    if not _lock(handle, clock, timeout_s):
+    if not _try_lock(handle, clock, timeout_s):
         handle.seek(0)
         holder, action = _describe_holder(handle.read())
         handle.close()
         raise HallInUse(
-            f"the hall at {home.path} is in use by {holder}",
+            f"cannot open the hall at {home.path}: it is in use by {holder}",
             hint=f"{action}, or set GUILDHALL_HOME to another folder.",
         )
     handle.truncate(0)
@@ -153,14 +154,15 @@ def lock_database(path: Path, clock: Clock, *, timeout_s: float = 0.0) -> IO[Any
     except OSError as error:
         message = f"cannot lock the database: {error.strerror or error}"
         raise HallUnavailable(message, where=str(path), hint=CHOOSE_ANOTHER_FILE) from None
-    if _lock(handle, clock, timeout_s):
+    if _try_lock(handle, clock, timeout_s):
         return handle
     handle.close()
     hint = "Run `guild hall stop` with its GUILDHALL_HOME, or name another file in `context.config.db`."
-    raise HallInUse("the database is in use by the hall of another home", where=str(path), hint=hint)
+    message = "cannot open the database: it is in use by the hall of another home"
+    raise HallInUse(message, where=str(path), hint=hint)
 
 
-def _lock(handle: IO[Any], clock: Clock, timeout_s: float) -> bool:
+def _try_lock(handle: IO[Any], clock: Clock, timeout_s: float) -> bool:
     """Lock a file. Return False if another process still holds the lock after the timeout."""
     deadline = clock.monotonic() + timeout_s
     while True:
@@ -180,10 +182,10 @@ def _describe_holder(text: str) -> tuple[str, str]:
     try:
         holder = json.loads(text)
         if holder["pid"] == os.getpid():
-            return "another thread or event loop of this program", wait
+            return "another thread or event loop of this program", "Wait until it closes the hall"
         since = f"(pid {int(holder['pid'])}, since {holder['since']})"
         if holder.get("hall"):
-            return f"its own process {since}", "Stop it with `guild hall stop`"
+            return f"its background process {since}", "Stop it with `guild hall stop`"
         return f"another guild command {since}", wait
     except (ValueError, KeyError, TypeError):
         return "another guild command", wait

@@ -66,14 +66,16 @@ class Environment:
     def settings(self, frame: Frame) -> Settings:
         """Return the settings that apply in the folder of a request."""
         if self.member is not None:
-            users = self.member.user_home
-            return load_settings(self.home if users is None or self.home.settings.exists() else users, self.member.root)
-        found = load_settings(self.home, frame.root)
+            user_home = self.member.user_home
+            home = self.home if user_home is None or self.home.settings.exists() else user_home
+            return load_settings(home, self.member.root)
+        settings = load_settings(self.home, frame.root)
         project = self.projects.find_at(frame.root)
-        limit = project.settings.memory_tokens if project is not None else None
-        if limit is not None:
-            found = found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})
-        return self.policy.adjust_settings(found)
+        limit_tokens = project.settings.memory_tokens if project is not None else None
+        if limit_tokens is not None:
+            memory = settings.memory.model_copy(update={"limit_tokens": limit_tokens})
+            settings = settings.model_copy(update={"memory": memory})
+        return self.policy.adjust_settings(settings)
 
     def frame_at(self, cwd: Path, root: Path) -> Frame:
         """Return the frame of work that the hall resumes by itself, with the variables of the hall's process."""
@@ -93,11 +95,11 @@ def peek(instance: object, attribute: cached_property[T]) -> T | None:
     return vars(instance).get(attribute.attrname or "")
 
 
-def _unchanged(value: T) -> T:
+def _return_unchanged(value: T) -> T:
     return value
 
 
-def _accept(worker: Worker, frame: Frame) -> None:
+def _accept_worker(worker: Worker, frame: Frame) -> None:
     """Accept every worker."""
 
 
@@ -108,10 +110,10 @@ class RunPolicy:
     runtime_of: RuntimeOf | None = None  # replaces the runtime of every worker
     source_of: SourceOf | None = None  # replaces every model
     pins: Mapping[Path, Pin] | None = None  # replaces the trusted files in the database
-    adjust_settings: Callable[[Settings], Settings] = _unchanged
-    check_worker: Callable[[Worker, Frame], None] = _accept  # raises if runs must not use the worker
+    adjust_settings: Callable[[Settings], Settings] = _return_unchanged
+    check_worker: Callable[[Worker, Frame], None] = _accept_worker  # raises if runs must not use the worker
     check_servers: Callable[[Worker, MemberTools], None] | None = None  # raises if no server may be started or reached
-    replace_tool: Callable[[Tool], Tool] = _unchanged  # returns the tool that a run gets in place of a declared tool
+    replace_tool: Callable[[Tool], Tool] = _return_unchanged  # returns the tool that a run gets for a declared tool
     may_use_workflow_databases: bool = True  # False ignores `context.config.db`
     workflows: WorkflowPolicy | None = None
 

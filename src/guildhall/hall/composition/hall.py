@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from guildhall.runs.purpose import RunKind
 
 
-_SETTLE_TIMEOUT_S = 2.0  # for background work when the process exits
+_BACKGROUND_TIMEOUT_S = 2.0  # for background work when the process exits
 
 
 class Hall:
@@ -124,8 +124,8 @@ class Hall:
         """Return the services of the database that has a run. Return `main` if no database has it."""
         return self.workflow_databases.find_services(lambda connection: find_run(connection, run) is not None)
 
-    def databases(self) -> Sequence[RunServices]:
-        """Return the services of all databases, `main` first."""
+    def all_services(self) -> Sequence[RunServices]:
+        """Return the run services of all databases, `main` first."""
         return (self.main, *self.workflow_databases.open_all())
 
     @property
@@ -202,18 +202,22 @@ class Hall:
         """Return True if runs are live, background work is pending, or a keep-alive check returns True."""
         members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
         in_background = (members is not None and members.is_busy) or (compactor is not None and compactor.is_busy)
-        return self.workflow_databases.live_runs > 0 or in_background or any(one() for one in self.keep_alive_checks)
+        return (
+            self.workflow_databases.live_run_count > 0
+            or in_background
+            or any(check() for check in self.keep_alive_checks)
+        )
 
     def enable_disk_retries(self, report: Callable[[StorageFailed], object]) -> None:
-        """Let writes wait while a disk is full or fails. `report` is called in another thread when that begins."""
-        for part in self.databases():
-            part.store.enable_disk_retries(report)
+        """Retry writes while a disk is full or fails. `report` is called in another thread at the first failure."""
+        for services in self.all_services():
+            services.store.enable_disk_retries(report)
         self.workflow_databases.report_disk_error = report
 
     @property
     def disk_error(self) -> StorageFailed | None:
         """Return the error of a database whose writes wait for the disk, or of a disk that is full."""
-        waiting = (part.store.disk_error for part in self.workflow_databases.open_parts())
+        waiting = (services.store.disk_error for services in self.workflow_databases.open_services())
         return next((error for error in waiting if error is not None), None) or self.database.full_disk_error()
 
     async def wait_background_work(self, timeout_s: float | None = None) -> list[Event]:
@@ -225,20 +229,20 @@ class Hall:
 
     async def drain(self) -> None:
         """Pause all runs. The next hall resumes them."""
-        self._stop_wakeups()
-        for part in self.workflow_databases.open_parts():
-            part.store.disable_disk_retries()
+        self._stop_timers()
+        for services in self.workflow_databases.open_services():
+            services.store.disable_disk_retries()
         await self.workflow_databases.pause_all("shutdown")
-        await self.wait_background_work(_SETTLE_TIMEOUT_S)
+        await self.wait_background_work(_BACKGROUND_TIMEOUT_S)
 
-    def _stop_wakeups(self) -> None:
+    def _stop_timers(self) -> None:
         if (jobs := peek(self, Hall.jobs)) is not None:
             jobs.close()
         self.project_services.close()
 
     async def close(self) -> None:
         """Wait for background work, pause all runs, close all parts, and release the home."""
-        self._stop_wakeups()
+        self._stop_timers()
         await self.wait_background_work()
         await self.workflow_databases.pause_all("user")
         if (members := peek(self, Hall.members)) is not None:

@@ -77,11 +77,12 @@ class ProjectServices:
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
         """Register a repository. A moved repository keeps its name, its settings and its records."""
-        missing = [one for one in self.projects.list_valid() if not one.path.exists()] if path.is_dir() else []
-        moved = next((one for one in missing if self.identities.is_bound(one.name, path)), None)
+        missing = [known for known in self.projects.list_valid() if not known.path.exists()] if path.is_dir() else []
+        moved = next((known for known in missing if self.identities.is_bound(known.name, path)), None)
         if moved is not None and name not in (None, moved.name):
+            message = f"cannot register the repository: already registered as {moved.name!r} (was at {moved.path})"
             hint = f"Omit --name to move {moved.name!r} here with its records."
-            raise Conflict(f"already registered as {moved.name!r} (was at {moved.path})", where=str(path), hint=hint)
+            raise Conflict(message, where=str(path), hint=hint)
         project = self.projects.move(moved, path, branch) if moved else self.projects.add(path, name, branch)
         self._forget_git(project.name)
         self._claim(project)
@@ -97,14 +98,14 @@ class ProjectServices:
 
     def check_project(self, name: str) -> list[Problem]:
         """Return the problems of a project's entry, repository and branches."""
-        found = self.projects.check(name)
-        if any(problem.blocks for problem in found):
-            return found
+        problems = self.projects.check(name)
+        if any(problem.blocks for problem in problems):
+            return problems
         try:
             self.branches(self.projects.get(name)).check_updatable()
         except GuildError as error:
-            found.insert(0, Problem(message=error.message, hint=error.hint))
-        return found
+            problems.insert(0, Problem(message=error.message, hint=error.hint))
+        return problems
 
     def _forget_git(self, name: str) -> None:
         for key in [key for key in self._gits if key[0] == name]:
@@ -117,8 +118,8 @@ class ProjectServices:
         try:
             self.identities.claim(project)
         except OSError as error:
-            hint = "Make it writable for your user."
-            raise Conflict(f"cannot write: {error.strerror}", where=error.filename, hint=hint) from None
+            message = f"cannot record the identity of the repository: {error.strerror}"
+            raise Conflict(message, where=error.filename, hint="Make this path writable for your user.") from None
 
     def branches(self, project: Project) -> Branches:
         from guildhall.projects.git.integration_branch import Branches
@@ -173,7 +174,7 @@ class ProjectServices:
                 find_worker=self._find_worker,
                 checks=self.worker_checks,
                 check_trust=lambda run, frame: self.workers.check_trust_again(self.history.get(run), frame),
-                frame_at=lambda place: self.environment.frame_at(place, place),
+                frame_at=lambda folder: self.environment.frame_at(folder, folder),
             )
         )
 
@@ -195,8 +196,8 @@ class ProjectServices:
 
     def unfinished_work(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
-        others = [parse_checkout_name(place) or place for place in self.worktrees.list_activities(project)]
-        return tuple(dict.fromkeys((*self._list_unfinished(project), *others)))
+        checkouts = [parse_checkout_name(name) or name for name in self.worktrees.list_activities(project)]
+        return tuple(dict.fromkeys((*self._list_unfinished(project), *checkouts)))
 
     def _list_unfinished(self, project: str) -> tuple[str, ...]:
         final = commission_states.FINAL | meeting_states.ENDED
@@ -204,16 +205,16 @@ class ProjectServices:
 
     def check_removable(self, name: str) -> None:
         """Raise Conflict if a project has unfinished work or checkouts."""
-        if on_record := self._list_unfinished(name):
-            more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
+        if unfinished := self._list_unfinished(name):
+            more = f" and {len(unfinished) - 10} more" if len(unfinished) > 10 else ""
             raise Conflict(
-                f"the project {name} has unfinished work: {', '.join(on_record[:10])}{more}",
+                f"cannot remove the project {name} with unfinished work: {', '.join(unfinished[:10])}{more}",
                 hint="Cancel the work with `guild stop ID`. Abandon failed or cancelled commissions with "
                 "`guild stop ID --abandon`.",
             )
-        if places := self.worktrees.list_activities(name):
+        if checkouts := self.worktrees.list_activities(name):
             raise Conflict(
-                f"the project {name} still has checkouts of finished work: {', '.join(places[:10])}",
+                f"cannot remove the project {name} with checkouts of finished work: {', '.join(checkouts[:10])}",
                 where=str(self.environment.home.worktrees / name),
                 hint="Restart the hall (guild hall stop) to delete the checkouts. Move a checkout that stays to "
                 "another folder; hall.log has the reason.",
@@ -278,7 +279,7 @@ class ProjectServices:
                 meetings=lambda: self.meetings,
                 workers=self._workers_for_manager,
                 review=self._open_pull_request,
-                call_started_at=lambda key: self._started_at(run, key),
+                call_started_at=lambda key: self._call_started_at(run, key),
             )
         )
 
@@ -299,7 +300,7 @@ class ProjectServices:
         git, branches = self.git(project), self.branches(project)
         return PullRequests(project, git=git, branches=branches, programs=programs, clock=clock).open(title, body)
 
-    def _started_at(self, run: str, key: str) -> str | None:
+    def _call_started_at(self, run: str, key: str) -> str | None:
         """Return the time when a tool call of a run first started, or None."""
         journal = self.history.journal(run)
         return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)
@@ -308,8 +309,8 @@ class ProjectServices:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
         from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore, artifact_toolbox
 
-        own = frame.worktree
-        store = BranchStore(self.branches(project), author) if own is None else CheckoutStore(own)
+        checkout = frame.worktree
+        store = BranchStore(self.branches(project), author) if checkout is None else CheckoutStore(checkout)
         return artifact_toolbox(Artifacts(store), lambda: self.environment.clock.now().date().isoformat()).tools
 
     def close(self) -> None:

@@ -33,22 +33,23 @@ _log = logging.getLogger("guildhall.hall")
 class Recovery:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        parts = hall.databases()
         self._resumable = [
-            (part, run, crashes) for part in parts for run, crashes in part.store.read(records.list_resumable)
+            (services, run, crashes)
+            for services in hall.all_services()
+            for run, crashes in services.store.read(records.list_resumable)
         ]
         self.is_active = bool(self._resumable)
 
     async def resume_runs(self) -> None:
-        """Resume or fail each run, and start the timers of its owners. Return when all runs are launched."""
+        """Resume or fail each run, and start the timers of all owners. Return when all runs are launched."""
         try:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # the first access repairs all job directories
-            for part, run, crashes in self._resumable:
-                if crashes >= MAX_CRASHES and not _was_idle(part, run):
-                    await _fail(part, run)
+            for services, run, crashes in self._resumable:
+                if crashes >= MAX_CRASHES and not _was_idle(services, run):
+                    await _fail_run(services, run)
                 else:
-                    await resume_run(part, run)
+                    await resume_run(services, run)
             for owner in self._hall.owners():
                 owner.start_resuming(partial(resume_run, self._hall.main))
             self._hall.keep_alive_checks.append(lambda: any(owner.has_pending_resume for owner in self._hall.owners()))
@@ -56,40 +57,40 @@ class Recovery:
             self.is_active = False
 
 
-def _was_idle(part: RunServices, run: Run) -> bool:
+def _was_idle(services: RunServices, run: Run) -> bool:
     """Return True for an idle workflow. It cannot have caused the crash, because none of its agents worked."""
-    found = part.store.read(lambda connection: workflow_records.find_instance(connection, run.id))
-    return found is not None and found.status == "idle"
+    instance = services.store.read(lambda connection: workflow_records.find_instance(connection, run.id))
+    return instance is not None and instance.status == "idle"
 
 
-async def resume_run(part: RunServices, run: Run) -> None:
+async def resume_run(services: RunServices, run: Run) -> None:
     """Resume a stopped run in the background. Log an error and notify the owner if that fails."""
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # the first import takes a second
-        frame = replace(part.environment.frame_at(run.frame.cwd, run.frame.root), caller=run.frame.caller)
-        part.launch(await part.prepare_resume(run.id, frame))
+        frame = replace(services.environment.frame_at(run.frame.cwd, run.frame.root), caller=run.frame.caller)
+        services.launch(await services.prepare_resume(run.id, frame))
         _log.info("resumed %s (was %s: %s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("cannot resume %s (%s): %s", run.id, run.status, error)
-        if (owner := part.owner_of(run.kind)) is not None and not part.runs.is_alive(run.id):
+        if (owner := services.owner_of(run.kind)) is not None and not services.runs.is_alive(run.id):
             await owner.record_resume_failure(run, error)
     except Exception:  # noqa: BLE001 - an error of one run must not prevent the recovery of others
         _log.exception("cannot resume %s (%s)", run.id, run.status)
 
 
-async def _fail(part: RunServices, run: Run) -> None:
+async def _fail_run(services: RunServices, run: Run) -> None:
     error = RuntimeFailed(
         f"the process of the run died {MAX_CRASHES} times without progress",
         hint=f"See its journal: guild log {run.id}. Try again: guild resume {run.id}",
     )
-    now = stamp(part.environment.clock.now())
+    now = stamp(services.environment.clock.now())
 
     def write(connection: Connection) -> None:
         records.fail_run(connection, run.id, error.as_dict(), now)
         if run.kind == "workflow":
             workflow_records.change_instance(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
-    await part.store.write(write)
-    if (owner := part.owner_of(run.kind)) is not None:
+    await services.store.write(write)
+    if (owner := services.owner_of(run.kind)) is not None:
         await owner.apply_end(run.id)
-    _log.warning("failed %s: %s", run.id, error.message)
+    _log.warning("the run %s failed: %s", run.id, error.message)

@@ -140,28 +140,31 @@ class RunServices:
         if (workflows := peek(self, RunServices.workflows)) is not None:
             workflows.on_answer(ask)
 
-    async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
-        """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted."""
+    async def prepare(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> Prepared:
+        """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted.
+
+        `toolboxes`: Python objects of this process.
+        """
         if not isinstance(request.purpose, CallPurpose):
             worker = self.workers.find(request.worker, frame)
-            self.workers.check_trust(worker, frame, [toolbox.name for toolbox in given])
-        return await self.runs.prepare(request, frame, given)
+            self.workers.check_trust(worker, frame, [toolbox.name for toolbox in toolboxes])
+        return await self.runs.prepare(request, frame, toolboxes)
 
     async def prepare_resume(
-        self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
+        self, run: str, frame: Frame, toolboxes: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
-        """Prepare a stopped run of any kind for being resumed.
+        """Prepare to resume a stopped run of any kind.
 
         Raise NotTrusted if its worker, according to its current file, may call a worker that is not trusted.
         """
-        self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
+        self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in toolboxes])
         await self.runs.wait_stopped(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
             return await self.workflows.prepare_resume(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.prepare_resume(run, frame, grant)
-        return await self.runs.prepare_resume(run, frame, given, grant)
+        return await self.runs.prepare_resume(run, frame, toolboxes, grant)
 
     def launch(self, prepared: Prepared) -> None:
         if prepared.purpose.kind == "workflow":

@@ -71,7 +71,7 @@ class RuntimeRegistry:
         from guildhall.runtimes.forked.runtime import ForkedRuntime
 
         assert self.fork_server is not None
-        self.warm()
+        self.start_fork_server()
         home = self._environment.home
         limit_bytes = load_settings(home, home.path).hall.run_memory  # a project must not change it
         return ForkedRuntime(self.fork_server, memory_bytes=limit_bytes)
@@ -96,12 +96,12 @@ class RuntimeRegistry:
         driver = driver_factory(runtime, merge_environ(self._environment.environ, frame.keys))
         return ProgramRuntime(driver, programs, self.door_app.listen)
 
-    def check_program(self, row: RuntimeInfo, frame: Frame) -> None:
+    def check_program(self, runtime: RuntimeInfo, frame: Frame) -> None:
         """Raise if the program that a runtime needs is not installed."""
         if self._environment.policy.runtime_of is None:
-            self.programs.with_variables(frame.keys).check_installed(row)
+            self.programs.with_variables(frame.keys).check_installed(runtime)
 
-    def warm(self) -> None:
+    def start_fork_server(self) -> None:
         """Start the fork server in the background. Call it in the thread that has the hall's event loop."""
         if self.fork_server is not None:
             self.fork_server.start()

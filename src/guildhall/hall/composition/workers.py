@@ -97,12 +97,12 @@ class WorkerServices:
     def active_workers(self, frame: Frame) -> list[Worker]:
         """Return the workers that `*` stands for: every active worker whose file is valid."""
         registry = self.registry(frame)
-        found: list[Worker] = []
-        for one in registry.listings():
+        workers: list[Worker] = []
+        for listing in registry.listings():
             with suppress(GuildError):
-                if one.error is None and one.status == "active":
-                    found.append(registry.find(str(one.path), frame.cwd))
-        return found
+                if listing.error is None and listing.status == "active":
+                    workers.append(registry.find(str(listing.path), frame.cwd))
+        return workers
 
     def pins(self) -> Mapping[Path, Pin]:
         """Return the files of projects that the user trusts."""
@@ -155,8 +155,8 @@ class WorkerServices:
         )
 
     def _project_name(self, frame: Frame) -> str | None:
-        found = self.environment.projects.find_at(frame.root)
-        return found.name if found is not None else None
+        project = self.environment.projects.find_at(frame.root)
+        return project.name if project is not None else None
 
     async def _connect_servers(self, worker: Worker, frame: Frame, environment: ToolEnvironment) -> Servers:
         """Start or connect to the tool servers and the members that a worker names."""
@@ -172,13 +172,12 @@ class WorkerServices:
         if (source_of := self.environment.policy.source_of) is not None:
             return source_of(model, frame, login)
         environ = merge_environ(self.environment.environ, frame.keys)
-        found = find_login(environ) if login else None
         return catalog.create_source(
             model,
             cwd=frame.cwd,
             environ=environ,
             recording=self.recorded_source,
-            login=found,
+            login=find_login(environ) if login else None,
             timeouts=self.preflight.load_settings(frame).model_timeouts,
         )
 
@@ -186,17 +185,19 @@ class WorkerServices:
         """Return True if the price of a model is known, or None if that is uncertain."""
         return catalog.has_price(model, cwd=frame.cwd, environ=merge_environ(self.environment.environ, frame.keys))
 
-    def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
+    def check_trust(self, worker: Worker, frame: Frame, python_toolboxes: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this worker may call by name uses code that is not trusted.
 
-        The error lists the untrusted code of both. `given`: toolboxes of the caller's process.
+        The error lists the untrusted code of both. `python_toolboxes`: names of toolboxes that are Python objects of
+        the caller, which need no trust.
         """
-        callees = [error for one in self._callees(worker, frame) for error in self._trust_errors(one, frame, given)]
-        if callees:
-            errors = (*self._trust_errors(worker, frame, given), *callees)
-            raise_problems([_as_error_of(worker, error, frame) for error in errors], worker.place)
+        callees = self._callees(worker, frame)
+        errors = [error for callee in callees for error in self._trust_errors(callee, frame, python_toolboxes)]
+        if errors:
+            errors = [*self._trust_errors(worker, frame, python_toolboxes), *errors]
+            raise_problems([_as_caller_error(worker, error, frame) for error in errors], worker.place)
 
-    def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
+    def check_trust_again(self, run: Run, frame: Frame, python_toolboxes: Collection[str] = ()) -> None:
         """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
         if run.parent is not None or run.status in ("completed", "cancelled"):
             return
@@ -205,32 +206,33 @@ class WorkerServices:
             worker = self.find(run.request.worker, frame)
         except GuildError:
             return
-        self.check_trust(worker, frame, given)
+        self.check_trust(worker, frame, python_toolboxes)
 
     def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
         """Return the names of the untrusted workers that this worker may call only by `*`."""
-        named = {one.identity for one in self._callees(worker, frame)}
-        everyone = self._callees(worker, frame, active=self.active_workers(worker.project_frame(frame)))
-        return [one.name for one in everyone if one.identity not in named and self._trust_errors(one, frame, ())]
+        named = {callee.identity for callee in self._callees(worker, frame)}
+        callees = self._callees(worker, frame, active=self.active_workers(worker.project_frame(frame)))
+        unnamed = (callee for callee in callees if callee.identity not in named)
+        return [callee.name for callee in unnamed if self._trust_errors(callee, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
         """Return the workers that a worker can call, directly or indirectly. `active`: the workers that `*` selects."""
-        near = worker.project_frame(frame)
-        found = find_callees(worker, lambda name: self.find(name, near), lambda: active)
-        return [one.worker for one in found if one.worker and one.problem is None]
+        project_frame = worker.project_frame(frame)
+        callees = find_callees(worker, lambda name: self.find(name, project_frame), lambda: active)
+        return [callee.worker for callee in callees if callee.worker and callee.problem is None]
 
-    def _trust_errors(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-        trust, found = self.preflight.load_trust(), list[NotTrusted]()
-        for code in self.preflight.find_code(worker, frame, given)[0]:
+    def _trust_errors(self, worker: Worker, frame: Frame, python_toolboxes: Collection[str]) -> list[NotTrusted]:
+        trust, errors = self.preflight.load_trust(), list[NotTrusted]()
+        for code in self.preflight.find_code(worker, frame, python_toolboxes)[0]:
             try:
                 trust.check(code, worker, frame)
             except NotTrusted as error:
-                found.append(error)
-        return found
+                errors.append(error)
+        return errors
 
 
-def _as_error_of(caller: Worker, error: NotTrusted, frame: Frame) -> NotTrusted:
+def _as_caller_error(caller: Worker, error: NotTrusted, frame: Frame) -> NotTrusted:
     """Return the error of a worker as an error of its caller, with the command that shows all code of the caller."""
-    about = "" if error.where == caller.place else f"{error.where}, which it may call: "
+    callee = "" if error.where == caller.place else f"{error.where}, which it may call: "
     hint = f"Review and trust it: {trust_command(caller, frame)}"
-    return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)
+    return NotTrusted(f"{callee}{error.message}", where=caller.place, hint=hint)

@@ -64,7 +64,7 @@ class WorkflowDatabases:
         self._main = main
         self._known = [Path(path) for path in main.store.read(records.list_databases)]
         self._open: dict[Path, WorkflowDatabase] = {}
-        self._opening = asyncio.Lock()
+        self._add_lock = asyncio.Lock()
         self.report_disk_error: Callable[[StorageFailed], object] | None = None  # for databases that are opened later
 
     def open_all(self) -> list[WorkflowDatabase]:
@@ -103,7 +103,7 @@ class WorkflowDatabases:
 
     async def add(self, path: Path) -> WorkflowDatabase:
         """Open the database at a path. Create and register it if necessary."""
-        async with self._opening:
+        async with self._add_lock:
             if path not in self._known:
                 at = stamp(self._main.environment.clock.now())
                 await self._main.store.write(lambda connection: records.add_database(connection, str(path), at))
@@ -114,7 +114,7 @@ class WorkflowDatabases:
             return self._open[path]
 
     @property
-    def live_runs(self) -> int:
+    def live_run_count(self) -> int:
         """Return the number of live runs in all databases, without child runs."""
         return sum(runs.count for runs in self._built_runs())
 
@@ -127,12 +127,12 @@ class WorkflowDatabases:
         for runs in self._built_runs():
             runs.publish_error(error)
 
-    def open_parts(self) -> list[RunServices]:
+    def open_services(self) -> list[RunServices]:
         """Return the services of the databases that are open, the home's own first."""
         return [self._main, *self._open.values()]
 
     def _built_runs(self) -> list[Runs]:
-        built = (part.peek_runs() for part in self.open_parts())
+        built = (services.peek_runs() for services in self.open_services())
         return [runs for runs in built if runs is not None]
 
     def close(self) -> None:
@@ -150,28 +150,33 @@ class WorkflowDatabases:
         """Return the services of the database in which the target's workflow was started last."""
         if not self._known:
             return self._main
-        newest = {part: _newest(part, target.workflow, target.tag) for part in (self._main, *self.open_all())}
-        created = {part: instance.created_at for part, instance in newest.items() if instance is not None}
-        return max(created, key=lambda part: created[part], default=self._main)
+        every = (self._main, *self.open_all())
+        newest = {services: _newest(services, target.workflow, target.tag) for services in every}
+        created = {services: instance.created_at for services, instance in newest.items() if instance is not None}
+        return max(created, key=lambda services: created[services], default=self._main)
 
     async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
-        """Return the services of the database that a workflow names, or of the home's own. Raise if it is active."""
+        """Return the services of the database that a workflow names, or of the home's own.
+
+        Raise Conflict if the workflow is active under this tag in another database.
+        """
         from guildhall.workflow.start_values import check_paths, start_values
 
         environment = self._main.environment
-        there = workflow.frame(frame)
+        frame = workflow.frame(frame)
         chosen: RunServices = self._main
         if workflow.definition.context.config.db is not None and environment.policy.may_use_workflow_databases:
-            allowed = environment.settings(there).env
-            values = start_values(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
-            check_paths(workflow, values, environment.home, there)
+            allowed = environment.settings(frame).env
+            values = start_values(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
+            check_paths(workflow, values, environment.home, frame)
             if (path := workflow.database_path(values)) is not None:
                 chosen = await self.add(path.resolve())
         for other in (self._main, *self.open_all()) if self._known else ():
             instance = _newest(other, workflow.name, start.tag)
             if other is not chosen and instance is not None and instance.status not in FINAL_PHASES:
                 raise Conflict(
-                    f"{instance.target} is already {instance.status} in another database (run {instance.id})",
+                    f"cannot start {instance.target}: its status in another database is {instance.status} "
+                    f"(run {instance.id})",
                     hint=f"Stop it with `guild stop {instance.target}`, or use another --tag.",
                 )
         return chosen

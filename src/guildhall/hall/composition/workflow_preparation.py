@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from guildhall.workflow.placeholders import Values
 
 
-_SCRIPT = "script:"
+_SCRIPT_PREFIX = "script:"
 
 
 def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
@@ -51,11 +51,12 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
     except (OSError, RuntimeError, ValueError) as error:  # the name is too long, has an unknown ~user or a NUL
         raise UsageError(f"invalid path {str(file)[:100]!r}: {error}") from None
     if not exists:
-        near = {one.name for one in find_workflow_files(path.parent)}
-        raise NotFound("file not found", where=str(path), hint=did_you_mean(path.name, near))
+        neighbours = {file.name for file in find_workflow_files(path.parent)}
+        hint = did_you_mean(path.name, neighbours) or "Correct the path of the workflow file."
+        raise NotFound("file not found", where=str(path), hint=hint)
     folder = path.parent.resolve()
-    there = replace(frame, cwd=folder, root=project_root(folder))
-    return load(path, lambda name: hall.workers.find(name, there))
+    workflow_frame = replace(frame, cwd=folder, root=project_root(folder))
+    return load(path, lambda name: hall.workers.find(name, workflow_frame))
 
 
 async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame: Frame) -> tuple[RunServices, Prepared]:
@@ -75,13 +76,13 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
     settings = hall.settings(frame)
     for agent in workflow.agents:
         check_usable(agent.worker, "name" if agent.wakeup is None else "schedule")
-        own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-        script = own.by == "worker"
-        if not script and own.model.startswith(_SCRIPT):
-            yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises if it is missing
-        raise_problems(
-            hall.workers.preflight.find_problems(agent.worker, frame, script=script, thorough=False), agent.worker.place
-        )
+        choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
+        is_own_model = choice.by == "worker"
+        if not is_own_model and choice.model.startswith(_SCRIPT_PREFIX):
+            yaml.read_text(frame.cwd / choice.model.removeprefix(_SCRIPT_PREFIX))  # raises if it is missing
+        find_problems = hall.workers.preflight.find_problems
+        problems = find_problems(agent.worker, frame, script=is_own_model, thorough=False)
+        raise_problems(problems, agent.worker.place)
         hall.workers.check_trust(agent.worker, frame)
     for agent in workflow.agents:
         _check_model(hall, workflow, agent, request, frame)
@@ -128,15 +129,16 @@ async def plan_workflow(
 async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
-    there, request = workflow.frame(frame), anchor_models(request, frame)
-    found: dict[str, Plan] = {}
+    """Return the plan of each agent by its name."""
+    workflow_frame, request = workflow.frame(frame), anchor_models(request, frame)
+    plans: dict[str, Plan] = {}
     for agent in workflow.agents:
-        own = replace(request, worker=agent.name, budget=None)
+        agent_request = replace(request, worker=agent.name, budget=None)
         tools = room_tool_set(workflow, agent.name, ()).tools
         team = TeamContext(tools=tools, around=workflow.other_capabilities(agent))
         worker = replace(agent.worker, workflow_paths=workflow.protected_paths(values))
-        found[agent.name] = await hall.workers.planner.plan(worker, there, own, team=team)
-    return found
+        plans[agent.name] = await hall.workers.planner.plan(worker, workflow_frame, agent_request, team=team)
+    return plans
 
 
 async def replay(services: RunServices, run: str, frame: Frame) -> ReplayResult:

@@ -61,15 +61,17 @@ _TYPE_NAMES: Mapping[type, str] = {str: "text", dict: "an object", int: "a whole
 class HallJobs:
     """The jobs of one worker of a hall, as WorkerJobs. Jobs of other workers are unknown here."""
 
-    def __init__(self, hall: HallClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
-        """`worker`: its name or file. `name`: its name in the file. `frame`: returns the frame of a new job."""
+    def __init__(
+        self, hall: HallClient, worker: str, create_frame: Callable[[], Frame], *, name: str | None = None
+    ) -> None:
+        """`worker`: its name or file. `name`: its name in the file. `create_frame`: returns the frame of a new job."""
         self._hall = hall
         self._worker = worker
         self._name = name or worker
-        self._frame = frame
+        self._create_frame = create_frame
 
     async def dispatch(self, dispatch: Dispatch) -> Job:
-        return await self._hall.jobs.dispatch(self._worker, dispatch, self._frame())
+        return await self._hall.jobs.dispatch(self._worker, dispatch, self._create_frame())
 
     async def page(
         self,
@@ -97,14 +99,16 @@ class HallJobs:
         await self._hall.jobs.delete((await self.status(id)).job.id, force=force)
 
     async def resume(self, id: str, *, max_turns: int | None = None, budget: float | None = None) -> Job:
-        job = (await self.status(id)).job.id
-        return await self._hall.jobs.resume(job, self._frame(), max_turns=max_turns, budget=budget)
+        job_id = (await self.status(id)).job.id
+        return await self._hall.jobs.resume(job_id, self._create_frame(), max_turns=max_turns, budget=budget)
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
         return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
 
 
 class WorkerMethods:
+    """Calls a method `worker/*` by its name. Errors are JSON-RPC errors."""
+
     def __init__(self, jobs: WorkerJobs) -> None:
         self._jobs = jobs
         self._methods: dict[str, Method] = {
@@ -126,54 +130,56 @@ class WorkerMethods:
 
     async def _dispatch(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _check_known(params, "description", "task", "config")
-        config = cast("dict[str, Any] | None", _optional(params, "config", dict))
+        config = cast("dict[str, Any] | None", _get_optional(params, "config", dict))
         dispatch = Dispatch(
-            description=_required(params, "description", str), task=_required(params, "task", str), config=config or {}
+            description=_get_required(params, "description", str),
+            task=_get_required(params, "task", str),
+            config=config or {},
         )
         return {"jobId": (await self._jobs.dispatch(dispatch)).id}
 
     async def _list(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _check_known(params, "detail", "filter", "limit", "cursor")
-        detail = parse_detail(_optional(params, "detail", str) or "simple")
+        detail = parse_detail(_get_optional(params, "detail", str) or "simple")
         page = await self._jobs.page(
             detail=detail,
-            filter=_optional(params, "filter", str),
-            limit=_optional(params, "limit", int),
-            cursor=_optional(params, "cursor", str),
+            filter=_get_optional(params, "filter", str),
+            limit=_get_optional(params, "limit", int),
+            cursor=_get_optional(params, "cursor", str),
         )
         return page.as_wire(detail)
 
     async def _status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._jobs.status(_job_id(params))).as_wire()
+        return (await self._jobs.status(_get_job_id(params))).as_wire()
 
     async def _result(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._jobs.result(_job_id(params))).as_wire()
+        return (await self._jobs.result(_get_job_id(params))).as_wire()
 
     async def _cancel(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._jobs.cancel(_job_id(params))).row()
+        return (await self._jobs.cancel(_get_job_id(params))).row()
 
     async def _delete(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        id, force = _job_id(params, "force"), params.get("force", False)
+        id, force = _get_job_id(params, "force"), params.get("force", False)
         if not isinstance(force, bool):
             raise UsageError("force: expected true or false")
         await self._jobs.delete(id, force=force)
         return {"jobId": id, "deleted": True}
 
     async def _resume(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        id, budget = _job_id(params, "maxTurns", "maxBudgetUsd"), params.get("maxBudgetUsd")
+        id, budget = _get_job_id(params, "maxTurns", "maxBudgetUsd"), params.get("maxBudgetUsd")
         if budget is not None and (not isinstance(budget, int | float) or isinstance(budget, bool)):
             raise UsageError("maxBudgetUsd: expected a number")
-        return (await self._jobs.resume(id, max_turns=_optional(params, "maxTurns", int), budget=budget)).row()
+        return (await self._jobs.resume(id, max_turns=_get_optional(params, "maxTurns", int), budget=budget)).row()
 
     async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        id = _job_id(params, "question", "answer")
-        text, question = _required(params, "answer", str), _optional(params, "question", str)
+        id = _get_job_id(params, "question", "answer")
+        text, question = _get_required(params, "answer", str), _get_optional(params, "question", str)
         return {"jobId": id, "question": await self._jobs.answer(id, text, question), "answer": text}
 
 
-def _job_id(params: Mapping[str, Any], *more: str) -> str:
+def _get_job_id(params: Mapping[str, Any], *more: str) -> str:
     _check_known(params, "jobId", *more)
-    return _required(params, "jobId", str)
+    return _get_required(params, "jobId", str)
 
 
 def to_rpc_error(error: GuildError) -> RpcError:
@@ -194,14 +200,14 @@ def _check_known(params: Mapping[str, Any], *known: str) -> None:
             raise UsageError(f"unknown parameter {name[:60]!r}", hint=did_you_mean(name[:60], known))
 
 
-def _required(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    value = _optional(params, name, kind)
+def _get_required(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = _get_optional(params, name, kind)
     if value is None:
         raise UsageError(f"{name}: this parameter is required")
     return value
 
 
-def _optional(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+def _get_optional(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     """Return a parameter, or None if it is missing or null."""
     value = params.get(name)
     if value is None:
@@ -228,7 +234,7 @@ def worker_offer(jobs: WorkerJobs, name: str) -> Offer:
 
 
 WORKERS_PREFIX = "/workers/"
-_PROJECT_HINT = "The address of a project's worker is /workers/NAME/mcp?project= and the absolute path of the project."
+_PROJECT_HINT = "The address of a project's worker is /workers/NAME/mcp?project=FOLDER, with an absolute path."
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
@@ -243,9 +249,9 @@ def workers_endpoint(
             return None
         if is_stopping():
             raise HttpError(503, "the hall is stopping: repeat the request")
-        project = _project(scope.get("query_string", b""))
+        project = _parse_project(scope.get("query_string", b""))
         try:
-            frame = _frame(hall, project)
+            frame = _create_frame(hall, project)
             worker = hall.workers.find(path[1], frame)
         except GuildError as error:
             hint = "" if project else f" {_PROJECT_HINT}"
@@ -266,21 +272,21 @@ def workers_endpoint(
     return Endpoint(is_valid_token=lambda candidate: is_token(candidate, token), find_offer=find)
 
 
-def _frame(hall: Hall, project: Path | None) -> Frame:
+def _create_frame(hall: Hall, project: Path | None) -> Frame:
     cwd = project or hall.home.path
     allowed = frozenset(hall.settings(Frame(cwd=cwd, root=project_root(cwd))).env)
     return Frame.here(cwd, hall.environ, allowed=allowed, caller="member")
 
 
-def _project(query: bytes) -> Path | None:
+def _parse_project(query: bytes) -> Path | None:
     """Return the folder in the query string of a request, or None if the query is empty."""
     try:
-        named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+        values = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:
-        raise HttpError(400, "invalid query string") from None
-    if not named:
+        raise HttpError(400, "invalid query string: expected ?project=FOLDER, percent-encoded") from None
+    if not values:
         return None
-    folder = Path(named["project"][0]) if set(named) == {"project"} and len(named["project"]) == 1 else None
+    folder = Path(values["project"][0]) if set(values) == {"project"} and len(values["project"]) == 1 else None
     if folder is None or "\0" in str(folder) or not folder.is_absolute() or not folder.is_dir():
         raise HttpError(400, "invalid query string: expected ?project= and the absolute path of an existing folder")
     return folder.resolve()

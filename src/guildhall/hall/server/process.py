@@ -114,7 +114,7 @@ class HallProcess:
             loop.add_signal_handler(number, self.stop)
         self._address.write(self._hall.home.address)
         _log.info("hall %s (pid %d) is listening on %s", __version__, os.getpid(), self._address.url)
-        self._hall.runtimes.warm()
+        self._hall.runtimes.start_fork_server()
         self._hall.enable_disk_retries(partial(loop.call_soon_threadsafe, self._report_disk_error))
         on_ready()
         tasks = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]

@@ -49,8 +49,8 @@ async def _plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[
             plans = [await hall.workers.planner.plan(hall.workers.find(name, frame), frame)]
         else:
             workflow = load_workflow(hall, root / name, frame)
-            there = workflow.frame(frame)
-            plans = [await hall.workers.planner.plan(agent.worker, there) for agent in workflow.agents]
+            frame = workflow.frame(frame)
+            plans = [await hall.workers.planner.plan(agent.worker, frame) for agent in workflow.agents]
     except GuildError:
         return [], has_worker_file
     return plans, has_worker_file or any(map(runs_programs, plans))
@@ -74,7 +74,7 @@ async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustRepo
         return await _inspect_project(hall, frame)
     at = frame.cwd / at
     if not at.exists():
-        raise NotFound(f"{at} does not exist")
+        raise NotFound(f"path not found: {at}", hint="Pass a folder, or the file of a worker, workflow or test.")
     if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
         if is_workflow_file(at):
             return await inspect_workflow(hall, at, frame)
@@ -82,7 +82,8 @@ async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustRepo
             return await inspect_test(hall, at, frame)
         return await inspect_worker(hall, hall.workers.find(str(at), frame), frame)
     if not at.is_dir():
-        raise UsageError(f"{at} is not a folder, worker file or workflow file")
+        message = f"cannot inspect {at}: not a folder, worker file, workflow file or test file"
+        raise UsageError(message, hint="Pass a folder, or a file that ends in .yaml, .yml or .json.")
     return await _inspect_project(hall, replace(frame, cwd=at.resolve(), root=project_root(at.resolve())))
 
 
@@ -106,7 +107,7 @@ async def _inspect_project(hall: Hall, frame: Frame) -> TrustReport:
         except GuildError:  # an invalid test executes nothing
             continue
         tests += [code for code in report.code if code.kind == "test"]
-        plans += [plan for plan in report.plans if plan.worker not in [one.worker for one in plans]]
+        plans += [plan for plan in report.plans if plan.worker not in [known.worker for known in plans]]
     setups: list[ExecutedCode] = []
     for file in find_workflow_files(folder):
         try:
@@ -122,36 +123,36 @@ async def _inspect_project(hall: Hall, frame: Frame) -> TrustReport:
 async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     """Return the setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
-    there = workflow.frame(frame)
+    workflow_frame = workflow.frame(frame)
     setup = setup_status(workflow, Trust(hall.workers.pins()), hall.home)
-    settings = hall.settings(there)
+    settings = hall.settings(workflow_frame)
     values, _ = planned_start(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, values, request, frame)).values()]
     find_code = hall.workers.preflight.find_code
-    problems = [error for agent in workflow.agents for error in find_code(agent.worker, there)[1]]
+    problems = [error for agent in workflow.agents for error in find_code(agent.worker, workflow_frame)[1]]
     code = [*([setup] if setup and not setup.own else []), *_foreign_code(plans)]
-    return TrustReport(folder=there.root, code=_unique(code), plans=plans, problems=problems)
+    return TrustReport(folder=workflow_frame.root, code=_unique(code), plans=plans, problems=problems)
 
 
 async def inspect_test(hall: Hall, file: Path, frame: Frame) -> TrustReport:
-    """Return the file of a test and the code of its workers. Return no code if no worker can run programs."""
+    """Return the file of a test and the code of its workers. Return no code if the test cannot run programs."""
     from guildhall.models.scripted.source import Script
 
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
-    found = code_of_test(source, hall.home)
-    if case is not None and not found.is_own:
-        plans, may_run_programs = await _plan_test(case, found.root, hall, frame)
+    test_code = code_of_test(source, hall.home)
+    if case is not None and not test_code.is_own:
+        plans, may_run_programs = await _plan_test(case, test_code.root, hall, frame)
         if may_run_programs:
-            code = [*_foreign_code(plans), *_with_trust(hall, [found])]
-            return TrustReport(folder=found.root, code=code, plans=plans, problems=[])
-    return TrustReport(folder=found.root, code=[], plans=[], problems=[])
+            code = [*_foreign_code(plans), *_with_trust(hall, [test_code])]
+            return TrustReport(folder=test_code.root, code=code, plans=plans, problems=[])
+    return TrustReport(folder=test_code.root, code=[], plans=[], problems=[])
 
 
 def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
-    """Return the code of the project's members, and the members that cannot be read."""
-    found: list[Code] = []
+    """Return the code of the project's members, and the errors of members that cannot be read."""
+    codes: list[Code] = []
     problems: list[GuildError] = []
     for member in hall.members.registry(frame).members():
         if member.scope != "project":
@@ -160,17 +161,17 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
             problems.append(InvalidFile(f"invalid member {member.name}: {member.error}"))
             continue
         try:
-            found.append(member_code(member))
+            codes.append(member_code(member))
         except GuildError as error:
             problems.append(error)
-    return found, problems
+    return codes, problems
 
 
-def _with_trust(hall: Hall, found: Iterable[Code]) -> list[ExecutedCode]:
+def _with_trust(hall: Hall, codes: Iterable[Code]) -> list[ExecutedCode]:
     trust = Trust(hall.workers.pins())
     return [
-        ExecutedCode(kind=one.kind, name=one.name, own=False, trusted=trust.is_trusted(one), files=trust.files(one))
-        for one in found
+        ExecutedCode(kind=code.kind, name=code.name, own=False, trusted=trust.is_trusted(code), files=trust.files(code))
+        for code in codes
     ]
 
 
@@ -186,9 +187,9 @@ def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
 
 def _foreign_code(plans: Iterable[Plan]) -> list[ExecutedCode]:
     """Return the code of plans that needs trust, trusted or not."""
-    everyone = [one for plan in plans for one in (plan, *(called.plan for called in plan.calls if called.plan))]
-    return [code for plan in everyone for code in plan.code if not code.own]
+    with_callees = (each for plan in plans for each in (plan, *(call.plan for call in plan.calls if call.plan)))
+    return [code for plan in with_callees for code in plan.code if not code.own]
 
 
 def _unique(code: Iterable[ExecutedCode]) -> list[ExecutedCode]:
-    return list({(one.kind, one.name, one.files): one for one in code}.values())
+    return list({(item.kind, item.name, item.files): item for item in code}.values())

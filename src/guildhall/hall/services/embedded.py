@@ -37,7 +37,7 @@ async def open_hall(
     """
     make = partial(Hall, home, environ=environ, readonly=readonly, forks_runs=forks_runs)
     hall = await asyncio.to_thread(make)  # the lock may be taken
-    hall.runtimes.warm()
+    hall.runtimes.start_fork_server()
     return EmbeddedHall(hall)
 
 

@@ -52,7 +52,7 @@ class InfoService(HallService, HallInfo):
             **process,
             "boot": self._hall.boot,
             "version": __version__,
-            "runs": self._hall.workflow_databases.live_runs,
+            "runs": self._hall.workflow_databases.live_run_count,
             "members": members.statuses() if members is not None else [],
         }
 
@@ -111,48 +111,48 @@ def _confinement() -> Check:
 
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """Return a check for each runtime that is a program. A program that is not installed is not an error."""
-    found: list[Check] = []
+    checks: list[Check] = []
     programs = hall.runtimes.programs.with_variables(frame.keys)
-    for row in RUNTIMES.values():
-        if row.program is None:
+    for runtime in RUNTIMES.values():
+        if runtime.program is None:
             continue
         try:
-            installed = await programs.find(row)
-            detail = f"{row.summary}; {installed.version} at {installed.path}"
-            check = Check(name=row.name, ok=True, detail=detail)
+            installed = await programs.find(runtime)
+            detail = f"{runtime.summary}; {installed.version} at {installed.path}"
+            check = Check(name=runtime.name, ok=True, detail=detail)
         except RuntimeMissing as error:
-            is_missing = programs.locate(row) is None  # else the path in its variable is wrong
+            is_missing = programs.locate(runtime) is None  # else the path in its variable is wrong
             detail = "not installed (optional)" if is_missing else error.message
-            check = Check(name=row.name, ok=is_missing, detail=detail, hint=error.hint, is_missing=is_missing)
+            check = Check(name=runtime.name, ok=is_missing, detail=detail, hint=error.hint, is_missing=is_missing)
         except GuildError as error:
-            check = Check(name=row.name, ok=False, detail=error.message, hint=error.hint)
-        found.append(check)
-    return found
+            check = Check(name=runtime.name, ok=False, detail=error.message, hint=error.hint)
+        checks.append(check)
+    return checks
 
 
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.workers.list_workers(frame)
     invalid = [worker.name for worker in listed if worker.error or _has_problems(hall, worker, frame)]
-    return _count("workers", len(listed), invalid, "See: guild check")
+    return _count_check("workers", len(listed), invalid, "List their errors: guild check")
 
 
 def _packages(hall: Hall) -> list[Check]:
     listed = Packages(hall.home).listings()
     invalid = [package.name for package in listed if package.error is not None]
-    return [_count("packages", len(listed), invalid, "See: guild package ls")] if listed else []
+    return [_count_check("packages", len(listed), invalid, "List their errors: guild package ls")] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:
     members = [hall.members.details(member) for member in hall.members.registry(frame).members()]
     if not members:
         return []
-    invalid = [one.member.name for one in members if one.member.error is not None]
-    untrusted = [one.member.name for one in members if one.member.error is None and not one.trusted]
-    found = _count("members", len(members), invalid, "See: guild member ls", untrusted=untrusted)
-    return [replace(found, hint="Review and trust them: guild trust") if untrusted and not invalid else found]
+    invalid = [details.member.name for details in members if details.member.error is not None]
+    untrusted = [details.member.name for details in members if details.member.error is None and not details.trusted]
+    check = _count_check("members", len(members), invalid, "List their errors: guild member ls", untrusted=untrusted)
+    return [replace(check, hint="Review and trust them: guild trust") if untrusted and not invalid else check]
 
 
-def _count(name: str, total: int, invalid: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:
+def _count_check(name: str, total: int, invalid: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:
     parts = [f"{total - len(invalid) - len(untrusted)} usable"]
     parts += [f"{len(untrusted)} not trusted: {', '.join(untrusted)}"] if untrusted else []
     parts += [f"{len(invalid)} with errors: {', '.join(invalid)}"] if invalid else []
@@ -178,7 +178,7 @@ def check_worker(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
 
 async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with all of its problems and its plan. Execute trusted code to read its tools and its schema."""
-    found, preflight = check_worker(hall, worker, frame), hall.workers.preflight
+    report, preflight = check_worker(hall, worker, frame), hall.workers.preflight
     try:
         plan = await hall.workers.planner.plan(worker, frame)
         try:
@@ -188,11 +188,11 @@ async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> Worker
         else:
             await preflight.output_schema(worker, frame)
     except GuildError as error:
-        return replace(found, problems=[*found.problems, error])
+        return replace(report, problems=[*report.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
     errors: list[GuildError] = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
     errors += worker.unknown_rules(tool.name for tool in plan.tools) if not plan.unknown else []
-    # Problems of the kind `missing` are in `found` already, and a broken schema was raised above.
+    # Problems of the kind `missing` are in `report` already, and an invalid schema was raised above.
     risks = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
-    risks += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
-    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *risks])
+    risks += [f"allow_workers: {call.problem}" for call in plan.calls if call.plan is None and call.through is None]
+    return replace(report, plan=plan, problems=[*report.problems, *errors], doubts=[*report.doubts, *risks])

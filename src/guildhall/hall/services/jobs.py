@@ -22,14 +22,15 @@ from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
+    from guildhall.workers.model import WorkerListing
 
 T = TypeVar("T")
 
 
 class JobService(HallService, Jobs):
-    def __init__(self, hall: Hall, answer: Callable[[str, Answer], Awaitable[Ask]]) -> None:
+    def __init__(self, hall: Hall, answer_ask: Callable[[str, Answer], Awaitable[Ask]]) -> None:
         super().__init__(hall)
-        self._answer = answer
+        self._answer_ask = answer_ask
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
         member = find_member(self._hall, worker, frame)
@@ -92,7 +93,7 @@ class JobService(HallService, Jobs):
 
         run = self._hall.jobs.get(id).run
         if run is None:
-            raise NotFound(f"job {id} has no run", hint=f"Details: guild show {id}")
+            raise NotFound(f"cannot resume the job {id}: it has no run", hint=f"Details: guild show {id}")
         main, grant = self._hall.main, Grant(max_turns=max_turns, budget=budget)
         main.launch(await main.prepare_resume(run, replace(frame, interactive=False), (), grant))
         return self._hall.jobs.get(id)
@@ -100,18 +101,18 @@ class JobService(HallService, Jobs):
     async def answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
         if (named := parse_member_job(id)) is not None:
             return await self._call_member(id, frame, lambda jobs: jobs.answer(named[1], text, question))
-        asked = open_question(self._hall.jobs.status(id), question)
-        await self._answer(asked.ask, Answer(choice=text))
-        return asked.question
+        selected = open_question(self._hall.jobs.status(id), question)
+        await self._answer_ask(selected.ask, Answer(choice=text))
+        return selected.question
 
     async def _call_member(self, id: str, frame: Frame | None, call: Callable[[WorkerJobs], Awaitable[T]]) -> T:
         """Call an operation of a member's jobs. Errors have the id MEMBER/JOB, so that their commands work here."""
-        name, _, job = id.rpartition("/")
+        name, _, member_job_id = id.rpartition("/")
         try:
             return await call(self._member_jobs(name, frame))
         except GuildError as error:
-            error.message = _replace_id(error.message, job, id)
-            error.hint = error.hint and _replace_id(error.hint, job, id)
+            error.message = error.message.replace(member_job_id, id)
+            error.hint = error.hint and error.hint.replace(member_job_id, id)
             raise
 
     def _member_jobs(self, name: str, frame: Frame | None) -> WorkerJobs:
@@ -120,23 +121,23 @@ class JobService(HallService, Jobs):
         return self._hall.members.jobs(self._hall.members.find(name, frame), frame)
 
 
-def _replace_id(text: str, job: str, id: str) -> str:
-    return text.replace(job, id)
-
-
 def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:
     """Return the member with this name, or None if it names a worker or nothing. Raise Conflict if it names both."""
     if name.endswith(FILE_SUFFIXES):
         return None
     scope, _, rest = name.rpartition("/")
-    members = [one for one in hall.members.registry(frame).members() if one.name == rest and scope in ("", one.scope)]
+
+    def matches(entry: Member | WorkerListing) -> bool:
+        return entry.name == rest and scope in ("", entry.scope)
+
+    members = list(filter(matches, hall.members.registry(frame).members()))
     if not members:
         return None
-    workers = [one for one in hall.workers.registry(frame).listings() if one.name == rest and scope in ("", one.scope)]
+    workers = list(filter(matches, hall.workers.registry(frame).listings()))
     if not workers:
         return hall.members.find(name, frame)
-    paths = "".join(f"\n  {one.scope}/{one.name}  {one.path}" for one in (*workers, *members))
-    scopes = [one.scope for one in (*workers, *members)]
+    paths = "".join(f"\n  {entry.scope}/{entry.name}  {entry.path}" for entry in (*workers, *members))
+    scopes = [entry.scope for entry in (*workers, *members)]
     are_distinct = len(set(scopes)) == len(scopes)
-    hint = f"Use {' or '.join(f'{one}/{rest}' for one in scopes)}." if are_distinct else "Rename one of them."
-    raise Conflict(f"both a worker and a member have the name {rest!r}:{paths}", hint=hint)
+    hint = f"Use {' or '.join(f'{scope}/{rest}' for scope in scopes)}." if are_distinct else "Rename one of them."
+    raise Conflict(f"ambiguous name {rest!r}: a worker and a member have it:{paths}", hint=hint)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class ProjectService(HallService, Projects):
     async def list(self) -> Sequence[ProjectEntry]:
         entries = await asyncio.to_thread(self._hall.projects.list_entries)
-        return [replace(one, unfinished=self._hall.project_services.unfinished_work(one.name)) for one in entries]
+        unfinished_work = self._hall.project_services.unfinished_work
+        return [replace(entry, unfinished=unfinished_work(entry.name)) for entry in entries]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
@@ -53,22 +54,22 @@ _MAX_WAIT_S = 60.0
 
 class CommissionService(HallService, Commissions):
     async def create(self, draft: Draft, frame: Frame, *, project: str | None = None) -> Commission:
-        return await self._hall.commissions.create(self._project(project, frame), draft, frame)
+        return await self._hall.commissions.create(self._get_project(project, frame), draft, frame)
 
-    def _project(self, name: str | None, frame: Frame) -> Project:
+    def _get_project(self, name: str | None, frame: Frame) -> Project:
         if name is not None:
             return self._hall.projects.get(name)
-        if (found := self._hall.projects.find_at(frame.cwd)) is not None:
-            return found
+        if (project := self._hall.projects.find_at(frame.cwd)) is not None:
+            return project
         hint = "Register this repository with `guild project add .`, or use --project NAME."
-        raise NotFound(f"{frame.cwd} is not in a project", hint=hint)
+        raise NotFound(f"cannot create a commission: {frame.cwd} is not in a project", hint=hint)
 
     async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:
         return await self._hall.commissions.edit(id, changes, frame)
 
     async def list(self, *, project: str | None = None, status: str | None = None) -> Sequence[Commission]:
-        wanted = None if status is None else parse_status(status)
-        found = await self._hall.commissions.list_commissions(project, wanted)
+        parsed_status = None if status is None else parse_status(status)
+        found = await self._hall.commissions.list_commissions(project, parsed_status)
         if project is not None and not found and not await self._hall.commissions.list_commissions(project):
             self._hall.projects.get(project)  # raises, unless the project is registered or was
         return found

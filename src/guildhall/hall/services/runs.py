@@ -59,52 +59,54 @@ class RunService(HallService, Runs):
     ) -> AsyncGenerator[Event]:
         from guildhall.runs.execution.preparation import Grant
 
-        grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.services_of(run)
-        if self._hall.is_persistent and part.history.get(run).status == "paused":
-            await part.runs.wait_stopped(run)  # it may still be stopping
-        if self._hall.is_persistent and grant == Grant() and part.runs.is_alive(run):  # the hall has resumed it already
+        grant = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+        services = self._hall.services_of(run)
+        if self._hall.is_persistent and services.history.get(run).status == "paused":
+            await services.runs.wait_stopped(run)  # it may still be stopping
+        # The hall may have resumed it already.
+        if self._hall.is_persistent and grant == Grant() and services.runs.is_alive(run):
             async with aclosing(self.follow(run, frame)) as events:
                 async for event in events:
                     yield event
             return
-        prepared = await part.prepare_resume(run, frame, toolboxes, grant)
-        async with aclosing(part.stream(prepared)) as events:
+        prepared = await services.prepare_resume(run, frame, toolboxes, grant)
+        async with aclosing(services.stream(prepared)) as events:
             async for event in events:
                 yield event
 
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
-        part = self._hall.services_of(run)
-        part.history.get(run)
-        runs = part.peek_runs()
-        began = runs.start_event(run) if runs is not None else None
-        if runs is None or began is None:
+        services = self._hall.services_of(run)
+        services.history.get(run)
+        runs = services.peek_runs()
+        started = runs.start_event(run) if runs is not None else None
+        if runs is None or started is None:
             return
-        with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._hall.is_persistent else None) as events:
+        with services.bus.listening(started.root, MAX_BUFFERED_EVENTS if self._hall.is_persistent else None) as events:
             attached = int(frame.interactive)
-            runs.adjust_client_count(began.root, attached)
+            runs.adjust_client_count(started.root, attached)
             try:
-                yield began
+                yield started
                 async for event in events:
                     yield event
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                runs.adjust_client_count(began.root, -attached)
+                runs.adjust_client_count(started.root, -attached)
 
     async def pause(self, run: str) -> None:
-        part = self._hall.services_of(run)
-        part.history.get(run)
-        if (runs := part.peek_runs()) is not None:
+        services = self._hall.services_of(run)
+        services.history.get(run)
+        if (runs := services.peek_runs()) is not None:
             await runs.pause(run)
 
     async def stop(self, run: str) -> Sequence[str]:
-        part = self._hall.services_of(run)
-        kind = part.history.get(run).kind
+        services = self._hall.services_of(run)
+        kind = services.history.get(run).kind
         if kind == "workflow":
-            return await part.workflows.stop(run)
+            return await services.workflows.stop(run)
         if (owner := self._hall.owner_of(kind)) is not None:
             return await owner.stop(run)
-        return await part.runs.cancel(run)
+        return await services.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
         from guildhall.hall.composition.workflow_preparation import replay
@@ -118,9 +120,9 @@ class RunService(HallService, Runs):
         from guildhall.runs.replay.script_export import export_script
         from guildhall.workflow.replay import team_part
 
-        part = self._hall.services_of(run)
-        tree = [(one, part.history.journal(one.id)) for one in part.history.tree(run)]
-        team = team_part(tree, part.store)
+        services = self._hall.services_of(run)
+        tree = [(one, services.history.journal(one.id)) for one in services.history.tree(run)]
+        team = team_part(tree, services.store)
         return export_script(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[TestResult]:
@@ -130,18 +132,18 @@ class RunService(HallService, Runs):
             yield await run_test(file, self._hall, update=update)
 
     async def get(self, run: str) -> RunDetails:
-        part = self._hall.services_of(run)
-        found = part.history.get(run)
-        journal = part.history.journal(run)
+        services = self._hall.services_of(run)
+        found = services.history.get(run)
+        journal = services.history.journal(run)
         first = journal.assembly
-        is_live = part.history.get(found.root).status == "running"  # its open calls are not cut off
-        reserved = Spent.in_cut_off_calls(() if is_live else part.history.journals_with_cut_off_calls(run))
+        is_live = services.history.get(found.root).status == "running"  # its open calls are not cut off
+        reserved = Spent.in_cut_off_calls(() if is_live else services.history.journals_with_cut_off_calls(run))
         return RunDetails(
             reserved_usd=reserved.dollars,
             reserved_tokens=reserved.tokens,
             run=found,
-            below=part.history.descendants(run),
-            asks=part.asks.list_of_run(run),
+            below=services.history.descendants(run),
+            asks=services.asks.list_of_run(run),
             messages=conversation(journal),
             attachments=first.attachments,
             runtime=first.worker["definition"].get("runtime", "pydantic"),
@@ -149,7 +151,7 @@ class RunService(HallService, Runs):
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
         limit = None if everything else _MAX_RECENT_RUNS
-        found = (part.history.recent(limit, children=called) for part in self._hall.databases())
+        found = (services.history.recent(limit, children=called) for services in self._hall.all_services())
         return [*merge(*found, key=lambda run: run.created_at, reverse=True)][:limit]
 
     async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
@@ -161,7 +163,7 @@ class RunService(HallService, Runs):
 
 class AskService(HallService, Asks):
     async def list(self) -> Sequence[Ask]:
-        found = (part.asks.list_open() for part in self._hall.databases())
+        found = (services.asks.list_open() for services in self._hall.all_services())
         return [*merge(*found, key=lambda ask: ask.created_at)]
 
     async def get(self, ask: str) -> Ask:
@@ -179,10 +181,10 @@ class AskService(HallService, Asks):
 
     async def _notify_owner(self, ask: Ask) -> None:
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
-        part = self._hall.services_of(ask.root)
-        if (runs := part.peek_runs()) is not None:
+        services = self._hall.services_of(ask.root)
+        if (runs := services.peek_runs()) is not None:
             await runs.wait_stopped(ask.root)  # a run that is being paused does not resume by itself
-        root = part.history.get(ask.root)
+        root = services.history.get(ask.root)
         if (owner := self._hall.owner_of(root.kind)) is None:
             return
         await owner.apply_answer(ask)

@@ -126,7 +126,8 @@ class PackageService(HallService, interface.Packages):
 def _inspect(folder: Path) -> PackageDetails:
     """Return the content of a package folder, without executing any of its code."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="Pass the folder of a package. Unpack an archive first.")
+        message = f"cannot read the package: {folder} is not a folder"
+        raise UsageError(message, hint="Pass the folder of a package. Unpack an archive first.")
     package = read_package(folder, check_name=False)
     code = home_packages.load_code(package)
     files, digest = home_packages.describe_files(folder, code)
@@ -149,10 +150,10 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
     if "toolbox" in package.types:
         code = next(one for one in home_packages.load_code(package) if one.kind == "toolbox")
         try:
-            box = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
+            toolbox = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [
-                PackageTool(name=one.name, description=one.description, capabilities=tuple(sorted(one.capabilities)))
-                for one in box.tools
+                PackageTool(name=tool.name, description=tool.description, capabilities=tuple(sorted(tool.capabilities)))
+                for tool in toolbox.tools
             ]
             details = replace(details, tools=tuple(tools))
         except GuildError as error:
@@ -175,26 +176,26 @@ def log_invalid_packages(home: Home) -> None:
 
 
 def _check_unused(hall: Hall, name: str) -> None:
-    """Raise Conflict if an unfinished run or job uses the package."""
+    """Raise Conflict if an unfinished run, commission or meeting uses the package."""
     users = [
         run
-        for part in hall.databases()
-        for run, worker, frozen in part.store.read(list_unfinished)
-        if _uses_package(name, worker, frozen)
+        for services in hall.all_services()
+        for run, worker, snapshot in services.store.read(list_unfinished)
+        if _uses_package(name, worker, snapshot)
     ]
     users += hall.store.read(lambda connection: unfinished_work(connection, (name, f"package/{name}")))
     if users:
         more = f", and {len(users) - 5} more" if len(users) > 5 else ""
         raise Conflict(
-            f"the package {name!r} is in use: {', '.join(users[:5])}{more}",
-            hint="Wait until the runs have ended, or cancel them: guild stop ID",
+            f"cannot replace or remove the package {name!r}: in use by {', '.join(users[:5])}{more}",
+            hint="Wait until these runs, commissions and meetings have ended, or cancel them: guild stop ID",
         )
 
 
-def _uses_package(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
-    if frozen is None:  # the run has not started
+def _uses_package(name: str, worker: str, snapshot: Mapping[str, Any] | None) -> bool:
+    if snapshot is None:  # the run has not started
         return worker == name
-    scope, definition = frozen["worker"]["scope"], frozen["worker"]["definition"]
+    scope, definition = snapshot["worker"]["scope"], snapshot["worker"]["definition"]
     return (scope == "package" and definition["name"] == name) or name in definition["toolboxes"]
 
 
@@ -207,8 +208,8 @@ def _permissions(package: Package) -> dict[str, Any]:
 
 class MemberService(HallService, Members):
     async def list(self, frame: Frame) -> Sequence[MemberDetails]:
-        found = self._hall.members
-        return [found.details(member) for member in found.registry(frame).members()]
+        members = self._hall.members
+        return [members.details(member) for member in members.registry(frame).members()]
 
     async def get(self, name: str, frame: Frame) -> MemberDetails:
         return self._hall.members.details(self._hall.members.find(name, frame))

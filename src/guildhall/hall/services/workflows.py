@@ -66,22 +66,22 @@ class RoomService(HallService, Rooms):
         return [ProposalVotes(proposal=one, votes=room.list_votes(one)) for one in room.list_proposals()]
 
     def _room(self, target: Target) -> Room:
-        part = self._hall.workflow_databases.services_of_team(target)
-        instance = part.store.read(lambda connection: queries.find_instance(connection, target))
-        return part.rooms.room(instance.room)
+        services = self._hall.workflow_databases.services_of_team(target)
+        instance = services.store.read(lambda connection: queries.find_instance(connection, target))
+        return services.rooms.room(instance.room)
 
 
 def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
     """Return the database and the workflow of a run. Raise NotFound if the run does not belong to a workflow."""
-    part = hall.services_of(run)
-    root = part.history.get(run).root
-    found = part.store.read(lambda connection: records.find_instance(connection, root))
+    services = hall.services_of(run)
+    root = services.history.get(run).root
+    found = services.store.read(lambda connection: records.find_instance(connection, root))
     if found is None:
         raise NotFound(f"the run {run} does not belong to a workflow", hint=f"See: guild show {run}")
-    return part.store, found
+    return services.store, found
 
 
-_MAX_PROMPT_CHARS = 20_000
+_MAX_PROMPT_BYTES = 20_000
 
 
 class WorkflowService(HallService, Workflows):
@@ -93,8 +93,8 @@ class WorkflowService(HallService, Workflows):
     async def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         from guildhall.hall.composition.workflow_preparation import prepare_workflow
 
-        part, prepared = await prepare_workflow(self._hall, start, request, frame)
-        async with aclosing(part.stream(prepared)) as events:
+        services, prepared = await prepare_workflow(self._hall, start, request, frame)
+        async with aclosing(services.stream(prepared)) as events:
             async for event in events:
                 yield event
 
@@ -106,8 +106,8 @@ class WorkflowService(HallService, Workflows):
                 "cannot start in the background: the hall runs in this command and ends with it",
                 hint="Omit --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",
             )
-        part, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
-        part.launch(prepared)
+        services, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
+        services.launch(prepared)
         return await self.find_by_run(prepared.run)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
@@ -131,7 +131,7 @@ class WorkflowService(HallService, Workflows):
         def read(connection: Connection) -> Sequence[WorkflowSummary]:
             return [queries.describe(connection, one) for one in records.list_instances(connection, include_ended=over)]
 
-        found = (part.store.read(read) for part in self._hall.databases())
+        found = (services.store.read(read) for services in self._hall.all_services())
         return [*merge(*found, key=lambda workflow: workflow.created_at, reverse=True)]
 
     async def get(self, target: Target) -> WorkflowSummary:
@@ -158,7 +158,7 @@ class WorkflowService(HallService, Workflows):
         except ValueError as error:
             raise UsageError(str(error)) from None
         if prompt is not None:
-            check_text(prompt, "the prompt", max_bytes=_MAX_PROMPT_CHARS)
+            check_text(prompt, "the prompt", max_bytes=_MAX_PROMPT_BYTES)
             if not prompt.strip():
                 raise UsageError("invalid prompt: empty", hint="Omit the prompt, or write a task for the agent.")
         return await self._hall.workflow_databases.services_of_team(target).workflows.schedule(target, wakeup, prompt)

@@ -9,6 +9,8 @@ import copy
 import difflib
 import json
 from collections import defaultdict
+from itertools import takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml_writer
@@ -53,11 +55,11 @@ class Comparison:
         if self._case.workflow is not None:
             self._compare_setup(self._history.journal(run))
             tree = tree[1:]
-        for one in tree:
-            self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
-            counted[one.worker] += 1
-            if one.error and one.error_code == ScriptExhausted.code:
-                self._add_unfixable(one.error["message"], one.worker)
+        for child in tree:
+            self._compare_run(child, counted[child.worker], self._history.journal(child.id), stopped=stopped)
+            counted[child.worker] += 1
+            if child.error and child.error_code == ScriptExhausted.code:
+                self._add_unfixable(child.error["message"], child.worker)
         for worker, runs in self._script.workers.items():
             if worker != ANY_WORKER and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 text = f"number of runs changed: {len(runs)} recorded, now {counted[worker]}"
@@ -67,27 +69,27 @@ class Comparison:
             self._compare_end(self._history.get(run))
 
     def _compare_setup(self, journal: Journal) -> None:
-        asked = [entry.data.arguments or {} for entry in journal.all(ToolStarted)]
-        if len(asked) != len(self._case.setup):
-            text = f"number of setup commands changed: {len(self._case.setup)} recorded, now {len(asked)}"
+        commands = [entry.data.arguments or {} for entry in journal.all(ToolStarted)]
+        if len(commands) != len(self._case.setup):
+            text = f"number of setup commands changed: {len(self._case.setup)} recorded, now {len(commands)}"
             self.deviations.append(Deviation(text=text))
             self.can_update = False
-        for number, (then, now) in enumerate(zip(self._case.setup, asked, strict=False)):
+        for number, (step, arguments) in enumerate(zip(self._case.setup, commands, strict=False)):
             for name in ("command", "variables"):
-                recorded, value = getattr(then, name), self._normalizer.value(now[name])
-                if recorded != value:
+                recorded, now = getattr(step, name), self._normalizer.value(arguments[name])
+                if recorded != now:
                     label = f"setup step {number + 1}: {name} changed"
-                    shown = [one if name == "command" else _plain(one) for one in (recorded, value)]
-                    self.deviations.append(Deviation(text=difference(label, *shown)))
-                    self.changes["test", "setup", number, name] = value
+                    texts = [value if name == "command" else _format_fields(value) for value in (recorded, now)]
+                    self.deviations.append(Deviation(text=difference(label, *texts)))
+                    self.changes["test", "setup", number, name] = now
 
     def _compare_run(self, run: Run, ordinal: int, journal: Journal, *, stopped: bool) -> None:
         if ordinal == 0:
             self._compare_prompt(run.worker, journal)
         answers = self._script.find_run(run.worker, ordinal) or []
-        steps = [(place, answer) for place, answer in enumerate(answers) if answer.fail is None]
+        steps = [(index, answer) for index, answer in enumerate(answers) if answer.fail is None]
         asked = {entry.key: entry for entry in journal.all(ModelAsked)}
-        for number, (place, answer) in enumerate(steps, 1):
+        for number, (index, answer) in enumerate(steps, 1):
             entry = asked.get(f"m{number}")
             if entry is None:
                 if not stopped:
@@ -95,19 +97,19 @@ class Comparison:
                     self._add_unfixable(text, run.worker, ordinal, number)
                 return
             self._compare_sent(
-                run.worker, ordinal, place, number, answer, sent_texts(entry.data.message, self._normalizer)
+                run.worker, ordinal, index, number, answer, sent_texts(entry.data.message, self._normalizer)
             )
 
     def _compare_sent(
-        self, worker: str, ordinal: int, place: int, number: int, answer: Answer, now: str | list[str]
+        self, worker: str, ordinal: int, index: int, number: int, answer: Answer, now: str | list[str]
     ) -> None:
         if answer.sent is None or answer.sent == now:
             return
         text = difference("input of the model changed", answer.sent, now)
         self.deviations.append(Deviation(text=text, worker=worker, run=ordinal + 1, answer=number))
         section = worker if worker in self._script.workers else ANY_WORKER
-        runs = len(self._script.workers[section])
-        self.changes["workers", section, min(ordinal, runs - 1), place, "sent"] = now
+        run_count = len(self._script.workers[section])
+        self.changes["workers", section, min(ordinal, run_count - 1), index, "sent"] = now
 
     def _compare_prompt(self, worker: str, journal: Journal) -> None:
         shown = self._case.shown.get(worker)
@@ -121,26 +123,27 @@ class Comparison:
             self.changes["test", "shown", worker, "system"] = system
         tools = tool_fingerprints(frozen, OUTPUT_TOOL)
         if shown.tools is not None and shown.tools != tools:
-            listed = ["\n".join(f"{name} {mark}" for name, mark in one.items()) for one in (shown.tools, tools)]
-            text = difference("tools of the model changed", *listed)
+            texts = ["\n".join(f"{name} {mark}" for name, mark in marks.items()) for marks in (shown.tools, tools)]
+            text = difference("tools of the model changed", *texts)
             self.deviations.append(Deviation(text=text, worker=worker))
             self.changes["test", "shown", worker, "tools"] = tools
 
     def _compare_end(self, run: Run) -> None:
         now = expected_end(run, self._normalizer)
         case = self._case
-        then: dict[str, Any] = {"status": case.status}
+        recorded: dict[str, Any] = {"status": case.status}
         if case.status == "completed" and "output" in case.model_fields_set:
-            then["output"] = case.output
+            recorded["output"] = case.output
         elif case.status == "failed" and case.error is not None:
-            then["error"] = case.error
-        differing = {name: now.get(name) for name in then if then[name] != now.get(name)}
+            recorded["error"] = case.error
+        differing = {name for name in recorded if recorded[name] != now.get(name)}
         if not differing:
             return
         label = "status changed" if "status" in differing else "result changed"
         detail = run.error["message"] if run.error else None
-        after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
-        self.deviations.append(Deviation(text=difference(label, _plain(then), self._normalizer.text(_plain(after)))))
+        after = {**{name: now.get(name) for name in recorded}, **({"because": detail} if detail else {})}
+        now_text = self._normalizer.text(_format_fields(after))
+        self.deviations.append(Deviation(text=difference(label, _format_fields(recorded), now_text)))
         if run.status not in {"completed", "failed"}:
             self.can_update = False
         self.changes |= {("test", name): now.get(name) for name in {"status", "output", "error"} if name in now}
@@ -167,7 +170,7 @@ def _lines(value: Any) -> list[str]:
     return str(value).splitlines()
 
 
-def _plain(fields: dict[str, Any]) -> str:
+def _format_fields(fields: dict[str, Any]) -> str:
     """Return the fields as text. Values that are not text are formatted as JSON."""
     lines: list[str] = []
     for name, value in fields.items():
@@ -204,9 +207,8 @@ def _set(data: Any, location: Location, value: Any) -> None:
 
 def _rewrite(source: Source, expected: Any) -> str:
     """Return the file as `guild script` would write it, with the comments from its top."""
-    lines = source.text.splitlines()
-    head = [line for place, line in enumerate(lines) if all(one.startswith("#") for one in lines[: place + 1])]
-    return "".join(f"{line}\n" for line in head) + dump(expected)
+    comments = takewhile(lambda line: line.startswith("#"), source.text.splitlines())
+    return "".join(f"{line}\n" for line in comments) + dump(expected)
 
 
 def _replace_values(source: Source, changes: dict[Location, Any]) -> str | None:
@@ -217,14 +219,16 @@ def _replace_values(source: Source, changes: dict[Location, Any]) -> str | None:
     if any(span is None and value is not None for span, _, value in spans):
         return None
     found = [(span, name, value) for span, name, value in spans if span is not None]
-    for (start, end, column), name, value in sorted(found, key=lambda one: one[0], reverse=True):
+    for (start, end, column), name, value in sorted(found, key=itemgetter(0), reverse=True):
         if value is None:
             return None
-        ends = "\n" if text[start:end].endswith("\n") else ""
         indent = " " * column
         lines = list(field_lines(str(name), value, column))
         new = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
-        text = text[:start] + new + (f"{ends}{indent}" if ends and end < len(text) else ends) + text[end:].lstrip(" ")
+        separator = "\n" if text[start:end].endswith("\n") else ""
+        if separator and end < len(text):
+            separator += indent
+        text = f"{text[:start]}{new}{separator}{text[end:].lstrip(' ')}"
     return text
 
 

@@ -35,8 +35,8 @@ _MAX_READ_BYTES = 1_000_001  # a larger file cannot be a script
 def tests_in(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder that contain a test."""
     for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in SUFFIXES and not hidden and path.is_file() and has_test(path):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix in SUFFIXES and not is_hidden and path.is_file() and has_test(path):
             yield path
 
 
@@ -90,15 +90,15 @@ MAX_FILES = 10_000
 MAX_BYTES = 200_000_000
 
 
-class _Copy:
-    """A copy of a folder, without the folder `without`."""
+class _Copier:
+    """Copies a folder, except for the folder `excluded`."""
 
-    def __init__(self, root: Path, without: Path | None) -> None:
+    def __init__(self, root: Path, excluded: Path | None) -> None:
         self._real_root = Path(os.path.realpath(root))
-        self._without = os.path.realpath(without) if without else None
+        self._excluded = os.path.realpath(excluded) if excluded else None
         self._root = root
-        self._files = 0
-        self._bytes = 0
+        self._file_count = 0
+        self._byte_count = 0
 
     def copy(self, source: Path, target: Path) -> None:
         with os.scandir(source) as entries:
@@ -113,18 +113,19 @@ class _Copy:
             if not os.path.isabs(link) and Path(os.path.realpath(entry.path)).is_relative_to(self._real_root):  # noqa: PTH117
                 target.symlink_to(link)
         elif entry.is_dir():
-            if entry.name not in SKIPPED_NAMES and os.path.realpath(entry.path) != self._without:
+            if entry.name not in SKIPPED_NAMES and os.path.realpath(entry.path) != self._excluded:
                 self.copy(Path(entry.path), target)
         elif entry.is_file():
-            status = entry.stat()
-            self._count(status.st_size)
+            file_stat = entry.stat()
+            self._count_file(file_stat.st_size)
             shutil.copyfile(entry.path, target)
-            target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+            target.chmod(stat.S_IMODE(file_stat.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
 
-    def _count(self, size: int) -> None:
-        self._files += 1
-        self._bytes += size
-        if self._files > MAX_FILES or self._bytes > MAX_BYTES:
+    def _count_file(self, size_bytes: int) -> None:
+        """Raise Conflict if the copy exceeds a limit with a file of this size."""
+        self._file_count += 1
+        self._byte_count += size_bytes
+        if self._file_count > MAX_FILES or self._byte_count > MAX_BYTES:
             raise Conflict(
                 f"the project {self._root} is too large to be copied for a test",
                 hint=f"A test copies at most {MAX_FILES:,} files and {MAX_BYTES // 1_000_000:,} MB. "
@@ -132,10 +133,10 @@ class _Copy:
             )
 
 
-def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
-    """Copy a project without generated and unreadable files, outward links and the folder `without`."""
+def copy_project(root: Path, target: Path, *, excluded: Path | None = None) -> None:
+    """Copy a project without generated and unreadable files, outward links and the folder `excluded`."""
     try:
-        _Copy(root, without).copy(root, target)
+        _Copier(root, excluded).copy(root, target)
     except OSError as error:
         raise Conflict(f"cannot copy the project: {error.strerror or error}", where=str(error.filename)) from None
 
@@ -148,13 +149,13 @@ def copy_home(home: Home, target: Home) -> None:
     folders = {home.workers: target.workers, home.toolboxes: target.toolboxes, home.packages: target.packages}
     for folder, copied in folders.items():
         if folder.is_dir():
-            copy_project(folder, copied, without=home.packages / BACKUPS)
+            copy_project(folder, copied, excluded=home.packages / BACKUPS)
 
 
 def delete_folder(folder: Path, project: Path) -> None:
     """Delete a folder of the copied project. Do nothing if a symbolic link is part of its path."""
-    inside = folder.is_relative_to(project) and folder != project
-    if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
+    paths = [path for path in (folder, *folder.parents) if path.is_relative_to(project)]
+    if len(paths) > 1 and not any(path.is_symlink() for path in paths):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -163,7 +164,7 @@ def write_files(project: Path, files: Mapping[str, str | None]) -> None:
     for name, text in files.items():
         path = project / name
         if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):
-            raise Conflict(f"files.{name}: the path contains a symbolic link")
+            raise Conflict(f"cannot write files.{name}: the path contains a symbolic link")
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -172,4 +173,4 @@ def write_files(project: Path, files: Mapping[str, str | None]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8", newline="")
         except OSError as error:
-            raise Conflict(f"files.{name}: {error.strerror or error}") from None
+            raise Conflict(f"cannot write files.{name}: {error.strerror or error}") from None

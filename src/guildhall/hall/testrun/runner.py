@@ -78,7 +78,7 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
         deviations = comparison.deviations
         if update and deviations:
             updated = await asyncio.to_thread(update_file, source, comparison)
-            trusted = _still_trusted(source, hall) if updated else None
+            trusted = _trust_after_update(source, hall) if updated else None
     except GuildError as error:
         deviations = [Deviation(text=str(error))]
     seconds = hall.clock.monotonic() - started_s
@@ -87,7 +87,7 @@ async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
     )
 
 
-def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
+def _trust_after_update(before: Source, hall: Hall) -> FileTrust | None:
     """Return the trust of an updated test file, or None if its earlier content was not trusted."""
     trust = Trust(hall.workers.pins())
     if any(seen.state != "trusted" for seen in trust.files(files.code_of_test(before, hall.home))):
@@ -104,15 +104,15 @@ async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Co
         normalizer = Normalizer(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             root = files.root_of_test(source.path)
-            await asyncio.to_thread(files.copy_project, root, project, without=hall.home.path)
+            await asyncio.to_thread(files.copy_project, root, project, excluded=hall.home.path)
             await asyncio.to_thread(files.copy_home, hall.home, home)
             await asyncio.to_thread(files.write_files, project, normalizer.restore(case.files))
             # Trust depends on the content, so a changed file in the copy needs trust too.
             root = root.resolve()
             pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
             placed = Script.model_validate(normalizer.restore(script.model_dump(by_alias=True, exclude_unset=True)))
-            permit = partial(files.check_programs_trusted, source, hall)
-            test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
+            check_plan = partial(files.check_programs_trusted, source, hall)
+            test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, check_plan)
             try:
                 execution = _Execution(test, case)
                 await execution.run(_frame(project, home, case, hall), placed.test or case)
@@ -131,8 +131,8 @@ async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Co
 def _frame(project: Path, home: Home, case: Case, hall: Hall) -> Frame:
     """Return the frame of a test. It is interactive, because asks are answered at once."""
     allowed = frozenset(load_settings(home, project).env)
-    there = Frame.here(project / case.folder, hall.environ, allowed=allowed)
-    return Frame(cwd=there.cwd, root=project, env=there.env, interactive=True, caller="test")
+    frame = Frame.here(project / case.folder, hall.environ, allowed=allowed)
+    return Frame(cwd=frame.cwd, root=project, env=frame.env, interactive=True, caller="test")
 
 
 @dataclass
@@ -237,14 +237,14 @@ class TestHall:
         project: Path,
         file: Path,
         script: Script,
-        trusted: Iterable[Pin],
-        permit: Callable[[Plan], None],
+        pins: Iterable[Pin],
+        check_plan: Callable[[Plan], None],
     ) -> None:
-        """`trusted`: the trusted files of the copied project. `permit`: raises if the test must not execute a plan."""
+        """`pins`: the trusted files of the copied project. `check_plan`: raises if the test must not execute a plan."""
         test = script.test
         self._project = project
         self._file = file
-        self._permit = permit
+        self._check_plan = check_plan
         self._results = [
             (call.call, call.arguments, call.result)
             for runs in script.workers.values()
@@ -263,7 +263,7 @@ class TestHall:
         policy = RunPolicy(
             runtime_of=lambda runtime, frame: PydanticRuntime(),
             source_of=lambda model, frame, login: source,
-            pins={pin.path: pin for pin in trusted},
+            pins={pin.path: pin for pin in pins},
             adjust_settings=lambda settings: settings.model_copy(update={"web_search": _UNREACHABLE}),
             check_worker=self._check_worker,
             check_servers=_check_no_servers,
@@ -291,16 +291,16 @@ class TestHall:
             mode=case.mode,
         )
         if case.workflow is None:
-            self._permit(await planner.plan(hall.workers.find(request.worker, frame), frame))
+            self._check_plan(await planner.plan(hall.workers.find(request.worker, frame), frame))
             return await hall.main.prepare(request, frame)
         start = Start(file=str(self._project / case.subject), tag=case.tag, params=case.params)
         workflow = load_workflow(hall, start.file, frame)
-        there = workflow.frame(frame)
+        workflow_frame = workflow.frame(frame)
         for agent in workflow.agents:
-            self._check_worker(agent.worker, there)
-            self._permit(await planner.plan(agent.worker, there))
-        allowed = hall.settings(there).env
-        values = start_values(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
+            self._check_worker(agent.worker, workflow_frame)
+            self._check_plan(await planner.plan(agent.worker, workflow_frame))
+        allowed = hall.settings(workflow_frame).env
+        values = start_values(workflow, tag=case.tag, params=case.params, frame=workflow_frame, allowed=allowed)
         # The room was empty when the test was recorded.
         await asyncio.to_thread(files.delete_folder, workflow.room_folder(values), self._project)
         await asyncio.to_thread(files.write_files, self._project, case.files)
@@ -327,7 +327,9 @@ class TestHall:
     def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
         writable = [
-            (f"sandboxes.{one.name}", one.path, "worker") for one in worker.sandbox_folders(frame) if one.is_writable
+            (f"sandboxes.{folder.name}", folder.path, "worker")
+            for folder in worker.sandbox_folders(frame)
+            if folder.is_writable
         ]
         if worker.workdir is not None:
             writable.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
@@ -377,11 +379,12 @@ class OrderedSource(ScriptSource):
     order: TurnOrder = field(kw_only=True)
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        mine = run_label(query.worker, query.ordinal + 1)
-        self.order.finish(begin_label(mine))
-        run = self.script.find_run(query.worker, query.ordinal) or []
-        answers = sum(answer.fail is None for answer in run)
-        last_step = answers if run and run[-1].fail is not None else answers - 1  # all failures at the end are one step
-        if query.step >= last_step and not (run and (run[-1].call or run[-1].calls)):
-            await self.order.wait_for(end_label(mine))
+        label = run_label(query.worker, query.ordinal + 1)
+        self.order.finish(begin_label(label))
+        answers = self.script.find_run(query.worker, query.ordinal) or []
+        step_count = sum(answer.fail is None for answer in answers)
+        ends_with_failure = bool(answers) and answers[-1].fail is not None
+        last_step = step_count if ends_with_failure else step_count - 1  # all failures at the end are one step
+        if query.step >= last_step and not (answers and (answers[-1].call or answers[-1].calls)):
+            await self.order.wait_for(end_label(label))
         return await super().answer(query, on_text)

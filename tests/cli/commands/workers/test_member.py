@@ -157,7 +157,7 @@ def test_members_without_jobs_and_ambiguous_names_are_refused(guild: Guild, proj
     assert (refused.code, "does not accept jobs" in refused.err) == (4, True)
     both = guild("dispatch", "scribe", "x", "--wait")
     assert both.code == 1
-    assert "both a worker and a member have the name 'scribe'" in both.err
+    assert "ambiguous name 'scribe'" in both.err
     assert "project/scribe or home/scribe" in both.err
     for odd in ("/j-1", "ant/", "a\nb/j", "x" * 500 + "/j"):
         assert guild("show", odd).code == 3

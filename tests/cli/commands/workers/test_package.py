@@ -129,7 +129,7 @@ def test_a_package_in_use_is_not_removed(guild: Guild, project: Path, home: Home
     for name in ("writer", "mail"):
         refused = guild("package", "rm", name)
         assert refused.code == 1
-        assert f"the package '{name}' is in use: {ran.json['run']}" in refused.err
+        assert f"the package '{name}': in use by {ran.json['run']}" in refused.err
     assert guild("stop", ran.json["run"]).code == 0
     assert guild("package", "rm", "writer").code == 0
 
