@@ -45,7 +45,7 @@ DOCUMENT_OWNER = "document owner"  # title of the election of the document owner
 _OWNER_TITLES = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
 _MAX_OPTIONS = 20
 _MAX_GUARDS = 20
-_MAX_OPEN = 20
+_MAX_OPEN_PROPOSALS = 20
 _MAX_TIMEOUT_S = 30 * 24 * 3600.0
 _RULE_TEXTS = {"plurality": "ahead", "majority": "chosen by more than half of all", "unanimous": "chosen by all"}
 # Agents need these tools to vote and to receive messages.
@@ -95,17 +95,17 @@ def proposal_create(
     """
     title = check_line(title, "the title")
     _check_choices(type=(type, ProposalType), resolution=(resolution, Resolution), tie_break=(tie_break, TieBreak))
-    _check_not_decided(turn, type, title, binding=binding)
+    _check_may_propose(turn, type, title, binding=binding)
     agents = records.agent_names(turn.connection, turn.room.id)
     chosen = _check_options(type, options or (), agents)
     guarded = _check_guards(guards or (), guardable=type == "approval" and binding)
     quorum = len(agents) if quorum is None else quorum
     if not 1 <= quorum <= len(agents):
-        hint = "Omit it to require all votes."
+        hint = f"Pass 1 to {len(agents)}, or omit it to require all votes."
         raise UsageError(f"invalid quorum: {quorum} (the team has {len(agents)} agents)", hint=hint)
-    seconds = None if timeout is None else parse_duration(timeout)
-    if seconds is not None and not 0 < seconds <= _MAX_TIMEOUT_S:
-        raise UsageError(f"invalid timeout: {seconds:g} s (must be more than 0 and at most 30 days)")
+    timeout_s = None if timeout is None else parse_duration(timeout)
+    if timeout_s is not None and not 0 < timeout_s <= _MAX_TIMEOUT_S:
+        raise UsageError(f"invalid timeout: {timeout_s:g} s (must be more than 0 and at most 30 days)")
     proposal = Proposal(
         number=records.count_proposals(turn.connection, turn.room.id) + 1,
         type=type,
@@ -120,7 +120,7 @@ def proposal_create(
         creator=turn.actor.name,
         hops=next_hops(turn),
         created_at=turn.at,
-        expires_at=None if seconds is None else stamp(parse_stamp(turn.at) + timedelta(seconds=seconds)),
+        expires_at=None if timeout_s is None else stamp(parse_stamp(turn.at) + timedelta(seconds=timeout_s)),
     )
     records.add_proposal(turn.connection, turn.room.id, proposal)
     voters = [name for name in agents if name != turn.actor.name] if turn.actor.name != SYSTEM else []
@@ -140,15 +140,16 @@ def proposal_vote(turn: Turn, proposal: str, choice: str, reason: str | None = N
     """
     found = _get_open(turn, proposal)
     if turn.actor.name not in found.eligible:
-        raise Refused(f"you cannot vote on {found.id}", hint=f"Eligible: {', '.join(found.eligible)}.")
-    wanted = choice.strip()
-    option = next((option for option in found.options if option.lower() == wanted.lower()), None)
+        message = f"you cannot vote on {found.id}: only {', '.join(found.eligible)} can vote"
+        raise Refused(message, hint="Send them your opinion with channel_send.")
+    choice = choice.strip()
+    option = next((option for option in found.options if option.lower() == choice.lower()), None)
     if option is None:
-        raise UsageError(f"unknown option {choice[:80]!a} of {found.id}", hint=did_you_mean(wanted, found.options))
-    why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
-    records.put_vote(turn.connection, turn.room.id, found.number, option, why, turn.actor, turn.at)
-    turn.add_event("vote", id=found.id, choice=option, reason=why)
-    return {"text": outcome_text(found, _end(turn, found, "vote")), "id": found.id}
+        raise UsageError(f"unknown option {choice[:80]!a} of {found.id}", hint=did_you_mean(choice, found.options))
+    reason = None if reason is None or not reason.strip() else check_line(reason, "the reason")
+    records.put_vote(turn.connection, turn.room.id, found.number, option, reason, turn.actor, turn.at)
+    turn.add_event("vote", id=found.id, choice=option, reason=reason)
+    return {"text": outcome_text(found, _end_if_decided(turn, found, "vote")), "id": found.id}
 
 
 @operation(READS)
@@ -160,10 +161,10 @@ def proposal_status(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     """
     room = turn.room.id
     if proposal is not None:
-        found = [get_proposal(turn.connection, room, proposal)]
+        proposals = [get_proposal(turn.connection, room, proposal)]
     else:
-        found = records.list_proposals(turn.connection, room)
-    texts = [proposal_text(one, records.list_votes(turn.connection, room, one.number)) for one in found]
+        proposals = records.list_proposals(turn.connection, room)
+    texts = [proposal_text(shown, records.list_votes(turn.connection, room, shown.number)) for shown in proposals]
     return {"text": "\n\n".join(texts) or "No proposals."}
 
 
@@ -177,7 +178,7 @@ def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
     found = _get_open(turn, proposal)
     if turn.actor.name not in (found.creator, PERSON, SYSTEM):
         hint = f"Ask @{found.creator}, or vote against it."
-        raise Refused(f"only {found.creator} can cancel {found.id}", hint=hint)
+        raise Refused(f"you cannot cancel {found.id}: only {found.creator} can", hint=hint)
     values = {"status": "cancelled", "ended_at": turn.at}
     records.change_proposal(turn.connection, turn.room.id, found.number, **values)
     post(turn, MessageText.quote(f"{found.id} {found.title!r} was cancelled."), kind="system", hops=found.hops)
@@ -231,11 +232,12 @@ def _is_due(proposal: Proposal, at: str) -> bool:
 
 def _end_all(turn: Turn, proposals: Sequence[Proposal], ending: Ending) -> dict[str, Any]:
     for proposal in proposals:
-        _end(turn, proposal, ending)
+        _end_if_decided(turn, proposal, ending)
     return {"ended": [proposal.id for proposal in proposals]}
 
 
-def _end(turn: Turn, proposal: Proposal, ending: Ending) -> Outcome | None:
+def _end_if_decided(turn: Turn, proposal: Proposal, ending: Ending) -> Outcome | None:
+    """Record, post and apply the outcome of a proposal, and return it. Return None if the proposal stays open."""
     votes = {vote.agent: vote.choice for vote in records.list_votes(turn.connection, turn.room.id, proposal.number)}
     outcome = decide(proposal, votes, ending, turn.at)
     if outcome is None:
@@ -245,8 +247,8 @@ def _end(turn: Turn, proposal: Proposal, ending: Ending) -> Outcome | None:
     turn.add_event("proposal", **{**proposal.as_dict(), **values})
     kind = "expired" if outcome.status == "expired" else "resolved"
     text = f"[{kind.upper()}] {proposal.id} {proposal.title!r}: {outcome.result or 'no result'} ({outcome.reason})"
-    notify_creator = proposal.creator in proposal.eligible and proposal.creator != turn.actor.name
-    _post_result(turn, proposal, kind, text, to=[proposal.creator] if notify_creator else [])
+    is_notified = proposal.creator in proposal.eligible and proposal.creator != turn.actor.name
+    _post_result(turn, proposal, kind, text, to=[proposal.creator] if is_notified else [])
     if proposal.binding and outcome.result is not None:
         _apply_result(turn, proposal, outcome.result)
     return outcome
@@ -286,35 +288,36 @@ def decide(proposal: Proposal, votes: Mapping[str, str], ending: Ending, at: str
     """
     counts = Counter(dict.fromkeys(proposal.options, 0))
     counts.update(choice for agent, choice in votes.items() if agent in proposal.eligible)
-    cast = counts.total()
-    everyone = len(proposal.eligible)
-    turnout = f"{cast} of {everyone} voted"
-    complete = cast >= proposal.quorum
-    if complete or (ending == "idle" and cast):
-        winner = _winner(proposal, counts, everyone, votes, at)
+    vote_count, voter_count = counts.total(), len(proposal.eligible)
+    turnout = f"{vote_count} of {voter_count} voted"
+    has_quorum = vote_count >= proposal.quorum
+    if has_quorum or (ending == "idle" and vote_count):
+        winner = _find_winner(proposal, counts, voter_count, votes, at)
         if winner is not None:
             return Outcome(status="resolved", result=winner, reason=turnout)
-        if complete and not _can_still_win(proposal, counts, everyone - cast, everyone):
-            why = f"no option was {_RULE_TEXTS[proposal.resolution]}"
-            return Outcome(status="rejected", result=None, reason=f"{why}; {turnout}")
+        if has_quorum and not _can_still_win(proposal, counts, voter_count - vote_count, voter_count):
+            reason = f"no option was {_RULE_TEXTS[proposal.resolution]}"
+            return Outcome(status="rejected", result=None, reason=f"{reason}; {turnout}")
     if ending == "vote":
         return None
-    why = "the time to vote was up" if ending == "timeout" else "no agent could vote any more"
+    reason = "the time to vote was up" if ending == "timeout" else "no agent could vote any more"
     if proposal.type == "election":
-        most = max(counts.values())
-        fallback = next(option for option in proposal.options if counts[option] == most)
-        how = "the most votes" if most else "the first name"
-        return Outcome(status="expired", result=fallback, reason=f"{why}, so {how} decided; {turnout}")
-    return Outcome(status="expired", result=None, reason=f"{why}; {turnout}")
+        most_votes = max(counts.values())
+        fallback = next(option for option in proposal.options if counts[option] == most_votes)
+        rule = "the most votes" if most_votes else "the first name"
+        return Outcome(status="expired", result=fallback, reason=f"{reason}, so {rule} decided; {turnout}")
+    return Outcome(status="expired", result=None, reason=f"{reason}; {turnout}")
 
 
-def _winner(proposal: Proposal, counts: Counter[str], everyone: int, votes: Mapping[str, str], at: str) -> str | None:
-    most = max(counts.values())
-    leading = [option for option in proposal.options if counts[option] == most]
+def _find_winner(
+    proposal: Proposal, counts: Counter[str], voter_count: int, votes: Mapping[str, str], at: str
+) -> str | None:
+    most_votes = max(counts.values())
+    leading = [option for option in proposal.options if counts[option] == most_votes]
     if proposal.resolution == "majority":
-        return leading[0] if 2 * most > everyone else None
+        return leading[0] if 2 * most_votes > voter_count else None
     if proposal.resolution == "unanimous":
-        return leading[0] if most == everyone else None
+        return leading[0] if most_votes == voter_count else None
     if len(leading) == 1 or proposal.tie_break == "first":
         return leading[0]
     if proposal.tie_break == "creator":
@@ -324,10 +327,10 @@ def _winner(proposal: Proposal, counts: Counter[str], everyone: int, votes: Mapp
     return random.Random(fingerprint([proposal.title, sorted(votes.items()), at])).choice(leading)
 
 
-def _can_still_win(proposal: Proposal, counts: Counter[str], missing: int, everyone: int) -> bool:
+def _can_still_win(proposal: Proposal, counts: Counter[str], missing_votes: int, voter_count: int) -> bool:
     """Return True if the missing votes can still make an option win."""
-    best = max(counts.values()) + missing
-    return 2 * best > everyone if proposal.resolution == "majority" else best == everyone
+    possible_votes = max(counts.values()) + missing_votes
+    return 2 * possible_votes > voter_count if proposal.resolution == "majority" else possible_votes == voter_count
 
 
 # Guards
@@ -348,19 +351,19 @@ def find_guard(connection: Connection, room: str, tool: str, path: str | None = 
             else:
                 closed[guard] = proposal
     for guard, proposal in closed.items():
-        below = path is not None and (path == guard or (guard.endswith("/") and path.startswith(guard)))
-        if guard == tool or below:
+        is_path_closed = path is not None and (path == guard or (guard.endswith("/") and path.startswith(guard)))
+        if guard == tool or is_path_closed:
             return proposal
     return None
 
 
-def closed_error(proposal: Proposal, what: str) -> Refused:
+def closed_error(proposal: Proposal, subject: str) -> Refused:
     """Return the error for a call of a closed tool or a change of a closed document."""
     if proposal.status == "open":
         hint = f"Vote with proposal_vote, and wait for {proposal.id} to pass."
     else:
         hint = f"{proposal.id} was {proposal.status}. Propose it again with the same guards."
-    return Refused(f"{what} is closed until {proposal.id} {proposal.title!r} passes", hint=hint)
+    return Refused(f"{subject} is closed until {proposal.id} {proposal.title!r} passes", hint=hint)
 
 
 # Lookups and checks
@@ -380,10 +383,10 @@ def get_proposal(connection: Connection, room: str, id: str) -> Proposal:
 def _get_open(turn: Turn, id: str) -> Proposal:
     proposal = get_proposal(turn.connection, turn.room.id, id)
     if proposal.status == "open" and _is_due(proposal, turn.at):
-        raise Conflict(f"{proposal.id} has expired")
+        raise Conflict(f"{proposal.id} has expired", hint="Propose it again with proposal_create.")
     if proposal.status != "open":
         ended = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
-        raise Conflict(f"{proposal.id} is not open ({ended})")
+        raise Conflict(f"{proposal.id} is not open ({ended})", hint="See the open proposals with proposal_status.")
     return proposal
 
 
@@ -395,33 +398,34 @@ def _check_choices(**arguments: tuple[str, Any]) -> None:
             raise UsageError(f"unknown {name} {str(value)[:80]!a}", hint=hint)
 
 
-def _check_not_decided(turn: Turn, type: ProposalType, title: str, *, binding: bool) -> None:
-    """Raise if too many proposals are open, or if the question has a binding answer already."""
-    everything = records.list_proposals(turn.connection, turn.room.id)
-    if sum(one.status == "open" for one in everything) >= _MAX_OPEN:
+def _check_may_propose(turn: Turn, type: ProposalType, title: str, *, binding: bool) -> None:
+    """Raise if too many proposals are open, the question is decided, or the workflow file sets the document owner."""
+    proposals = records.list_proposals(turn.connection, turn.room.id)
+    if sum(proposal.status == "open" for proposal in proposals) >= _MAX_OPEN_PROPOSALS:
         hint = "Vote on the open proposals, or cancel some with proposal_cancel."
-        raise Conflict(f"too many open proposals (limit: {_MAX_OPEN})", hint=hint)
+        raise Conflict(f"too many open proposals (limit: {_MAX_OPEN_PROPOSALS})", hint=hint)
     if type == "decision":
-        for one in everything:
-            decided = one.type == "decision" and one.binding and one.status == "resolved"
-            if decided and _normalise_title(one.title) == _normalise_title(title):
+        for earlier in proposals:
+            is_decided = earlier.type == "decision" and earlier.binding and earlier.status == "resolved"
+            if is_decided and _normalise_title(earlier.title) == _normalise_title(title):
                 hint = "A binding decision cannot be proposed again. Use another title for another question."
-                raise Refused(f"{one.id} has decided {one.title!r}: {one.result}", hint=hint)
+                raise Refused(f"{earlier.id} has decided {earlier.title!r}: {earlier.result}", hint=hint)
     elects_owner = type == "election" and binding and _normalise_title(title) in _OWNER_TITLES
     if elects_owner and turn.room.settings.get("owner_fixed"):
-        raise Refused(f"the workflow file sets the document owner: {turn.room.owner}")
+        message = f"cannot elect a document owner: the workflow file sets the document owner to {turn.room.owner}"
+        raise Refused(message, hint="Use another title for another role.")
 
 
 def _check_options(type: ProposalType, given: Sequence[str], agents: Sequence[str]) -> tuple[str, ...]:
     options = tuple(check_line(option, "an option") for option in given)
-    people = type in ("election", "assignment")
+    chooses_agent = type in ("election", "assignment")
     if not options:
         if type == "decision":
-            raise UsageError("a decision needs options", hint='For example options=["yes", "no"].')
-        options = tuple(agents) if people else ("approve", "reject")
+            raise UsageError("missing options: a decision needs at least two", hint='Pass options=["yes", "no"].')
+        options = tuple(agents) if chooses_agent else ("approve", "reject")
     if len({option.lower() for option in options}) != len(options):
-        raise UsageError("duplicate option", hint="Options are compared without case.")
-    if people:
+        raise UsageError("invalid options: two of them are equal", hint="Rename one of them. Case does not count.")
+    if chooses_agent:
         for option in options:
             if option not in agents:
                 raise NotFound(f"unknown agent {option[:80]!a}", hint=did_you_mean(option, agents))
@@ -434,7 +438,8 @@ def _check_options(type: ProposalType, given: Sequence[str], agents: Sequence[st
 
 def _check_guards(given: Sequence[str], *, guardable: bool) -> tuple[str, ...]:
     if given and not guardable:
-        raise UsageError("only a binding approval can have guards", hint="Omit the guards.")
+        message = "invalid guards: only a binding approval can have guards"
+        raise UsageError(message, hint='Omit the guards, or use type="approval" and binding=true.')
     if len(given) > _MAX_GUARDS:
         raise UsageError(f"too many guards: {len(given)} (limit: {_MAX_GUARDS})")
     return tuple(dict.fromkeys(map(_normalise_guard, given)))
@@ -444,10 +449,11 @@ def _normalise_guard(text: str) -> str:
     """Return the normal form of a guard: a tool name, a document path, or a folder of documents with a final slash."""
     guard = check_line(text, "a guard")
     if "/" in guard or "." in guard:
-        folder = guard.endswith("/")
-        return check_path(guard.rstrip("/")) + ("/" if folder else "")
+        is_folder = guard.endswith("/")
+        return check_path(guard.rstrip("/")) + ("/" if is_folder else "")
     if guard.startswith(_NEVER_GUARDED):
-        raise UsageError(f"invalid guard: {guard!r}", hint="Agents need this tool to vote or to receive messages.")
+        message = f"invalid guard {guard!r}: agents need this tool to vote or to receive messages"
+        raise UsageError(message, hint="Guard a document or another tool.")
     return guard
 
 

@@ -73,13 +73,14 @@ def resource_read(turn: Turn, id: str, offset: int = 0, limit: int = MAX_PAGE_CH
         limit: The length of the page in characters, at most 20000.
     """
     id = check_line(id, "the id")
-    found = shared_records.find_resource(turn.connection, turn.room.id, id)
-    if found is None:
+    resource = shared_records.find_resource(turn.connection, turn.room.id, id)
+    if resource is None:
         known = shared_records.resource_ids(turn.connection, turn.room.id)
         raise NotFound(f"unknown resource {id[:80]!a}", hint=did_you_mean(id[:80], known))
-    content = found[0]
+    content = resource[0]
     if not 0 <= offset < len(content):
-        raise UsageError(f"invalid offset: {offset} (the resource has {len(content)} characters)")
+        message = f"invalid offset: {offset} (the resource has {len(content)} characters)"
+        raise UsageError(message, hint=f"Use 0 to {len(content) - 1}.")
     if not 1 <= limit <= MAX_PAGE_CHARS:
         raise UsageError(f"invalid limit: {limit}", hint=f"Use 1 to {MAX_PAGE_CHARS}.")
     page, end = content[offset : offset + limit], offset + limit
@@ -115,32 +116,37 @@ def post(
     if not text.strip():
         raise UsageError("invalid message: empty", hint="Write a text.")
     agents = records.agent_names(turn.connection, turn.room.id)
-    found = mentions.find(message, agents)
+    mentioned = mentions.find(message, agents)
     sender = sender or turn.actor.name
     addressed = _resolve_recipients(to, agents, lenient=sender == SYSTEM)
-    if found.missed and not found.reached and not addressed:
-        names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
-        hint = did_you_mean(found.missed[0], [name for name in (*agents, PERSON, ALL) if name != sender])
+    if mentioned.missed and not mentioned.reached and not addressed:
+        names = ", ".join(f"@{name[:80]}" for name in mentioned.missed[:5])
+        hint = did_you_mean(mentioned.missed[0], [name for name in (*agents, PERSON, ALL) if name != sender])
         raise NotFound(f"message not delivered: no agent named {names}", hint=hint)
-    reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
+    reached = tuple(name for name in dict.fromkeys((*addressed, *mentioned.reached)) if name != sender)
     hops = next_hops(turn) if hops is None else hops
     to_agents = [name for name in reached if name != PERSON]
     content = "".join(_shorten(turn, part) for part in message.parts)
     resource = None if content == text else store_resource(turn, text)
-    held = bool(to_agents) and _is_held(turn, hops, kind, sender, content, reached)
+    is_held = bool(to_agents) and _must_hold(turn, hops, kind, sender, content, reached)
     columns = {"kind": kind, "sender": sender, "content": content, "mentions": list(reached), "resource": resource}
     origin = {"hops": hops, "run": turn.actor.run, "key": turn.actor.key, "at": turn.at}
     number = records.add_message(turn.connection, turn.room.id, **columns, **origin)
-    priority = LOW if found.has_all and not addressed else NORMAL
+    priority = LOW if mentioned.has_all and not addressed else NORMAL
     if sender == PERSON or kind == "assignment":
         priority = HIGH
-    records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
-    if not held:
+    records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if is_held else "unread")
+    if not is_held:
         turn.wakes.update(to_agents)
     posted = PostResult(
-        id=number, reached=reached, missed=found.missed, overlooked=found.overlooked, held=held, resource=resource
+        id=number,
+        reached=reached,
+        missed=mentioned.missed,
+        overlooked=mentioned.overlooked,
+        held=is_held,
+        resource=resource,
     )
-    turn.add_event("held" if held else "message", kind=kind, content=content, **posted.as_dict())
+    turn.add_event("held" if is_held else "message", kind=kind, content=content, **posted.as_dict())
     return posted
 
 
@@ -157,7 +163,7 @@ def _shorten(turn: Turn, part: TextPart) -> str:
     return f"{text[:_EXCERPT_CHARS]}\n{note}\n{'' if part.is_quoted else text[-_EXCERPT_CHARS:]}"
 
 
-def _is_held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
+def _must_hold(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
     """Return True if a message exceeds `max_hops` or `max_repeats`, or if the room holds messages between agents."""
     if hops > turn.room.max_hops or (turn.room.is_holding and hops > 0 and kind in ("message", "answer")):
         return True
@@ -165,8 +171,8 @@ def _is_held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str
         return False
     earlier = records.talk_since_input(turn.connection, turn.room.id, _REPEAT_WINDOW, sender)
     words = _normalise(content)
-    repeats = [one for one in earlier if set(one.mentions) == set(reached) and _normalise(one.content) == words]
-    return len(repeats) >= turn.room.max_repeats
+    to_same_agents = (message for message in earlier if set(message.mentions) == set(reached))
+    return sum(_normalise(message.content) == words for message in to_same_agents) >= turn.room.max_repeats
 
 
 def _normalise(text: str) -> str:
@@ -215,7 +221,7 @@ def channel_send(turn: Turn, message: str, to: str | None = None) -> dict[str, A
         to: The recipient: an agent, person (the user) or all (every agent).
     """
     name = (to or "").strip().removeprefix("@")
-    known = {one.lower(): one for one in (*records.agent_names(turn.connection, turn.room.id), PERSON, ALL)}
+    known = {agent.lower(): agent for agent in (*records.agent_names(turn.connection, turn.room.id), PERSON, ALL)}
     posted = post(turn, MessageText.own(message), to=[known.get(name.lower(), name)] if name else ())
     return {"text": posted_text(posted), **posted.as_dict()}
 
@@ -231,9 +237,10 @@ def post_answer(turn: Turn, text: str) -> dict[str, Any] | None:
         return {}
     read = records.messages_read(turn.connection, turn.room.id, run)
     agents = records.agent_names(turn.connection, turn.room.id)
-    senders = dict.fromkeys(one.sender for one in read if one.kind == "message" and one.sender in agents)
-    from_user = any(one.sender not in agents for one in read) or not senders
-    to = [*senders, *([PERSON] if from_user else [])]
+    from_agents = [message for message in read if message.sender in agents]
+    senders = dict.fromkeys(message.sender for message in from_agents if message.kind == "message")
+    is_from_user = len(from_agents) < len(read) or not senders
+    to = [*senders, *([PERSON] if is_from_user else [])]
     return post(turn, MessageText.own(text), kind="answer", to=to).as_dict()
 
 
@@ -255,12 +262,12 @@ def channel_read(turn: Turn, since: int | None = None, limit: int = 50) -> dict[
         raise UsageError(f"invalid limit: {limit}", hint=f"Use 1 to {_MAX_READ_MESSAGES}.")
     if since is not None and not 0 <= since < 2**53:
         raise UsageError(f"invalid message number: {since}", hint="Pass the number of the last message that you know.")
-    found = records.list_messages(turn.connection, turn.room.id, since=since or 0, limit=limit, newest=since is None)
-    last = records.count_messages(turn.connection, turn.room.id)
-    if not found:
+    messages = records.list_messages(turn.connection, turn.room.id, since=since or 0, limit=limit, newest=since is None)
+    if not messages:
         return {"text": f"No messages after message {since}." if since else "No messages yet."}
-    more = f"\n\n... {last - found[-1].id} newer messages." if found[-1].id < last else ""
-    return {"text": "\n\n".join(map(message_text, found)) + more}
+    newer_count = records.count_messages(turn.connection, turn.room.id) - messages[-1].id
+    more = f"\n\n... {newer_count} newer messages." if newer_count else ""
+    return {"text": "\n\n".join(map(message_text, messages)) + more}
 
 
 @operation(WRITES)

@@ -42,59 +42,58 @@ class FileExport:
         self._folder = folder
         self._store = store
         self._room = room
-        self._until: int | None = None  # number of the last message in channel.md, if known
-        self._size = 0
-        self._states: dict[str, str] = {}
+        self._last_exported: int | None = None  # number of the last message in channel.md, if known
+        self._size_bytes = 0  # of channel.md
+        self._states: dict[str, str] = {}  # exported texts by file name
 
     def update(self) -> None:
         """Write the changes since the last update to the files."""
         check_folder(self._folder / STATE)
         (self._folder / STATE).mkdir(parents=True, exist_ok=True)
-        if self._until is None or _file_size(self._folder / CHANNEL) != self._size:
+        if self._last_exported is None or _file_size(self._folder / CHANNEL) != self._size_bytes:
             self._rebuild()
         else:
-            since, self._until = self._until, None  # after an error, the next update rebuilds the file
+            since, self._last_exported = self._last_exported, None  # after an error, the next update rebuilds the file
             self._append(since)
         for name, state in self._store.read(self._read_states).items():
             text = json.dumps(state, indent=2, ensure_ascii=True) + "\n"
             if self._states.get(name) != text:
-                _replace(self._folder / STATE / name, [text])
+                _write_file(self._folder / STATE / name, [text])
                 self._states[name] = text
 
     def _append(self, since: int) -> None:
         path = self._folder / CHANNEL
-        while part := self._messages(since):
+        while messages := self._read_messages(since):
             descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o644)
             with os.fdopen(descriptor, "a", encoding="utf-8", newline="") as file:
-                file.writelines(map(_format_message, part))
-            since = part[-1].id
-        self._until, self._size = since, _file_size(path)
+                file.writelines(map(_format_message, messages))
+            since = messages[-1].id
+        self._last_exported, self._size_bytes = since, _file_size(path)
 
     def _rebuild(self) -> None:
-        self._until = None
-        until = 0
+        self._last_exported = None
+        since = 0
 
         def entries() -> Iterable[str]:
-            nonlocal until
-            while part := self._messages(until):
-                yield from map(_format_message, part)
-                until = part[-1].id
+            nonlocal since
+            while messages := self._read_messages(since):
+                yield from map(_format_message, messages)
+                since = messages[-1].id
 
-        _replace(self._folder / CHANNEL, entries())
-        self._until, self._size = until, _file_size(self._folder / CHANNEL)
+        _write_file(self._folder / CHANNEL, entries())
+        self._last_exported, self._size_bytes = since, _file_size(self._folder / CHANNEL)
 
-    def _messages(self, since: int) -> list[Message]:
+    def _read_messages(self, since: int) -> list[Message]:
         return self._store.read(
             lambda connection: records.list_messages(connection, self._room, since=since, limit=_PAGE_SIZE)
         )
 
     def _read_states(self, connection: Connection) -> dict[str, dict[str, Any]]:
         cursors = records.read_cursors(connection, self._room)
-        votes = records.list_votes
-        proposals = {
-            one.id: {**one.as_dict(), "votes": {v.agent: v.choice for v in votes(connection, self._room, one.number)}}
-            for one in records.list_proposals(connection, self._room)
-        }
+        proposals: dict[str, dict[str, Any]] = {}
+        for proposal in records.list_proposals(connection, self._room):
+            votes = records.list_votes(connection, self._room, proposal.number)
+            proposals[proposal.id] = {**proposal.as_dict(), "votes": {vote.agent: vote.choice for vote in votes}}
         return {"inbox-state.json": {"readCursors": cursors}, "proposals.json": {"proposals": proposals}}
 
 
@@ -104,8 +103,8 @@ def _format_message(message: Message) -> str:
     return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(_ESCAPE, message.content)}\n\n"
 
 
-def _replace(path: Path, pieces: Iterable[str]) -> None:
-    replace_file(path, (piece.encode() for piece in pieces), mode=0o644, single_writer=True)
+def _write_file(path: Path, parts: Iterable[str]) -> None:
+    replace_file(path, (part.encode() for part in parts), mode=0o644, single_writer=True)
 
 
 def _file_size(path: Path) -> int:

@@ -46,7 +46,7 @@ class DocumentStore(Protocol):
     """The contents of documents, by path. Callers have checked the paths with `check_path`."""
 
     async def read(self, path: str) -> str | None:
-        """Return the text, or None if there is no document. Raise InvalidFile if it is not text."""
+        """Return the text, or None if the document does not exist. Raise InvalidFile if it is not text."""
         ...
 
     async def write(self, path: str, content: str) -> None:
@@ -54,7 +54,7 @@ class DocumentStore(Protocol):
         ...
 
     async def remove_partial_files(self) -> None:
-        """Remove files that a crash left half-written."""
+        """Remove the partial files that a crash has left."""
         ...
 
     async def list(self) -> list[DocumentInfo]:
@@ -81,11 +81,11 @@ class FileDocumentStore:
         await asyncio.to_thread(self._remove_partial_files)
 
     def _read(self, path: str) -> str | None:
-        rooted, folder = self._open_root()
+        files, folder = self._open_root()
         if not self._path.is_dir():
             return None
         try:
-            data = rooted.read(rooted.locate_in(folder, path)).data
+            data = files.read(files.locate_in(folder, path)).data
         except NotFound:
             return None
         try:
@@ -93,29 +93,32 @@ class FileDocumentStore:
         except UnicodeDecodeError:
             content = "\0"
         if "\0" in content:
-            raise InvalidFile(f"{path} is not text", hint="Room tools read and change only text.")
+            hint = "Convert it to UTF-8, or use another document."
+            raise InvalidFile(f"invalid document {path}: not text", hint=hint)
         return content
 
     def _write(self, path: str, data: bytes) -> None:
-        rooted, folder = self._open_root()
+        files, folder = self._open_root()
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             message = f"cannot create the folder of the documents: {error.strerror}"
-            raise Conflict(message, where=str(self._path)) from None
-        rooted.write(rooted.locate_in(folder, path), data)
+            hint = "Make the folder above it writable, or set another folder with `context.config.dir`."
+            raise Conflict(message, where=str(self._path), hint=hint) from None
+        files.write(files.locate_in(folder, path), data)
 
     def _list(self) -> list[DocumentInfo]:
-        rooted, folder = self._open_root()
+        files, folder = self._open_root()
         if not self._path.is_dir():
             return []
-        found: list[DocumentInfo] = []
-        for path, spot in rooted.list_files(rooted.locate_in(folder, ".")):
-            if is_path(path):
-                found.append(DocumentInfo(path=path, size=(folder.path / "/".join(spot.parts)).stat().st_size))
-                if len(found) == _MAX_LISTED:
+        listed: list[DocumentInfo] = []
+        for path, location in files.list_files(files.locate_in(folder, ".")):
+            if _is_valid_path(path):
+                size_bytes = (folder.path / "/".join(location.parts)).stat().st_size
+                listed.append(DocumentInfo(path=path, size=size_bytes))
+                if len(listed) == _MAX_LISTED:
                     break
-        return sorted(found, key=lambda listed: listed.path)
+        return sorted(listed, key=lambda info: info.path)
 
     def _remove_partial_files(self) -> None:
         check_folder(self._path)
@@ -162,7 +165,7 @@ def check_folder(path: Path) -> None:
         part = Path(*path.parts[:depth])
         if part.is_symlink():
             hint = "Replace it by a folder, or set another one with `context.config.dir`."
-            raise Refused("a folder of the room is a symbolic link", where=str(part), hint=hint)
+            raise Refused("cannot use a folder of the room: it is a symbolic link", where=str(part), hint=hint)
 
 
 def check_path(path: str) -> str:
@@ -171,21 +174,21 @@ def check_path(path: str) -> str:
     plain = path.strip().removeprefix("./")
     if plain.startswith("/") or "\\" in plain:
         hint = "Use a relative path such as notes.md or plan/a.md."
-        raise UsageError(f"invalid document path: {plain[:80]!a}", hint=hint)
-    if not is_path(plain):
-        hint = "Use names joined by '/', none of them '..', hidden or longer than 200 bytes; such as plan/week-1.md."
-        raise UsageError(f"invalid document path: {plain[:80]!a}", hint=hint)
+        raise UsageError(f"invalid document path {plain[:80]!a}: not a relative path with '/'", hint=hint)
+    if not _is_valid_path(plain):
+        hint = "Use names joined by '/', none of them '..', hidden or longer than 200 bytes, such as plan/week-1.md."
+        raise UsageError(f"invalid document path {plain[:80]!a}: a name in it is invalid, or it is too long", hint=hint)
     return plain
 
 
-def is_path(path: str) -> bool:
-    parts = path.split("/")
-    return len(path) <= _MAX_PATH_CHARS and len(parts) <= _MAX_DEPTH and all(map(_is_part, parts))
+def _is_valid_path(path: str) -> bool:
+    names = path.split("/")
+    return len(path) <= _MAX_PATH_CHARS and len(names) <= _MAX_DEPTH and all(map(_is_valid_name, names))
 
 
-def _is_part(part: str) -> bool:
+def _is_valid_name(name: str) -> bool:
     try:
-        size = len(part.encode())
+        size_bytes = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return 0 < size <= _MAX_NAME_BYTES and part[0] != "." and part.isprintable() and part == part.strip()
+    return 0 < size_bytes <= _MAX_NAME_BYTES and name[0] != "." and name.isprintable() and name == name.strip()

@@ -53,7 +53,7 @@ class Documents:
         path = check_path(file or DEFAULT_DOCUMENT)
         content = await self.contents.read(path)
         if content is None:
-            raise await self._not_found(path)
+            raise await self._not_found_error(path)
         return path, content, content_hash(content)
 
     async def digest(self, file: str | None = None) -> str | None:
@@ -70,9 +70,9 @@ class Documents:
 
         return self.store.read(read)
 
-    async def _not_found(self, path: str) -> NotFound:
+    async def _not_found_error(self, path: str) -> NotFound:
         listed: list[DocumentInfo] = await self.contents.list()
-        hint = did_you_mean(path, [one.path for one in listed]) or "The room has no documents."
+        hint = did_you_mean(path, [info.path for info in listed]) or "The room has no documents yet."
         return NotFound(f"unknown document {path}", hint=hint)
 
 
@@ -90,40 +90,40 @@ class DocumentCall(Documents):
         base = check_line(base, "the base") if base else None
         self.store.read(lambda connection: _check_may_change(connection, self.room, self.actor, self.op, path))
         current = await self.contents.read(path)
-        id, text, new = await self._intend(path, current, content, base)
+        id, text, is_new = await self._record_intent(path, current, content, base)
         if text != current:
             await self.contents.write(path, text)
-        return lambda turn: _record_change(turn, id, path, text, new=new)
+        return lambda turn: _record_change(turn, id, path, text, is_new=is_new)
 
-    async def _intend(self, path: str, current: str | None, content: str, base: str | None) -> tuple[int, str, bool]:
-        """Record a change before it is made. Return its number, the new content, and whether the document is new."""
-        held = None if current is None else content_hash(current)
+    async def _record_intent(
+        self, path: str, current: str | None, content: str, base: str | None
+    ) -> tuple[int, str, bool]:
+        """Record a change before it is made. Return its number, the new content, and True if the document is new."""
+        current_hash = None if current is None else content_hash(current)
         run, key = self.actor.run, self.actor.key
         intent = self.store.read(lambda c: records.find_intent(c, self.room, run, key)) if run and key else None
-        if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
+        if intent is not None and intent.content is not None and current_hash in (intent.before, intent.digest):
             return intent.id, intent.content, intent.before is None
         if intent is not None:
             await self.store.write(lambda connection: records.set_entry_status(connection, intent.id, "dropped"))
             if self.op != "document_write":
                 hint = "Read the document, and repeat the change if it is missing."
-                raise Conflict(f"the call was interrupted, and {path} was edited by hand since then", hint=hint)
+                message = f"cannot repeat the interrupted call: {path} was edited by hand since then"
+                raise Conflict(message, hint=hint)
         text = self._new_content(path, current, content, base)
         check_text(text, "the document")
         at = stamp(self.clock.now())
-        values = {"before": held, "digest": content_hash(text), "content": text, "status": "intended"}
+        values = {"before": current_hash, "digest": content_hash(text), "content": text, "status": "intended"}
         action = self.op.removeprefix("document_")
 
-        def note(connection: Connection) -> int:
-            if current is not None and records.find_content(connection, self.room, path, content_hash(current)) is None:
-                edit = {
-                    "digest": held,
-                    "content": current,
-                    "status": "done",
-                }  # the replaced edit by hand
+        def write(connection: Connection) -> int:
+            if current_hash and records.find_content(connection, self.room, path, current_hash) is None:
+                # The change replaces an edit by hand, which the log does not have yet.
+                edit = {"digest": current_hash, "content": current, "status": "done"}
                 records.add_entry(connection, self.room, path, records.EDIT, Actor(name="hand"), at, **edit)
             return records.add_entry(connection, self.room, path, action, self.actor, at, **values)
 
-        return await self.store.write(note), text, held is None
+        return await self.store.write(write), text, current_hash is None
 
     def _new_content(self, path: str, current: str | None, content: str, base: str | None) -> str:
         if self.op == "document_create" and current is not None:
@@ -145,11 +145,11 @@ def _change_text(result: Mapping[str, Any]) -> str:
 
 
 def _listing_text(result: Mapping[str, Any]) -> str:
-    lines = [f"{one['path']}  {format_count(one['size'], 'byte')}" for one in result["documents"]]
+    lines = [f"{document['path']}  {format_count(document['size'], 'byte')}" for document in result["documents"]]
     return "\n".join(lines) or "No documents."
 
 
-@operation(READS, kind="document", show="[{path}, base {digest}]\n{content}".format_map)
+@operation(READS, kind="document", render="[{path}, base {digest}]\n{content}".format_map)
 async def document_read(call: DocumentCall, file: str | None = DEFAULT_DOCUMENT) -> Effect:
     """Read a shared document. The first line of the result has its `base`, which document_write needs.
 
@@ -160,7 +160,7 @@ async def document_read(call: DocumentCall, file: str | None = DEFAULT_DOCUMENT)
     return lambda turn: _record_read(turn, path, content)
 
 
-@operation(WRITES, kind="document", show=_change_text)
+@operation(WRITES, kind="document", render=_change_text)
 async def document_write(
     call: DocumentCall, content: str, file: str | None = DEFAULT_DOCUMENT, base: str | None = None
 ) -> Effect:
@@ -174,7 +174,7 @@ async def document_write(
     return await call.change(file, content, base)
 
 
-@operation(WRITES, kind="document", show=_change_text)
+@operation(WRITES, kind="document", render=_change_text)
 async def document_append(call: DocumentCall, content: str, file: str | None = DEFAULT_DOCUMENT) -> Effect:
     """Append text to a shared document. The document is created if it does not exist.
 
@@ -185,7 +185,7 @@ async def document_append(call: DocumentCall, content: str, file: str | None = D
     return await call.change(file, content)
 
 
-@operation(WRITES, kind="document", show=_change_text)
+@operation(WRITES, kind="document", render=_change_text)
 async def document_create(call: DocumentCall, file: str, content: str) -> Effect:
     """Create a shared document. Fails if the document exists.
 
@@ -196,10 +196,10 @@ async def document_create(call: DocumentCall, file: str, content: str) -> Effect
     return await call.change(file, content)
 
 
-@operation(READS, kind="document", show=_listing_text)
+@operation(READS, kind="document", render=_listing_text)
 async def document_list(call: DocumentCall) -> Effect:
     """List the shared documents with their sizes."""
-    listed = [{"path": one.path, "size": one.size} for one in await call.contents.list()]
+    listed = [{"path": info.path, "size": info.size} for info in await call.contents.list()]
     return lambda _: {"documents": listed}
 
 
@@ -215,10 +215,10 @@ def document_suggest(turn: Turn, suggestion: str, file: str | None = DEFAULT_DOC
     check_text(suggestion, "the suggestion")
     owner = turn.room.owner
     if owner is None or owner == turn.actor.name:
-        why = "the documents have no owner" if owner is None else "you are the document owner"
-        raise Refused(f"cannot suggest a change: {why}", hint="Use document_write.")
-    said = MessageText.quote(f"Suggestion for {path}:\n{suggestion}")
-    posted = channel.post(turn, said, kind="suggestion", to=[owner])
+        reason = "the documents have no owner" if owner is None else "you are the document owner"
+        raise Refused(f"cannot suggest a change: {reason}", hint="Use document_write.")
+    message = MessageText.quote(f"Suggestion for {path}:\n{suggestion}")
+    posted = channel.post(turn, message, kind="suggestion", to=[owner])
     return {"text": f"Suggested to {owner} as message {posted.id}.", **posted.as_dict()}
 
 
@@ -232,15 +232,15 @@ async def archive(call: DocumentCall) -> Effect:
     """Add a decided proposal to decisions.md. The key of the call names the proposal."""
     prefix, _, digits = (call.actor.key or "").partition(f"{PROPOSAL}-")
     if prefix != _ARCHIVE or not (digits.isascii() and digits.isdigit()) or call.actor.name != SYSTEM:
-        raise UsageError("archive: only the room archives a decision")
+        raise UsageError("cannot archive a decision: only the room archives decisions")
     number = int(digits)
-    done = await call.change(DECISIONS, call.decision(number))
+    record_change = await call.change(DECISIONS, call.decision(number))
 
-    def record(turn: Turn) -> Mapping[str, Any] | None:
+    def record_archived(turn: Turn) -> Mapping[str, Any] | None:
         room_records.change_proposal(turn.connection, turn.room.id, number, archived=True)
-        return done(turn)
+        return record_change(turn)
 
-    return record
+    return record_archived
 
 
 def _check_may_change(connection: Connection, room: str, actor: Actor, op: str, path: str) -> None:
@@ -249,10 +249,10 @@ def _check_may_change(connection: Connection, room: str, actor: Actor, op: str, 
         return
     record = begin_turn(connection, room, actor, "").room
     if path == DECISIONS:
-        raise Refused(f"only the room writes {DECISIONS}", hint="Use another document.")
+        raise Refused(f"cannot change {DECISIONS}: only the room writes it", hint="Use another document.")
     if record.owner is not None and record.owner != actor.name:
         hint = f"Use document_suggest: {record.owner} is notified, and decides."
-        raise Refused(f"only the document owner {record.owner} can change documents", hint=hint)
+        raise Refused(f"cannot change {path}: only the document owner {record.owner} can change documents", hint=hint)
     if (guard := ballots.find_guard(connection, room, op, path)) is not None:
         raise ballots.closed_error(guard, op if op in guard.guards else path)
 
@@ -263,21 +263,22 @@ def _check_base(
     """Raise Conflict if a write would overwrite a change that the writer has not read."""
     if current is None:
         if base:
-            raise Conflict(f"document {path} no longer exists", hint="Omit the base to create it.")
+            raise Conflict(f"cannot write: document {path} no longer exists", hint="Omit the base to create it.")
         return
-    held = content_hash(current)
-    known = base or records.last_seen_hash(connection, room, path, actor.name)
-    if known == held or (known is None and records.is_room_version(connection, room, path, held)):
+    current_hash = content_hash(current)
+    seen = base or records.last_seen_hash(connection, room, path, actor.name)
+    if seen == current_hash or (seen is None and records.is_room_version(connection, room, path, current_hash)):
         return
-    known = known or records.last_seen_hash(connection, room, path, None)
-    now = f"Its current base is {held}."
-    if known is None:
-        raise Conflict(f"document {path} exists and was not written in this room", hint=f"Read it first. {now}")
-    earlier = records.find_content(connection, room, path, known)
+    seen = seen or records.last_seen_hash(connection, room, path, None)
+    note = f"Its current base is {current_hash}."
+    if seen is None:
+        message = f"cannot write: document {path} exists and was not written in this room"
+        raise Conflict(message, hint=f"Read it first. {note}")
+    earlier = records.find_content(connection, room, path, seen)
     if earlier is None:
-        raise Conflict(f"unknown base {known[:40]!a} of {path}", hint=f"Read the document again. {now}")
-    hint = f"Merge the change and write again. {now}\n{_difference(earlier, current, path)}"
-    raise Conflict(f"{path} has changed since you read it", hint=hint)
+        raise Conflict(f"unknown base {seen[:40]!a} of {path}", hint=f"Read the document again. {note}")
+    hint = f"Merge the change and write again. {note}\n{_difference(earlier, current, path)}"
+    raise Conflict(f"cannot write: {path} has changed since you read it", hint=hint)
 
 
 def _difference(earlier: str, current: str, path: str) -> str:
@@ -288,14 +289,14 @@ def _difference(earlier: str, current: str, path: str) -> str:
 
 
 def _record_read(turn: Turn, path: str, content: str) -> dict[str, Any]:
-    held = content_hash(content)
-    known = records.find_content(turn.connection, turn.room.id, path, held) is not None
-    values = {"before": held, "digest": held, "content": None if known else content, "status": "done"}
+    digest = content_hash(content)
+    is_logged = records.find_content(turn.connection, turn.room.id, path, digest) is not None
+    values = {"before": digest, "digest": digest, "content": None if is_logged else content, "status": "done"}
     records.add_entry(turn.connection, turn.room.id, path, "read", turn.actor, turn.at, **values)
-    return {"path": path, "digest": held, "content": content}
+    return {"path": path, "digest": digest, "content": content}
 
 
-def _record_change(turn: Turn, id: int, path: str, text: str, *, new: bool) -> dict[str, Any]:
+def _record_change(turn: Turn, id: int, path: str, text: str, *, is_new: bool) -> dict[str, Any]:
     records.set_entry_status(turn.connection, id, "done")
-    turn.add_event("document", path=path, new=new, size=len(text.encode()))
-    return {"path": path, "digest": content_hash(text), "size": len(text.encode()), "new": new}
+    turn.add_event("document", path=path, new=is_new, size=len(text.encode()))
+    return {"path": path, "digest": content_hash(text), "size": len(text.encode()), "new": is_new}

@@ -51,8 +51,8 @@ def describe_batch(batch: Sequence[Mail]) -> dict[str, Any]:
 def inbox_read(turn: Turn) -> dict[str, Any]:
     """List your unread messages. They are marked as handled when your run completes."""
     batch = unread_batch(turn.connection, turn.room.id, turn.actor.name)
-    left = records.count_unread(turn.connection, turn.room.id).get(turn.actor.name, 0) - len(batch)
-    return {"text": mail_text(batch, left), **describe_batch(batch)}
+    unread_count = records.count_unread(turn.connection, turn.room.id).get(turn.actor.name, 0)
+    return {"text": mail_text(batch, unread_count - len(batch)), **describe_batch(batch)}
 
 
 @operation(WRITES)
@@ -67,7 +67,7 @@ def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
     if not 1 <= until <= shown:
         hint = f"The last message that you have read is {shown}." if shown else "Read your inbox with inbox_read."
         raise UsageError(f"invalid until: you have not read message {until}", hint=hint)
-    numbers = _mark_shown(turn, turn.actor.name, until, "done")
+    numbers = _mark_until(turn, turn.actor.name, until, "done")
     return {"text": f"Messages marked as handled: {len(numbers)}.", "messages": numbers}
 
 
@@ -85,14 +85,14 @@ def inbox_shown(
 @operation(kind="mail")
 def acknowledge(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Mark the mail up to a message as handled. A run marks only messages that it has read."""
-    numbers = _mark_shown(turn, agent, until, "done")
+    numbers = _mark_until(turn, agent, until, "done")
     return {"messages": numbers} if numbers else None
 
 
 @operation(kind="mail")
 def mark_dead(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Turn the mail up to a message into dead letters, because no run could handle it."""
-    numbers = _mark_shown(turn, agent, until, "dead")
+    numbers = _mark_until(turn, agent, until, "dead")
     return {"messages": numbers} if numbers else None
 
 
@@ -139,8 +139,11 @@ def release_messages(turn: Turn) -> dict[str, Any] | None:
     return {"mail": moved} if moved or was_holding else None
 
 
-def _mark_shown(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
-    """Mark unread mail up to a message, and return the message numbers. A run marks only messages that it has read."""
+def _mark_until(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
+    """Set the status of the unread mail up to a message, and return the numbers of the messages.
+
+    A run changes only messages that it has read.
+    """
     check_agent_name(agent)
     # A message that was released late can be older than the messages that the run has read.
     only = records.shown_messages(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None

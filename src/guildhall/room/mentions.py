@@ -1,8 +1,7 @@
 """Mention parser: finds the `@name` mentions in a message when the message is posted.
 
-The parser ignores code fences, inline code, block quotes, addresses
-(`a@b`), decorators, package scopes (`@scope/name`) and quoted text from other sources. Quoted text is blanked out
-before parsing, so it can neither open nor close a fence.
+The parser ignores code fences, inline code, block quotes, addresses (`a@b`), decorators, package scopes (`@scope/name`)
+and quoted text from other sources. Quoted text is blanked out before parsing, so it can neither open nor close a fence.
 Does not deliver messages (`channel.py`). Readers use the mentions that are stored with a message.
 """
 
@@ -39,8 +38,8 @@ _DECORATABLE = re.compile(
 class Mentions:
     """The mentions in a text, in order."""
 
-    reached: tuple[str, ...] = ()
-    missed: tuple[str, ...] = ()
+    reached: tuple[str, ...] = ()  # known names
+    missed: tuple[str, ...] = ()  # unknown names
     overlooked: tuple[str, ...] = ()  # agents named only inside code or quotes
     has_all: bool = False
 
@@ -49,28 +48,27 @@ def find(message: MessageText, names: Iterable[str]) -> Mentions:
     """Return the mentions in a text. `names` are the agents of the room; `@person` and `@all` are always known."""
     agents = list(names)
     known = {name.lower(): name for name in (*agents, PERSON, ALL)}
-    bare = "".join(
-        _QUOTED if piece.is_quoted else piece.text.replace(_QUOTED, " ") for piece in message.parts if piece.text
+    own_text = "".join(
+        _QUOTED if part.is_quoted else part.text.replace(_QUOTED, " ") for part in message.parts if part.text
     )
-    prose = _strip_code(bare)
     reached: dict[str, None] = {}
     missed: dict[str, None] = {}
-    everyone = False
-    for written in _mentioned_names(prose):
+    has_all = False
+    for written in _mentioned_names(_strip_code(own_text)):
         name = _resolve(written, known)
         if name is None:
             missed[written.rstrip(_TRAILING)] = None
         elif name == ALL:
-            everyone = True
+            has_all = True
             reached.update(dict.fromkeys(agents))
         else:
             reached[name] = None
     overlooked = {
         name: None
-        for written in (match[1] for match in _MENTION.finditer(bare))
-        if not everyone and (name := _resolve(written, known)) and name not in reached and name != ALL
+        for written in (match[1] for match in _MENTION.finditer(own_text))
+        if not has_all and (name := _resolve(written, known)) and name not in reached and name != ALL
     }
-    return Mentions(reached=tuple(reached), missed=tuple(missed), overlooked=tuple(overlooked), has_all=everyone)
+    return Mentions(reached=tuple(reached), missed=tuple(missed), overlooked=tuple(overlooked), has_all=has_all)
 
 
 def _resolve(written: str, known: dict[str, str]) -> str | None:
@@ -88,28 +86,28 @@ def _resolve(written: str, known: dict[str, str]) -> str | None:
 def _mentioned_names(prose: str) -> Iterator[str]:
     """Yield every name that is written as a mention."""
     lines = prose.split("\n")
-    for line, above_code in zip(lines, _is_above_code(lines), strict=True):
+    for line, is_above_code in zip(lines, _find_lines_above_code(lines), strict=True):
         for match in _MENTION.finditer(line):
             rest = line[match.end() :]
             if rest.startswith(("/", _QUOTED, "@")) and not rest.startswith(("/ ", "/\t")):
                 continue  # a package scope, or a name that continues in quoted text
             if line[: match.start()].strip() in _DECORATOR_PREFIXES and (
-                rest.startswith("(") or (above_code and not rest.strip())
+                rest.startswith("(") or (is_above_code and not rest.strip())
             ):
                 continue  # a decorator
             yield match[1]
             yield from match[2].split("/@")[1:]
 
 
-def _is_above_code(lines: list[str]) -> list[bool]:
-    """Return for each line whether the next line of code can have a decorator. Skips empty lines and decorators."""
-    found: list[bool] = []
-    code = False
+def _find_lines_above_code(lines: list[str]) -> list[bool]:
+    """Return True for each line that is above code that can have a decorator. Skip empty lines and decorators."""
+    are_above_code: list[bool] = []
+    is_code = False
     for line in reversed(lines):
-        found.append(code)
+        are_above_code.append(is_code)
         if line.strip() and not _DECORATOR_LINE.fullmatch(line):
-            code = _DECORATABLE.match(line) is not None
-    return found[::-1]
+            is_code = _DECORATABLE.match(line) is not None
+    return are_above_code[::-1]
 
 
 def _strip_code(text: str) -> str:
@@ -119,8 +117,8 @@ def _strip_code(text: str) -> str:
     for line in text.split("\n"):
         match = _FENCE.match(line)
         if fence:
-            closes = match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not match[2].strip()
-            fence = "" if closes else fence
+            is_end = match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not match[2].strip()
+            fence = "" if is_end else fence
             kept.append("")
         elif match and not (match[1][0] == "`" and "`" in match[2]):
             fence = match[1]
@@ -141,23 +139,23 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 def _strip_inline_code(block: str) -> str:
     """Return a paragraph with its inline code blanked out. A span ends with as many backticks as it starts with."""
-    runs = list(_TICKS.finditer(block))
-    lengths: dict[int, deque[int]] = {}
-    for index, run in enumerate(runs):
-        lengths.setdefault(len(run[0]), deque()).append(index)
-    pieces: list[str] = []
-    at = index = 0
-    while index < len(runs):
-        same = lengths[len(runs[index][0])]
-        while same and same[0] <= index:
-            same.popleft()
-        if not same:
+    ticks = list(_TICKS.finditer(block))
+    indexes_by_length: dict[int, deque[int]] = {}
+    for index, match in enumerate(ticks):
+        indexes_by_length.setdefault(len(match[0]), deque()).append(index)
+    parts: list[str] = []
+    position = index = 0
+    while index < len(ticks):
+        same_length = indexes_by_length[len(ticks[index][0])]
+        while same_length and same_length[0] <= index:
+            same_length.popleft()
+        if not same_length:
             index += 1
             continue
-        closing = same[0]
-        pieces.append(block[at : runs[index].start()])
-        pieces.append("`" + "\n" * block.count("\n", runs[index].end(), runs[closing].start()) + "`")
-        at = runs[closing].end()
+        closing = same_length[0]
+        parts.append(block[position : ticks[index].start()])
+        parts.append("`" + "\n" * block.count("\n", ticks[index].end(), ticks[closing].start()) + "`")
+        position = ticks[closing].end()
         index = closing + 1
-    pieces.append(block[at:])
-    return "".join(pieces)
+    parts.append(block[position:])
+    return "".join(parts)

@@ -59,14 +59,14 @@ class MessageText:
 
     @property
     def text(self) -> str:
-        return "".join(piece.text for piece in self.parts)
+        return "".join(part.text for part in self.parts)
 
     def as_list(self) -> list[list[Any]]:
-        return [[piece.text, piece.is_quoted] for piece in self.parts]
+        return [[part.text, part.is_quoted] for part in self.parts]
 
     @staticmethod
     def from_list(data: list[list[Any]]) -> MessageText:
-        return MessageText(tuple(TextPart(text, quoted) for text, quoted in data))
+        return MessageText(tuple(TextPart(text, is_quoted) for text, is_quoted in data))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class RoomRecord:
 
     @property
     def is_holding(self) -> bool:
-        """Return True if messages between agents are held, because the agents have only talked for too long."""
+        """Return True if the room holds messages between agents, because they have talked for too long."""
         return bool(self.settings.get(HOLDING))
 
     @property
@@ -185,12 +185,12 @@ class ShownInbox:
     hops: int | None = None  # the largest number of hops; None if the run has read no message
 
 
-_NAMES = ("reached", "missed", "overlooked")
+_NAME_FIELDS = ("reached", "missed", "overlooked")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostResult:
-    """The result of posting a message: its recipients, its invalid mentions, and its delivery."""
+    """The result of posting a message: its recipients, its invalid mentions, and the state of its delivery."""
 
     id: int
     reached: tuple[str, ...]
@@ -200,11 +200,11 @@ class PostResult:
     resource: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {**vars(self), **{name: list(getattr(self, name)) for name in _NAMES}}
+        return {**vars(self), **{name: list(getattr(self, name)) for name in _NAME_FIELDS}}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> PostResult:
-        names = {name: tuple(data[name]) for name in _NAMES}
+        names = {name: tuple(data[name]) for name in _NAME_FIELDS}
         return PostResult(id=data["id"], held=data["held"], resource=data["resource"], **names)
 
 
@@ -304,9 +304,8 @@ class RoomListener:
 def check_agent_name(name: str) -> None:
     """Raise UsageError if a name is not valid for an agent."""
     if not is_name(name) or name.lower() in RESERVED:
-        reserved = f"Reserved names: {', '.join(sorted(RESERVED))}."
-        hint = reserved if is_name(name) else "Use letters, digits, '_', '-', '.'."
-        raise UsageError(f"invalid agent name: {name[:80]!a}", hint=hint)
+        reason = "the name is reserved" if is_name(name) else "use letters, digits, '_', '-' and '.'"
+        raise UsageError(f"invalid agent name {name[:80]!a}: {reason}", hint="Rename the agent.")
 
 
 def check_text(text: str, what: str, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:

@@ -53,10 +53,10 @@ class Turn:
 
     def __post_init__(self) -> None:
         """Load the room. Raise NotFound if it does not exist."""
-        found = records.find_room(self.connection, self.room_id)
-        if found is None:
+        room = records.find_room(self.connection, self.room_id)
+        if room is None:
             raise NotFound(f"unknown room {self.room_id!r}")
-        self.room = found
+        self.room = room
 
     def add_event(self, type: RoomEventType, /, **data: Any) -> None:
         self.events.append(RoomEvent(type=type, room=self.room_id, actor=self.actor.name, at=self.at, data=data))
@@ -70,7 +70,7 @@ class Operation:
     kind: Kind
     capabilities: frozenset[str] | None
     normalise: Callable[[dict[str, Any]], dict[str, Any]] | None  # returns the arguments for the log
-    show: Callable[[Mapping[str, Any]], str]  # renders the result for the model
+    render: Callable[[Mapping[str, Any]], str]  # returns the result as text for the model
     unlogged: tuple[str, ...]  # arguments that the result repeats
     changes_access: bool  # True if it can change permissions to write documents
 
@@ -102,7 +102,7 @@ def operation(
     *,
     kind: Kind = "turn",
     normalise: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    show: Callable[[Mapping[str, Any]], str] = itemgetter("text"),
+    render: Callable[[Mapping[str, Any]], str] = itemgetter("text"),
     unlogged: tuple[str, ...] = (),
     changes_access: bool = False,
 ) -> Callable[[Function], Function]:
@@ -114,7 +114,7 @@ def operation(
             kind=kind,
             capabilities=capabilities,
             normalise=normalise,
-            show=show,
+            render=render,
             unlogged=unlogged,
             changes_access=changes_access,
         )
@@ -145,8 +145,8 @@ def execute(
 
     `extra` is a further effect in the same savepoint.
     """
-    if (before := recorded_result(connection, room, operation.name, actor)) is not None:
-        return OperationResult(result=before, turn=None)
+    if (recorded := recorded_result(connection, room, operation.name, actor)) is not None:
+        return OperationResult(result=recorded, turn=None)
     logged = operation.logged_arguments(arguments)
     if operation.kind == "mail":
         turn = Turn(connection, room, actor, at)
@@ -172,23 +172,23 @@ def recorded_result(connection: Connection, room: str, op: str, actor: Actor) ->
     """Return the result of an earlier call with this key, or None. Raise Conflict if it was another operation."""
     if actor.run is None or actor.key is None:
         return None
-    before = records.find_call(connection, room, actor.run, actor.key)
-    if before is None:
+    if (recorded := records.find_call(connection, room, actor.run, actor.key)) is None:
         return None
-    if before[0] != op:
-        raise Conflict(f"call {actor.key[:80]!a} of {actor.run} was {before[0]}, not {op}")
-    return before[1]
+    recorded_op, result = recorded
+    if recorded_op != op:
+        raise Conflict(f"cannot repeat the call {actor.key[:80]!a} of {actor.run}: it was {recorded_op}, not {op}")
+    return result
 
 
 def begin_turn(connection: Connection, room: str, actor: Actor, at: str) -> Turn:
     """Return a turn in a transaction. Raise NotFound for an unknown room, Conflict for a closed one."""
     turn = Turn(connection, room, actor, at)
     if turn.room.closed_at is not None:
-        raise Conflict(f"the room {room} of {turn.room.workflow}:{turn.room.tag} is closed")
+        raise Conflict(f"cannot use the room {room} of {turn.room.workflow}:{turn.room.tag}: it is closed")
     return turn
 
 
-def raise_refusal(result: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_result(result: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the result of an operation. Raise the recorded error if the operation was refused."""
     if (error := result.get("error")) is None:
         return result

@@ -103,8 +103,8 @@ def find_room(connection: Connection, id: str) -> RoomRecord | None:
 
 def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord | None:
     """Return the open room of a workflow and tag, or None."""
-    mine = (rooms.c.workflow == workflow) & (rooms.c.tag == tag) & rooms.c.closed_at.is_(None)
-    row = connection.execute(select(rooms).where(mine)).mappings().first()
+    condition = (rooms.c.workflow == workflow) & (rooms.c.tag == tag) & rooms.c.closed_at.is_(None)
+    row = connection.execute(select(rooms).where(condition)).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 
@@ -112,9 +112,9 @@ def set_agents(connection: Connection, room: str, agents: Sequence[str], at: str
     """Set the agents of a room and their order. Agents that stay keep their status."""
     known = set(agent_names(connection, room))
     for ordinal, agent in enumerate(agents):
-        mine = (seats.c.room == room) & (seats.c.agent == agent)
+        condition = (seats.c.room == room) & (seats.c.agent == agent)
         if agent in known:
-            connection.execute(update(seats).where(mine).values(ordinal=ordinal))
+            connection.execute(update(seats).where(condition).values(ordinal=ordinal))
         else:
             connection.execute(insert(seats).values(room=room, agent=agent, ordinal=ordinal, at=at))
     connection.execute(delete(seats).where(seats.c.room == room, seats.c.agent.not_in(agents)))
@@ -150,8 +150,9 @@ def list_messages(
 ) -> list[Message]:
     """Return messages after `since`, oldest first. `newest` selects the last `limit` messages, not the first."""
     order = messages.c.id.desc() if newest else messages.c.id
-    mine = (messages.c.room == room) & (messages.c.id > since)
-    found = [_message(row) for row in connection.execute(select(messages).where(mine).order_by(order).limit(limit))]
+    condition = (messages.c.room == room) & (messages.c.id > since)
+    rows = connection.execute(select(messages).where(condition).order_by(order).limit(limit))
+    found = [_to_message(row) for row in rows]
     return found[::-1] if newest else found
 
 
@@ -163,14 +164,14 @@ def count_messages(connection: Connection, room: str) -> int:
 def talk_since_input(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
     """Return the messages of agents since the last message from outside, among the newest `limit` messages."""
     after = count_messages(connection, room) - limit
-    mine = (messages.c.room == room) & (messages.c.id > after)
+    condition = (messages.c.room == room) & (messages.c.id > after)
     if sender is not None:
-        mine &= (messages.c.sender == sender) | (messages.c.hops == 0)
+        condition &= (messages.c.sender == sender) | (messages.c.hops == 0)
     found: list[Message] = []
-    for row in connection.execute(select(messages).where(mine).order_by(messages.c.id.desc())):
+    for row in connection.execute(select(messages).where(condition).order_by(messages.c.id.desc())):
         if row.hops == 0:
             break
-        found.append(_message(row))
+        found.append(_to_message(row))
     return found[::-1]
 
 
@@ -188,14 +189,14 @@ def deliver(
 def unread_mail(connection: Connection, room: str, agent: str, limit: int) -> list[Mail]:
     """Return the oldest unread messages of an agent. An index keeps this fast in a long channel."""
     found = connection.execute(_READ_INBOX, {"room": room, "agent": agent, "limit": limit})
-    return [Mail(message=_message(row), priority=row.priority) for row in found]
+    return [Mail(message=_to_message(row), priority=row.priority) for row in found]
 
 
 def has_unread_from_call(connection: Connection, room: str, agent: str, key: str) -> bool:
     """Return True if an agent has an unread system message, posted by a call whose key starts with `key`."""
-    mine = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (messages.c.sender == SYSTEM)
+    condition = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (messages.c.sender == SYSTEM)
     posted = messages.c.key.startswith(key, autoescape=True)
-    return connection.execute(_INBOX.where(mine, _UNREAD, posted).limit(1)).first() is not None
+    return connection.execute(_INBOX.where(condition, _UNREAD, posted).limit(1)).first() is not None
 
 
 def mail_by_status(
@@ -206,7 +207,7 @@ def mail_by_status(
     if agent is not None:
         statement = statement.where(deliveries.c.agent == agent)
     found = connection.execute(statement)
-    return [(row.agent, Mail(message=_message(row), priority=row.priority)) for row in found]
+    return [(row.agent, Mail(message=_to_message(row), priority=row.priority)) for row in found]
 
 
 def count_unread(connection: Connection, room: str) -> dict[str, int]:
@@ -236,32 +237,33 @@ def move_mail(
     only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
     """Change the status of deliveries, of one agent or of all. Return the agent and message number of each."""
-    mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
+    conditions = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
     if agent is not None:
-        mine.append(deliveries.c.agent == agent)
+        conditions.append(deliveries.c.agent == agent)
     if until is not None:
-        mine.append(deliveries.c.message <= until)
+        conditions.append(deliveries.c.message <= until)
     if only is not None:
-        mine.append(deliveries.c.message.in_(only))
-    return _set_status(connection, mine, now)
+        conditions.append(deliveries.c.message.in_(only))
+    return _set_status(connection, conditions, now)
 
 
 def hold_talk(connection: Connection, room: str, exempt: Collection[str]) -> list[tuple[str, int]]:
     """Hold the unread messages between agents, except to `exempt`. Return the agent and message number of each."""
     own = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
     talk = select(messages.c.id).where(own, messages.c.kind.in_(("message", "answer")), messages.c.hops > 0).exists()
-    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(exempt), talk]
-    return _set_status(connection, mine, "held")
+    conditions = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(exempt), talk]
+    return _set_status(connection, conditions, "held")
 
 
 def _set_status(
-    connection: Connection, mine: Sequence[ColumnElement[bool]], now: DeliveryStatus
+    connection: Connection, conditions: Sequence[ColumnElement[bool]], now: DeliveryStatus
 ) -> list[tuple[str, int]]:
     """Set the status of deliveries. Return the agent and message number of each."""
     columns = (deliveries.c.agent, deliveries.c.message)
-    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
+    rows = connection.execute(select(*columns).where(*conditions).order_by(*columns))
+    found = [(row.agent, row.message) for row in rows]
     if found:
-        connection.execute(update(deliveries).where(*mine).values(status=now))
+        connection.execute(update(deliveries).where(*conditions).values(status=now))
     return found
 
 
@@ -294,8 +296,8 @@ def add_log_entry(
 
 def log_entries(connection: Connection, room: str, *, since: int = 0) -> list[LogEntry]:
     """Return the log of a room in order."""
-    mine = (room_log.c.room == room) & (room_log.c.place > since)
-    rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
+    condition = (room_log.c.room == room) & (room_log.c.place > since)
+    rows = connection.execute(select(room_log).where(condition).order_by(room_log.c.place)).mappings()
     actors = ((row, Actor(name=row["actor"], run=row["run"], key=row["key"])) for row in rows)
     names = ("place", "op", "arguments", "result", "at")
     return [LogEntry(actor=actor, **{name: row[name] for name in names}) for row, actor in actors]
@@ -309,8 +311,8 @@ def shown_inbox(connection: Connection, room: str, run: str) -> ShownInbox:
 
 def shown_messages(connection: Connection, room: str, run: str) -> frozenset[int]:
     """Return the numbers of the messages that a run has read."""
-    mine = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWS_INBOX
-    results = connection.execute(select(room_log.c.result).where(mine)).scalars()
+    condition = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWS_INBOX
+    results = connection.execute(select(room_log.c.result).where(condition)).scalars()
     return frozenset(number for result in results for number in result.get("messages", ()))
 
 
@@ -318,7 +320,7 @@ def messages_read(connection: Connection, room: str, run: str) -> list[Message]:
     """Return the messages that a run has read, oldest first."""
     numbers = shown_messages(connection, room, run)
     query = select(messages).where(messages.c.room == room, messages.c.id.in_(numbers)).order_by(messages.c.id)
-    return [_message(row) for row in connection.execute(query)]
+    return [_to_message(row) for row in connection.execute(query)]
 
 
 def has_posted(connection: Connection, room: str, run: str) -> bool:
@@ -327,7 +329,7 @@ def has_posted(connection: Connection, room: str, run: str) -> bool:
     return connection.execute(posted).first() is not None
 
 
-def _message(row: Row[Any]) -> Message:
+def _to_message(row: Row[Any]) -> Message:
     values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Message)}
     values["mentions"] = tuple(row.mentions)
     return Message(**values)
@@ -347,46 +349,46 @@ def count_proposals(connection: Connection, room: str) -> int:
 
 
 def find_proposal(connection: Connection, room: str, number: int) -> Proposal | None:
-    return next(iter(_proposals(connection, room, proposals.c.number == number)), None)
+    return next(iter(_select_proposals(connection, room, proposals.c.number == number)), None)
 
 
 def list_proposals(connection: Connection, room: str) -> list[Proposal]:
     """Return every proposal, oldest first."""
-    return _proposals(connection, room)
+    return _select_proposals(connection, room)
 
 
 def open_proposals(connection: Connection, room: str) -> list[Proposal]:
-    return _proposals(connection, room, _OPEN)
+    return _select_proposals(connection, room, _OPEN)
 
 
 def unarchived_proposals(connection: Connection, room: str) -> list[Proposal]:
     """Return the decided proposals that are not in decisions.md yet, ordered by the time of the decision."""
-    found = _proposals(connection, room, proposals.c.result.is_not(None), proposals.c.archived.is_(False))
+    found = _select_proposals(connection, room, proposals.c.result.is_not(None), proposals.c.archived.is_(False))
     return sorted(found, key=lambda proposal: proposal.ended_at or "")
 
 
 def change_proposal(connection: Connection, room: str, number: int, **values: Any) -> None:
-    mine = (proposals.c.room == room) & (proposals.c.number == number)
-    connection.execute(update(proposals).where(mine).values(**values))
+    condition = (proposals.c.room == room) & (proposals.c.number == number)
+    connection.execute(update(proposals).where(condition).values(**values))
 
 
 def put_vote(
     connection: Connection, room: str, number: int, choice: str, reason: str | None, actor: Actor, at: str
 ) -> None:
-    mine = (votes.c.room == room) & (votes.c.proposal == number) & (votes.c.agent == actor.name)
+    condition = (votes.c.room == room) & (votes.c.proposal == number) & (votes.c.agent == actor.name)
     values = {"choice": choice, "reason": reason, "run": actor.run, "at": at}
-    if connection.execute(update(votes).where(mine).values(**values)).rowcount == 0:
+    if connection.execute(update(votes).where(condition).values(**values)).rowcount == 0:
         connection.execute(insert(votes).values(room=room, proposal=number, agent=actor.name, **values))
 
 
 def list_votes(connection: Connection, room: str, number: int) -> list[Vote]:
     """Return the votes on a proposal, ordered by agent."""
-    mine = (votes.c.room == room) & (votes.c.proposal == number)
-    found = connection.execute(select(votes).where(mine).order_by(votes.c.agent))
+    condition = (votes.c.room == room) & (votes.c.proposal == number)
+    found = connection.execute(select(votes).where(condition).order_by(votes.c.agent))
     return [Vote(agent=row.agent, choice=row.choice, reason=row.reason) for row in found]
 
 
-def _proposals(connection: Connection, room: str, *where: ColumnElement[bool]) -> list[Proposal]:
+def _select_proposals(connection: Connection, room: str, *where: ColumnElement[bool]) -> list[Proposal]:
     statement = select(proposals).where(proposals.c.room == room, *where).order_by(proposals.c.number)
     found: list[Proposal] = []
     for row in connection.execute(statement).mappings():

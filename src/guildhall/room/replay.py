@@ -81,18 +81,19 @@ class RoomReplay:
         """Return the log of the real room."""
         return self._record.read(lambda connection: records.log_entries(connection, self.room.id))
 
-    def read(self, look: Callable[[Connection], Any]) -> Any:
-        return self._scratch.read(look)
+    def read(self, query: Callable[[Connection], Any]) -> Any:
+        """Return the result of a query of the empty room's database."""
+        return self._scratch.read(query)
 
     async def repeat(self, entry: LogEntry, call: ToolCall | None = None) -> RepeatedOperation:
         """Repeat an operation of the log. `call` is the tool call that performed it, or None."""
         self._clock.at = entry.at
         if entry.op.startswith("document_") or entry.op == "archive":
             await self._restore_documents(entry)
-        given = None
+        tool_result = None
         if call is not None and entry.op in TOOLS and entry.actor.run is not None:
             (tool,) = room_tools((entry.op,))
-            given = await RoomTools(self.room, entry.actor.name, entry.actor.run).call(tool, call)
+            tool_result = await RoomTools(self.room, entry.actor.name, entry.actor.run).call(tool, call)
         else:
             try:
                 await self._perform(entry)
@@ -100,21 +101,21 @@ class RoomReplay:
                 if "error" not in entry.result:
                     raise
                 return RepeatedOperation(arguments=entry.arguments, result={"error": error.as_dict()})
-        return self._new_entry(entry, given)
+        return self._read_new_entry(entry, tool_result)
 
-    def _new_entry(self, entry: LogEntry, given: ToolResult | None) -> RepeatedOperation:
+    def _read_new_entry(self, entry: LogEntry, tool_result: ToolResult | None) -> RepeatedOperation:
         """Return the new log entry of the repeated operation."""
         log = self._scratch.read(lambda c: records.log_entries(c, self.room.id, since=self._last_place))
         self._last_place = log[-1].place if log else self._last_place
-        mine = [one for one in log if one.op == entry.op and one.actor == entry.actor]
-        if not mine:
-            return RepeatedOperation(arguments={}, result={}, tool_result=given)
-        result = mine[-1].result
-        refused = entry.op in _DOCUMENT_CHANGES and entry.result.get("error", {}).get("code") == "conflict"
-        if self._has_files and refused and result != entry.result:
+        matching = [new for new in log if new.op == entry.op and new.actor == entry.actor]
+        if not matching:
+            return RepeatedOperation(arguments={}, result={}, tool_result=tool_result)
+        result = matching[-1].result
+        had_conflict = entry.op in _DOCUMENT_CHANGES and entry.result.get("error", {}).get("code") == "conflict"
+        if self._has_files and had_conflict and result != entry.result:
             # The log does not have the edit by hand that caused the conflict.
-            result, given = entry.result, None
-        return RepeatedOperation(arguments=mine[-1].arguments, result=result, tool_result=given)
+            result, tool_result = entry.result, None
+        return RepeatedOperation(arguments=matching[-1].arguments, result=result, tool_result=tool_result)
 
     async def _perform(self, entry: LogEntry) -> None:
         if entry.op == "open":
@@ -127,7 +128,8 @@ class RoomReplay:
             arguments = self._scratch.read(lambda connection: _arguments(connection, self.room.id, entry))
             await self.room.perform(entry.op, entry.actor, **OPERATIONS[entry.op].bind(arguments))
         else:
-            raise Conflict(f"the log of the room has an unknown operation {entry.op!r}")
+            hint = "Replay it with the version of Guildhall that recorded it."
+            raise Conflict(f"cannot replay the room: its log has an unknown operation {entry.op!r}", hint=hint)
 
     def _open(self, connection: Connection, entry: LogEntry) -> None:
         id, arguments = self.room.id, entry.arguments
@@ -135,8 +137,8 @@ class RoomReplay:
         real = self._record.read(lambda record: records.find_room(record, id))
         assert real is not None
         settings = {name: value for name, value in arguments["settings"].items() if name != "projection"}
-        inside = {**arguments, "documents": _IN_DATABASE, "settings": settings}
-        open_room(connection, id, real.workflow, real.tag, entry.at, inside)
+        without_files = {**arguments, "documents": _IN_DATABASE, "settings": settings}
+        open_room(connection, id, real.workflow, real.tag, entry.at, without_files)
         records.add_log_entry(connection, id, "open", entry.actor, entry.at, arguments, {})
 
     # Documents as files
@@ -152,21 +154,23 @@ class RoomReplay:
         if path is None:
             return
         if "content" in entry.result:
-            await self._put(path, entry.result["content"])
+            await self._set_document(path, entry.result["content"])
         elif entry.op in _DOCUMENT_CHANGES and "digest" in entry.result:
             actor, digest = entry.actor, entry.result["digest"]
             before = self._record.read(lambda c: shared_records.previous_hash(c, self.room.id, path, actor, digest))
-            await self._put(path, None if before is None else self._content(path, before))
+            await self._set_document(path, None if before is None else self._find_content(path, before))
         elif entry.op == "document_read" and entry.result.get("error", {}).get("code") == "not_found":
-            await self._put(path, None)
+            await self._set_document(path, None)
 
-    def _content(self, path: str, digest: str) -> str | None:
-        held = self._scratch.read(lambda c: shared_records.read_document(c, self.room.id, path))
-        if held is not None and content_hash(held) == digest:
-            return held
+    def _find_content(self, path: str, digest: str) -> str | None:
+        current = self._scratch.read(lambda c: shared_records.read_document(c, self.room.id, path))
+        if current is not None and content_hash(current) == digest:
+            return current
         return self._record.read(lambda c: shared_records.find_content(c, self.room.id, path, digest))
 
-    async def _put(self, path: str, content: str | None) -> None:
+    async def _set_document(self, path: str, content: str | None) -> None:
+        """Set the content of a document, or delete the document if the content is None."""
+
         def write(connection: Connection) -> None:
             if content is None:
                 shared_records.drop_document(connection, self.room.id, path)
@@ -176,12 +180,12 @@ class RoomReplay:
         await self._scratch.write(write)
 
     async def _restore_sizes(self, sizes: Mapping[str, int]) -> None:
-        held = dict(self._scratch.read(lambda c: shared_records.document_sizes(c, self.room.id)))
-        for path in held.keys() - sizes.keys():
-            await self._put(path, None)
+        current_sizes = dict(self._scratch.read(lambda c: shared_records.document_sizes(c, self.room.id)))
+        for path in current_sizes.keys() - sizes.keys():
+            await self._set_document(path, None)
         for path, size in sizes.items():
-            if held.get(path) != size:
-                await self._put(path, "?" * size)  # a later read has the content
+            if current_sizes.get(path) != size:
+                await self._set_document(path, "?" * size)  # a later read has the content
 
 
 def _path_of(entry: LogEntry) -> str | None:

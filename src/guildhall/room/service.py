@@ -38,7 +38,7 @@ from guildhall.room.model import (
     Vote,
     check_agent_name,
 )
-from guildhall.room.operation import REGISTERED, Operation, execute, raise_refusal, recorded_result
+from guildhall.room.operation import REGISTERED, Operation, check_result, execute, recorded_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MODULES = frozenset(module.__name__ for module in (channel, documents, inbox, ballots))
 OPERATIONS: Mapping[str, Operation] = {
-    name: one for name, one in REGISTERED.items() if one.function.__module__ in _MODULES
+    name: operation for name, operation in REGISTERED.items() if operation.function.__module__ in _MODULES
 }
 
 
 def find_operation(name: str) -> Operation:
     """Return an operation by its name. Raise NotFound for an unknown name."""
-    if (found := OPERATIONS.get(name)) is None:
+    if (operation := OPERATIONS.get(name)) is None:
         raise NotFound(f"unknown room operation {name[:80]!r}", hint=did_you_mean(name, OPERATIONS))
-    return found
+    return operation
 
 
 def perform_in(
@@ -68,7 +68,7 @@ def perform_in(
     """Perform an operation in the caller's transaction. After the commit, pass the turn to `Room.announce`."""
     operation = find_operation(name)
     if operation.kind == "document":
-        raise UsageError(f"{name} cannot be performed inside a transaction")
+        raise UsageError(f"cannot perform {name} inside a transaction: it accesses files")
     bound = operation.bind(arguments)
     return execute(connection, room, operation, actor, at, bound, partial(operation.function, **bound))
 
@@ -81,7 +81,7 @@ class Room:
         self._store = store
         self._clock = clock
         self._listener = listener
-        self._access = asyncio.Lock()  # held by operations on documents or on permissions
+        self._documents_lock = asyncio.Lock()  # held by operations that change documents or permissions for them
         self._tasks: set[asyncio.Task[Any]] = set()
         self._documents: tuple[str, Documents] | None = None
         self._export: tuple[Path, FileExport] | None = None
@@ -148,10 +148,10 @@ class Room:
         bound = operation.bind(arguments)
         if operation.kind != "document":
             return await self._commit(operation, actor, bound, partial(operation.function, **bound), check, extra)
-        async with self._access:
-            before = self._store.read(lambda connection: recorded_result(connection, self.id, name, actor))
-            if before is not None:
-                return raise_refusal(before)
+        async with self._documents_lock:
+            recorded = self._store.read(lambda connection: recorded_result(connection, self.id, name, actor))
+            if recorded is not None:
+                return check_result(recorded)
             call = DocumentCall(**vars(self.documents), actor=actor, op=name)
             try:
                 effect: Effect = await operation.function(call, **bound)
@@ -179,7 +179,7 @@ class Room:
     async def recover(self) -> None:
         """Repeat the steps after a commit that a crash has prevented."""
         with suppress(GuildError):  # an operation on documents reports a folder that cannot be used
-            async with self._access:
+            async with self._documents_lock:
                 await self.documents.contents.remove_partial_files()
         await self._archive()
         await self.export_files()
@@ -219,14 +219,14 @@ class Room:
             return execute(connection, self.id, operation, actor, at, arguments, effect, extra)
 
         async def commit() -> OperationResult:
-            async with self._access if operation.changes_access else nullcontext():
+            async with self._documents_lock if operation.changes_access else nullcontext():
                 performed = await self._store.write(partial(write, self.now()))
             if performed.turn is not None:
                 self._publish(performed.turn)
                 await self._follow_up(performed.turn)
             return performed
 
-        return raise_refusal((await self._shield(commit())).result)
+        return check_result((await self._shield(commit())).result)
 
     def _publish(self, turn: Turn) -> None:
         if turn.wakes:
@@ -278,8 +278,8 @@ class RoomSettings:
             "max_repeats": self.max_repeats,
         }
         settings = {name: value for name, value in given.items() if value is not None}
-        place = f"file:{self.documents}" if self.documents else "sqlite"
-        return {"seats": list(agents), "owner": self.owner, "documents": place, "settings": settings}
+        documents = f"file:{self.documents}" if self.documents else "sqlite"
+        return {"seats": list(agents), "owner": self.owner, "documents": documents, "settings": settings}
 
 
 class Rooms:
@@ -297,8 +297,8 @@ class Rooms:
         for agent in agents:
             check_agent_name(agent)
         lowered = [agent.lower() for agent in agents]
-        if twice := next((agent for agent in agents if lowered.count(agent.lower()) > 1), None):
-            raise UsageError(f"duplicate agent name {twice!r}", hint="Names are compared without case.")
+        if duplicate := next((agent for agent in agents if lowered.count(agent.lower()) > 1), None):
+            raise UsageError(f"duplicate agent name {duplicate!r}", hint="Rename one agent. Case does not count.")
         if settings.owner is not None and settings.owner not in agents:
             hint = did_you_mean(settings.owner, agents)
             raise NotFound(f"unknown document owner {settings.owner!r}", hint=hint)
@@ -328,7 +328,7 @@ class Rooms:
         return self.room(found.id) if found else None
 
     async def close(self, id: str, *, documents: Path | None = None) -> None:
-        """Close a room: the next `open` creates another one. `documents` is the new folder of its documents."""
+        """Close a room: the next `open` creates another one. `documents` is the folder that its documents moved to."""
         at = stamp(self._clock.now())
         moved = {"documents": f"file:{documents}"} if documents is not None else {}
 

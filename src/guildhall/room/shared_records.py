@@ -40,28 +40,28 @@ def add_resource(connection: Connection, room: str, id: str, content: str, type:
 
 def find_resource(connection: Connection, room: str, id: str) -> tuple[str, str] | None:
     """Return the content and the type of a resource, or None."""
-    mine = (resources.c.room == room) & (resources.c.id == id)
-    row = connection.execute(select(resources.c.content, resources.c.type).where(mine)).first()
+    condition = (resources.c.room == room) & (resources.c.id == id)
+    row = connection.execute(select(resources.c.content, resources.c.type).where(condition)).first()
     return None if row is None else (row.content, row.type)
 
 
 def resource_ids(connection: Connection, room: str) -> list[str]:
     """Return the ids of the newest resources, newest first."""
-    mine = select(resources.c.id).where(resources.c.room == room).order_by(resources.c.at.desc()).limit(_MAX_IDS)
-    return list(connection.execute(mine).scalars())
+    newest = select(resources.c.id).where(resources.c.room == room).order_by(resources.c.at.desc()).limit(_MAX_IDS)
+    return list(connection.execute(newest).scalars())
 
 
 # Documents in the database
 
 
 def read_document(connection: Connection, room: str, path: str) -> str | None:
-    mine = (documents.c.room == room) & (documents.c.path == path)
-    return connection.execute(select(documents.c.content).where(mine)).scalar()
+    condition = (documents.c.room == room) & (documents.c.path == path)
+    return connection.execute(select(documents.c.content).where(condition)).scalar()
 
 
 def put_document(connection: Connection, room: str, path: str, content: str, at: str) -> None:
-    mine = (documents.c.room == room) & (documents.c.path == path)
-    if connection.execute(update(documents).where(mine).values(content=content, at=at)).rowcount == 0:
+    condition = (documents.c.room == room) & (documents.c.path == path)
+    if connection.execute(update(documents).where(condition).values(content=content, at=at)).rowcount == 0:
         connection.execute(insert(documents).values(room=room, path=path, content=content, at=at))
 
 
@@ -94,38 +94,38 @@ def set_entry_status(connection: Connection, id: int, status: str) -> None:
 
 def find_intent(connection: Connection, room: str, run: str, key: str) -> Intent | None:
     """Return the change that a call intended when it was interrupted, or None."""
-    mine = (document_log.c.room == room) & (document_log.c.run == run) & (document_log.c.key == key)
-    statement = select(document_log).where(mine, document_log.c.status == "intended")
+    condition = (document_log.c.room == room) & (document_log.c.run == run) & (document_log.c.key == key)
+    statement = select(document_log).where(condition, document_log.c.status == "intended")
     row = connection.execute(statement.order_by(document_log.c.id.desc()).limit(1)).first()
     return None if row is None else Intent(id=row.id, before=row.before, digest=row.digest, content=row.content)
 
 
 def previous_hash(connection: Connection, room: str, path: str, actor: Actor, digest: str) -> str | None:
     """Return the document's previous hash, or None if the change created it."""
-    mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
-    mine += [document_log.c.action != "read", document_log.c.status == "done"]
+    conditions = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
+    conditions += [document_log.c.action != "read", document_log.c.status == "done"]
     if actor.key is not None:
-        mine += [document_log.c.run == actor.run, document_log.c.key == actor.key]
-    return connection.execute(select(document_log.c.before).where(*mine).limit(1)).scalar()
+        conditions += [document_log.c.run == actor.run, document_log.c.key == actor.key]
+    return connection.execute(select(document_log.c.before).where(*conditions).limit(1)).scalar()
 
 
 def last_seen_hash(connection: Connection, room: str, path: str, by: str | None) -> str | None:
     """Return the hash that an agent last read or wrote. Without an agent, return the hash of the last change."""
-    mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.status == "done"]
-    mine.append(document_log.c.action.not_in(_NOT_CHANGES) if by is None else document_log.c.by == by)
-    statement = select(document_log.c.digest).where(*mine).order_by(document_log.c.id.desc()).limit(1)
+    conditions = [document_log.c.room == room, document_log.c.path == path, document_log.c.status == "done"]
+    conditions.append(document_log.c.action.not_in(_NOT_CHANGES) if by is None else document_log.c.by == by)
+    statement = select(document_log.c.digest).where(*conditions).order_by(document_log.c.id.desc()).limit(1)
     return connection.execute(statement).scalar()
 
 
 def is_room_version(connection: Connection, room: str, path: str, digest: str) -> bool:
     """Return True if a change in the room, not an edit by hand, gave a document this hash."""
-    mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
-    statement = select(document_log.c.id).where(*mine, document_log.c.action.not_in(_NOT_CHANGES)).limit(1)
+    conditions = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
+    statement = select(document_log.c.id).where(*conditions, document_log.c.action.not_in(_NOT_CHANGES)).limit(1)
     return connection.execute(statement).first() is not None
 
 
 def find_content(connection: Connection, room: str, path: str, digest: str) -> str | None:
     """Return the logged content of a document with this hash, or None."""
-    mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
-    statement = select(document_log.c.content).where(*mine, document_log.c.content.is_not(None)).limit(1)
+    conditions = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
+    statement = select(document_log.c.content).where(*conditions, document_log.c.content.is_not(None)).limit(1)
     return connection.execute(statement).scalar()

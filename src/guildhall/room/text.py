@@ -28,15 +28,15 @@ def message_text(message: Message) -> str:
     return f"[{message.id}] {message.sender}{to} ({message.at}{kind}):\n{escape_headers(message.content)}"
 
 
-def mail_text(batch: Sequence[Mail], left: int = 0) -> str:
-    """Return the messages of an inbox, ordered by priority. `left` counts further unread messages."""
+def mail_text(batch: Sequence[Mail], more_count: int = 0) -> str:
+    """Return the messages of an inbox, ordered by priority. `more_count`: the number of further unread messages."""
     if not batch:
         return "Your inbox is empty."
     ordered = sorted(batch, key=lambda mail: -mail.priority)
     marks = ("" if mail.urgency == "normal" else f"{mail.urgency} priority " for mail in ordered)
     texts = [f"{mark}{message_text(mail.message)}" for mark, mail in zip(marks, ordered, strict=True)]
-    if left > 0:
-        texts.append(f"... {left} newer messages are delivered after you have handled these.")
+    if more_count > 0:
+        texts.append(f"... {more_count} newer messages are delivered after you have handled these.")
     return "\n\n".join(texts)
 
 
@@ -59,15 +59,15 @@ def posted_text(posted: PostResult) -> str:
     return " ".join(lines)
 
 
-def team_text(agents: Sequence[RoomAgent], room: RoomRecord, me: str) -> str:
-    """Return the agents of the team, one per line."""
+def team_text(agents: Sequence[RoomAgent], room: RoomRecord, reader: str) -> str:
+    """Return the agents of the team, one per line. `reader`: the agent that reads the text."""
     lines: list[str] = []
     for agent in agents:
         roles = [role for role, holder in room.roles.items() if holder == agent.agent]
         if room.owner == agent.agent and "document owner" not in roles:
             roles.append("document owner")
         notes = [
-            "you" if agent.agent == me else "",
+            "you" if agent.agent == reader else "",
             ", ".join(roles),
             f"task: {agent.task}" if agent.task else "",
             f"state: {agent.state}" if agent.state else "",
@@ -131,8 +131,8 @@ def decision_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
         f"- {proposal.ended_at}",
     ]
     for option in proposal.options:
-        named = [
+        voters = [
             f"{vote.agent} ({vote.reason})" if vote.reason else vote.agent for vote in votes if vote.choice == option
         ]
-        lines.append(f"- {option}: {', '.join(named) if named else 'no votes'}")
+        lines.append(f"- {option}: {', '.join(voters) or 'no votes'}")
     return "\n".join([*lines, "", ""])

@@ -24,9 +24,9 @@ TOOLS = {name: OPERATIONS[name].capabilities or frozenset[str]() for name in ROO
 
 def room_tools(names: tuple[str, ...] = ROOM_TOOLS, recipients: Sequence[str] = ()) -> tuple[Tool, ...]:
     """Return the room tools as a model sees them. `recipients` are the values of `to` in `channel_send`."""
-    tools = map(_tool, names)
+    tools = map(_build_tool, names)
     return tuple(
-        _with_recipients(one, recipients) if one.name == "channel_send" and recipients else one for one in tools
+        _with_recipients(tool, recipients) if tool.name == "channel_send" and recipients else tool for tool in tools
     )
 
 
@@ -36,7 +36,7 @@ def _with_recipients(tool: Tool, recipients: Sequence[str]) -> Tool:
     return replace(tool, input_schema={**tool.input_schema, "properties": {**properties, "to": to}})
 
 
-def _tool(name: str) -> Tool:
+def _build_tool(name: str) -> Tool:
     operation = OPERATIONS[name]
     bound = MethodType(operation.function, operation)  # a method, because the model does not see the first parameter
     return tool(name=name, capabilities=TOOLS[name], repeatable=True, runs_in="run")(bound)
@@ -56,9 +56,9 @@ class RoomTools:
         actor = Actor(name=self.agent, run=self.run, key=call.key)
 
         async def perform(**arguments: Any) -> str:
-            return operation.show(await self.room.perform(operation.name, actor, **arguments))
+            return operation.render(await self.room.perform(operation.name, actor, **arguments))
 
-        # The form is reused: it takes longer to make one than to perform the operation.
-        known = tool if isinstance(tool.handler, TypedHandler) else _tool(tool.name)
-        form = cast("TypedHandler", known.handler).form
-        return await invoke(replace(known, handler=TypedHandler(perform, form)), call.arguments or {})
+        # The form is reused, because building it takes longer than performing the operation.
+        typed = tool if isinstance(tool.handler, TypedHandler) else _build_tool(tool.name)
+        form = cast("TypedHandler", typed.handler).form
+        return await invoke(replace(typed, handler=TypedHandler(perform, form)), call.arguments or {})

@@ -166,8 +166,8 @@ def put_schedule(connection: Connection, room: str, schedule: Schedule, at: str)
 
 def drop_schedule(connection: Connection, room: str, agent: str | None) -> bool:
     """Delete a schedule. Return True if it existed."""
-    mine = (schedules.c.room == room) & (schedules.c.agent == (agent or ""))
-    return connection.execute(delete(schedules).where(mine)).rowcount > 0
+    condition = (schedules.c.room == room) & (schedules.c.agent == (agent or ""))
+    return connection.execute(delete(schedules).where(condition)).rowcount > 0
 
 
 def list_schedules(connection: Connection, room: str) -> list[Schedule]:
