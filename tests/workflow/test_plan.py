@@ -102,7 +102,7 @@ def test_the_plan_as_json_names_missing_params_and_problems(guild: Guild, team: 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["review.yaml", "--param", "pr"], 2, "has no value"),
+        (["review.yaml", "--param", "pr"], 2, "it has no value or no name"),
         (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "duplicate --param"),
         (["coder", "--param", "pr=1"], 2, "can only be used with a workflow file"),
         (["coder", "--tag", "x"], 2, "can only be used with a workflow file"),

@@ -110,6 +110,11 @@ def test_a_failed_command_stops_the_setup_and_its_output_is_shown(load_workflow:
     assert not (project / "never").exists()
 
 
+def test_the_error_of_a_failed_command_names_the_whole_command(load_workflow: LoadWorkflow):
+    with pytest.raises(RuntimeFailed, match=r"setup step 1 \(false\) failed"):
+        setup_of(load_workflow(f"{HEAD}setup: [{{shell: 'false'}}]")).run()
+
+
 def test_a_script_of_several_lines_stops_at_the_first_failed_line(load_workflow: LoadWorkflow, project: Path):
     workflow = load_workflow(f"{HEAD}setup:\n  - shell: |\n      false\n      touch never\n")
     with pytest.raises(RuntimeFailed, match="exit code 1"):

@@ -47,7 +47,7 @@ def test_workers_start_and_stop_and_the_last_one_ends_the_workflow(team: Team) -
         first = await start_worker(team, "alice")
         assert (first.name, first.tag, first.mode) == ("global", "main", "start")
         assert str(first.agents[0].target) == "alice"
-        with pytest.raises(Conflict, match="alice is already running"):
+        with pytest.raises(Conflict, match="cannot start alice: it was already started"):
             await start_worker(team, "alice")
         second = await start_worker(team, "bob")
         assert second.run == first.run

@@ -41,8 +41,8 @@ def resolve_values(workflow: Workflow, *, tag: str = "main", allowed: tuple[str,
 def test_params_are_parsed_from_the_command_line():
     assert parse_params(["a=1", "b=", "c=x=y", "d= z "]) == {"a": "1", "b": "", "c": "x=y", "d": " z "}
     for pairs, message in (
-        (["a"], "has no value"),
-        (["=1"], "has no value"),
+        (["a"], "it has no value or no name"),
+        (["=1"], "it has no value or no name"),
         (["a=1", "a=2"], "duplicate"),
         ([""], "no value"),
     ):

@@ -134,7 +134,7 @@ def test_an_agent_is_stopped_while_the_others_continue(team: Team) -> None:
             await team.client.workflows.stop_agent(parse("ann@team"))
         await team.client.workflows.start_agent(parse("ann@team"))
         await wait_until(lambda: ("ann", "I am back") in read_messages(team))
-        with pytest.raises(Conflict, match="is already running"):
+        with pytest.raises(Conflict, match="is not stopped"):
             await team.client.workflows.start_agent(parse("ann@team"))
         with pytest.raises(UsageError, match="is a workflow, not an agent"):
             await team.client.workflows.stop_agent(parse("@team"))

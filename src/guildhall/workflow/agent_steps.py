@@ -51,7 +51,7 @@ FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 300.0
 _TRANSIENT_CODES = frozenset({"runtime_crashed"})
 
-_MAX_CALLS = 40
+_MAX_LISTED_CALLS = 40
 _MAX_CALL_CHARS = 300
 _READ_CAPABILITIES = frozenset({"fs.read", "memory.read", "room.read"})
 _HARMLESS_TOOLS = frozenset(
@@ -94,7 +94,7 @@ def room_tool_set(workflow: Workflow, agent: str, kinds: Collection[str]) -> Roo
     context = workflow.definition.context
     if not context.enabled:
         return RoomToolSet()
-    others = [one.name for one in workflow.agents if one.name != agent]
+    others = [other.name for other in workflow.agents if other.name != agent]
     has_votes = "proposal" in kinds
     shown = {"channel_send", "no_action", "resource_read", "more_tools"}
     shown.update(("channel_read",) if others else ())
@@ -109,39 +109,49 @@ def room_tool_set(workflow: Workflow, agent: str, kinds: Collection[str]) -> Roo
 
 
 def run_input(
-    connection: Connection, workflow: Workflow, room: str, agent: str, batch: Sequence[Mail], *, more: int, before: str
+    connection: Connection,
+    workflow: Workflow,
+    room: str,
+    agent: str,
+    batch: Sequence[Mail],
+    *,
+    more_count: int,
+    effects: str,
 ) -> str:
-    """Return the first message of a run. `before` lists the effects of failed runs. `more` messages are not shown."""
+    """Return the first message of a run.
+
+    `effects` lists the effects of failed runs. `more_count` unread messages are not part of the batch.
+    """
     if workflow.definition.context.enabled:
-        team = {one.name: one.worker.description for one in workflow.agents if one.name != agent}
-        return first_message(agent, team, batch, more=more, before=before)
+        team = {other.name: other.worker.description for other in workflow.agents if other.name != agent}
+        return first_message(agent, team, batch, more_count=more_count, effects=effects)
     texts = [_full_text(connection, room, mail) for mail in batch]  # without a room, the agent cannot fetch the rest
-    return "\n\n".join([*texts, before] if before else texts)
+    return "\n\n".join([*texts, effects] if effects else texts)
 
 
 def _full_text(connection: Connection, room: str, mail: Mail) -> str:
-    kept = mail.message.resource
-    found = shared_records.find_resource(connection, room, kept) if kept else None
-    return found[0] if found else mail.message.content
+    id = mail.message.resource
+    resource = shared_records.find_resource(connection, room, id) if id else None
+    return resource[0] if resource else mail.message.content
 
 
 def first_message(
-    agent: str, team: Mapping[str, str | None], batch: Sequence[Mail], *, more: int = 0, before: str = ""
+    agent: str, team: Mapping[str, str | None], batch: Sequence[Mail], *, more_count: int = 0, effects: str = ""
 ) -> str:
-    """Return the first message of a run in a room: its unread mail, and its team with descriptions."""
+    """Return the first message of a run in a room: its unread mail, its team, and the effects of failed runs."""
     lines = [f"Your inbox ({len(batch)} unread):" if batch else "Your inbox is empty."]
     for mail in batch:
         message = mail.message
         lines += [f"--- #{message.id} from {message.sender}, {mail.urgency} priority", escape_headers(message.content)]
-    if more:
-        lines.append(f"--- {more} more unread messages will be delivered to you later.")
+    if more_count:
+        lines.append(f"--- {more_count} more unread messages will be delivered to you later.")
     if team:
         names = "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in team.items())
         lines += ["---", "", TEAM_INSTRUCTIONS.format(agent=agent, team=names, other=next(iter(team)))]
     else:
         lines += ["---", "", SOLO_INSTRUCTIONS]
-    if before:
-        lines += ["", before]
+    if effects:
+        lines += ["", effects]
     return "\n".join(lines)
 
 
@@ -158,12 +168,12 @@ class AgentTurn:
     first_pause_s: float
     has_room: bool
     keeps_trying: bool  # True in mode `start`
-    turns: list[Turn]  # to announce after the commit
+    room_turns: list[Turn]  # to announce after the commit
 
     def record_start(self, connection: Connection, run: str) -> None:
         actor, at = Actor(name=self.agent, run=run, key="inbox"), stamp(self.clock.now())
-        marks = inbox.describe_batch(self.step.batch)
-        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more, **marks)
+        shown = inbox.describe_batch(self.step.batch)
+        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more_count, **shown)
         records.assign_run(connection, self.instance, self.agent, run)
 
     def record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
@@ -186,21 +196,21 @@ class AgentTurn:
             actor = Actor(name=self.agent, run=run, key="answer")
             performed = perform_in(connection, self.room, "post_answer", actor, at, text=text)
             if performed.turn is not None:
-                self.turns.append(performed.turn)
+                self.room_turns.append(performed.turn)
 
     def retry_text(self, connection: Connection, run: Run) -> str | None:
-        """Return a line about the next attempt after a failed run, or None if there is none."""
+        """Return a line about the next attempt after a failed run, or None if no attempt follows."""
         state = records.get_agent(connection, self.instance, self.agent)
         reason = (run.error or {}).get("message") or run.reason or "no reason given"
         if run.status != "failed" or state.status not in ("backoff", "idle") or not state.attempts:
             return None
         if state.due_at is None:
             return f"{self.agent} failed: {reason}. Attempt {state.attempts + 1} of {MAX_ATTEMPTS} starts."
-        pause = (parse_stamp(state.due_at) - self.clock.now()).total_seconds()
-        return f"{self.agent} failed: {reason}. Retry in {max(0.0, pause):.3g} s."
+        pause_s = (parse_stamp(state.due_at) - self.clock.now()).total_seconds()
+        return f"{self.agent} failed: {reason}. Retry in {max(0.0, pause_s):.3g} s."
 
     def record_start_failure(self, connection: Connection, error: ErrorInfo) -> None:
-        """Record that the run could not be started or resumed. It is not tried again."""
+        """Record that the run could not be started or resumed. The agent does not retry."""
         batch = self.step.batch
         shown = room_records.shown_inbox(connection, self.room, self.step.run or "")
         until = batch[-1].message.id if batch else shown.last_message_number
@@ -208,14 +218,14 @@ class AgentTurn:
 
     def _record_failure(self, connection: Connection, run: str, end: SegmentEnd, at: str) -> None:
         attempts = self._attempts(connection) + 1
-        transient = _is_transient(connection, run, end)
+        is_transient = _is_transient(connection, run, end)
         if end.is_at_limit:
             self._set_state(connection, "failed", run=run, attempts=attempts - 1)  # a grant resumes it
-        elif transient and (self.keeps_trying or attempts <= MAX_RETRIES):
-            pause = min(_MAX_PAUSE_S, self.first_pause_s * 2 ** min(attempts - 1, 30))
-            due = stamp(self.clock.now() + timedelta(seconds=pause))
-            self._set_state(connection, "backoff", run=run, attempts=attempts, due=due)
-        elif not transient and attempts < MAX_ATTEMPTS:
+        elif is_transient and (self.keeps_trying or attempts <= MAX_RETRIES):
+            pause_s = min(_MAX_PAUSE_S, self.first_pause_s * 2 ** min(attempts - 1, 30))
+            due_at = stamp(self.clock.now() + timedelta(seconds=pause_s))
+            self._set_state(connection, "backoff", run=run, attempts=attempts, due_at=due_at)
+        elif not is_transient and attempts < MAX_ATTEMPTS:
             self._set_state(connection, "idle", attempts=attempts)  # a new run lists the effects of this one
         else:
             until = room_records.shown_inbox(connection, self.room, run).last_message_number
@@ -239,15 +249,21 @@ class AgentTurn:
         to = sorted(senders | {PERSON})
         performed = perform_in(connection, self.room, "post_notice", actor, at, text=text, to=to, hops=hops)
         if performed.turn is not None:
-            self.turns.append(performed.turn)
+            self.room_turns.append(performed.turn)
 
     def _attempts(self, connection: Connection) -> int:
         return records.get_agent(connection, self.instance, self.agent).attempts
 
     def _set_state(
-        self, connection: Connection, status: str, *, run: str | None = None, attempts: int = 0, due: str | None = None
+        self,
+        connection: Connection,
+        status: str,
+        *,
+        run: str | None = None,
+        attempts: int = 0,
+        due_at: str | None = None,
     ) -> None:
-        columns = {"status": status, "run": run, "attempts": attempts, "due_at": due}
+        columns = {"status": status, "run": run, "attempts": attempts, "due_at": due_at}
         records.change_agent(connection, self.instance, self.agent, **columns)
 
 
@@ -261,15 +277,15 @@ def _is_transient(connection: Connection, run: str, end: SegmentEnd) -> bool:
 
 
 def earlier_effects(connection: Connection, instance: str, agent: str, number: int) -> str:
-    """Return the effects of the failed runs right before an agent's run of this number, or an empty text."""
+    """Return a list of the effects of the failed runs directly before an agent's n-th run, or an empty text."""
     calls = (f"{agent}/{earlier}" for earlier in range(number - 1, 0, -1))
     runs = (run_records.find_call_run(connection, instance, call) for call in calls)
     failed = list(takewhile(lambda run: run is not None and run.status == "failed", runs))
     lines = [line for run in reversed(failed) if run for line in _effects(connection, run.id)]
     if not lines:
         return ""
-    left_out = [f"- ... {len(lines) - _MAX_CALLS} earlier calls"] if len(lines) > _MAX_CALLS else []
-    return "\n".join([_EFFECTS_INTRO, "---", *left_out, *lines[-_MAX_CALLS:], "---"])
+    omitted = [f"- ... {len(lines) - _MAX_LISTED_CALLS} earlier calls"] if len(lines) > _MAX_LISTED_CALLS else []
+    return "\n".join([_EFFECTS_INTRO, "---", *omitted, *lines[-_MAX_LISTED_CALLS:], "---"])
 
 
 def _effects(connection: Connection, run: str) -> Iterator[str]:
@@ -305,7 +321,7 @@ class Step:
     text: str = ""  # the first message of the run
     kinds: frozenset[str] = frozenset()  # kinds of the messages that the run reads
     number: int = 0
-    more: int = 0  # unread messages that are not in the batch
+    more_count: int = 0  # unread messages that are not in the batch
 
     @property
     def resumes(self) -> bool:
@@ -333,18 +349,18 @@ def next_step(
     """
     state = records.get_agent(connection, instance.id, name)
     if state.status in ("running", "backoff") and state.run is not None:
-        later = state.due_at is not None and state.due_at > at
-        return Step(due_at=state.due_at) if later else _resume_step(connection, instance, name, state.run)
+        is_later = state.due_at is not None and state.due_at > at
+        return Step(due_at=state.due_at) if is_later else _resume_step(connection, instance, name, state.run)
     if state.status == "waiting" and state.run is not None:
-        asked = blocking_asks(connection, instance.id, state.run, at)
-        if not asked or attended:
+        asks = blocking_asks(connection, instance.id, state.run, at)
+        if not asks or attended:
             return _resume_step(connection, instance, name, state.run)
-        return Step(due_at=min((ask.expires_at for ask in asked if ask.expires_at), default=None))
+        return Step(due_at=min((ask.expires_at for ask in asks if ask.expires_at), default=None))
     return _new_run_step(connection, instance, workflow, name, until) if state.status == "idle" else Step()
 
 
 def _resume_step(connection: Connection, instance: Instance, name: str, run: str) -> Step:
-    kinds = frozenset(one.kind for one in room_records.messages_read(connection, instance.room, run))
+    kinds = frozenset(message.kind for message in room_records.messages_read(connection, instance.room, run))
     return Step(run=run, number=records.count_runs(connection, instance.id, name), kinds=kinds)
 
 
@@ -355,12 +371,13 @@ def _new_run_step(connection: Connection, instance: Instance, workflow: Workflow
         batch = [mail for mail in batch if mail.message.id <= until] or batch
     if not batch:
         return Step()
-    unread = room_records.count_unread(connection, instance.room).get(name, 0)
-    more = 0 if until is not None else unread - len(batch)
+    unread_count = room_records.count_unread(connection, instance.room).get(name, 0)
+    more_count = 0 if until is not None else unread_count - len(batch)
     number = records.count_runs(connection, instance.id, name) + 1
-    before = earlier_effects(connection, instance.id, name, number)
-    text = run_input(connection, workflow, instance.room, name, batch, more=more, before=before)
-    return Step(batch=batch, number=number, text=text, more=more, kinds=frozenset(one.message.kind for one in batch))
+    effects = earlier_effects(connection, instance.id, name, number)
+    text = run_input(connection, workflow, instance.room, name, batch, more_count=more_count, effects=effects)
+    kinds = frozenset(mail.message.kind for mail in batch)
+    return Step(batch=batch, number=number, text=text, more_count=more_count, kinds=kinds)
 
 
 def retry_failed(connection: Connection, instance: Instance, at: str) -> None:
@@ -379,8 +396,8 @@ def grant_for(connection: Connection, run: str, granted: Mapping[str, Any]) -> G
     stopped = run_records.find_run(connection, run)
     error = (stopped.error if stopped else None) or {}
     name = _GRANT_FIELDS.get(error.get("limit", "")) if error.get("run") == run else None
-    more = granted.get(name) if name else None
-    return Grant(**{name: more}) if name and more is not None else None
+    amount = granted.get(name) if name else None
+    return Grant(**{name: amount}) if name and amount is not None else None
 
 
 def team_result(workflow: Workflow, instance: Instance, room: Room, store: Store) -> str:
@@ -391,13 +408,13 @@ def team_result(workflow: Workflow, instance: Instance, room: Room, store: Store
     if not workflow.definition.context.enabled:
         return store.read(lambda connection: _agent_outputs(connection, instance.id, workflow))
     names = {agent.name for agent in workflow.agents}
-    own = [
-        one
-        for one in room.list_messages(newest=True)
-        if one.sender in names and one.kind in ("message", "answer") and one.at >= instance.created_at
+    messages = [
+        message
+        for message in room.list_messages(newest=True)
+        if message.sender in names and message.kind in ("message", "answer") and message.at >= instance.created_at
     ]
-    to_user = [one for one in own if PERSON in one.mentions]
-    return (to_user or own)[-1].content if own else ""
+    to_user = [message for message in messages if PERSON in message.mentions]
+    return (to_user or messages)[-1].content if messages else ""
 
 
 def _agent_outputs(connection: Connection, instance: str, workflow: Workflow) -> str:

@@ -65,7 +65,8 @@ def parse_wakeup(value: object) -> Wakeup:
     try:
         seconds = parse_duration(value)
     except UsageError:
-        raise ValueError(f"invalid wakeup {format_value(value)}. {_WAKEUP_SYNTAX}") from None
+        message = f"invalid wakeup {format_value(value)}: not an interval or a cron line. {_WAKEUP_SYNTAX}"
+        raise ValueError(message) from None
     if seconds < MIN_INTERVAL_S:
         raise ValueError(f"invalid wakeup {format_value(value)}: the minimum is 1 s")
     return Wakeup(every=seconds)
@@ -95,15 +96,15 @@ GLOBAL = "global"  # the workflow of agents without a workflow file
 RESERVED = RESERVED_IN_ROOM | {NO_OWNER}  # not allowed as agent names
 PREFIXES = ("env", "params", "source", "workflow")  # prefixes of placeholders
 
-_AGENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_AGENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_VALUE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?")
 _MAX_TEXT_CHARS = 200_000
 _MAX_AGENTS = 100
 
 
-def _agent_name(value: object) -> object:
-    if isinstance(value, str) and not _AGENT.fullmatch(value):
+def _check_agent_name(value: object) -> object:
+    if isinstance(value, str) and not _AGENT_NAME.fullmatch(value):
         raise ValueError(
             f"invalid agent name {format_value(value)}: use a letter, then up to 63 letters, digits, '_' or '-'"
         )
@@ -112,33 +113,35 @@ def _agent_name(value: object) -> object:
     return value
 
 
-def _value_name(value: object) -> object:
-    if isinstance(value, str) and not _VALUE.fullmatch(value):
-        raise ValueError(f"invalid name {format_value(value)}: use a letter, then letters, digits, '_' and '-'")
+def _check_value_name(value: object) -> object:
+    if isinstance(value, str) and not _VALUE_NAME.fullmatch(value):
+        raise ValueError(
+            f"invalid name {format_value(value)}: use a letter or '_', then up to 63 letters, digits, '_' or '-'"
+        )
     if isinstance(value, str) and value in PREFIXES:
         raise ValueError(f"invalid name {format_value(value)}: the word is reserved for ${{{{ {value}.x }}}}")
     return value
 
 
-def _workflow_name(value: object) -> object:
+def _check_workflow_name(value: object) -> object:
     if value == GLOBAL:
         raise ValueError(f"invalid name {GLOBAL!r}: it is reserved for agents without a workflow file")
     return value
 
 
-def _text(value: object) -> object:
+def _check_text(value: object) -> object:
     if isinstance(value, str) and "\0" in value:
         raise ValueError("invalid text: contains a NUL character")
     return value
 
 
-def _wakeup(value: object) -> object:
+def _parse_optional_wakeup(value: object) -> object:
     return value if value is None else parse_wakeup(value)
 
 
-AgentName = Annotated[StrictStr, BeforeValidator(_agent_name)]
-ValueName = Annotated[StrictStr, BeforeValidator(_value_name)]
-Text = Annotated[StrictStr, BeforeValidator(_text), Field(min_length=1, max_length=_MAX_TEXT_CHARS)]
+AgentName = Annotated[StrictStr, BeforeValidator(_check_agent_name)]
+ValueName = Annotated[StrictStr, BeforeValidator(_check_value_name)]
+Text = Annotated[StrictStr, BeforeValidator(_check_text), Field(min_length=1, max_length=_MAX_TEXT_CHARS)]
 
 
 class Prompt(Part):
@@ -190,7 +193,9 @@ class AgentDefinition(Part):
         default=None, description="Dollars of one run."
     )
     timeout: Duration | None = Field(default=None, description="Running time of one run, such as 30m.")
-    wakeup: Annotated[Wakeup | None, BeforeValidator(_wakeup, json_schema_input_type=StrictStr | float | None)] = Field(
+    wakeup: Annotated[
+        Wakeup | None, BeforeValidator(_parse_optional_wakeup, json_schema_input_type=StrictStr | float | None)
+    ] = Field(
         default=None,
         description="The schedule: an interval such as 30s, 5m, 1h, or a cron line.",
     )
@@ -258,10 +263,10 @@ def _convert_provider(fields: dict[str, Any]) -> dict[str, Any]:
     model: object = fields.get("model")
     if not isinstance(provider, str) or not isinstance(model, str):
         raise ValueError("`provider` needs the name of a provider and a `model`: write `model: provider:model`")
-    own = re.split("[:/]", model)[0] if re.search("[:/]", model) else None
-    if own not in (None, provider):
+    model_provider = re.split("[:/]", model)[0] if re.search("[:/]", model) else None
+    if model_provider not in (None, provider):
         raise ValueError(f"the model {format_value(model)} names another provider than `provider: {provider}`")
-    return {**fields, "model": model if own else f"{provider}:{model}"}
+    return {**fields, "model": model if model_provider else f"{provider}:{model}"}
 
 
 class ContextConfig(Part):
@@ -308,8 +313,8 @@ class Context(Part):
     @property
     def uses_documents(self) -> bool:
         """Return True if the file configures documents."""
-        named = self.document_owner not in (None, NO_OWNER)
-        return named or self.documents is not None or self.config.dir is not None or self.config.bind is not None
+        names_owner = self.document_owner not in (None, NO_OWNER)
+        return names_owner or self.documents is not None or self.config.dir is not None or self.config.bind is not None
 
     @property
     def stores_files(self) -> bool:
@@ -317,9 +322,9 @@ class Context(Part):
         return self.enabled and self.provider != "memory" and self.documents != "sqlite"
 
 
-def _context(value: object) -> object:
-    alone = value is None or isinstance(value, bool)
-    return {"enabled": value is not False} if alone else value
+def _normalise_context(value: object) -> object:
+    is_switch = value is None or isinstance(value, bool)
+    return {"enabled": value is not False} if is_switch else value
 
 
 class Param(Part):
@@ -360,7 +365,7 @@ class Param(Part):
         return self.default is None if self.required is None else self.required
 
 
-def _params(value: object) -> object:
+def _normalise_params(value: object) -> object:
     """Return the params by name. The file has a list of names or of mappings with `name:`, or a mapping."""
     if isinstance(value, list):
         named: dict[str, object] = {}
@@ -375,14 +380,14 @@ def _params(value: object) -> object:
         return named
     if not isinstance(value, dict):
         return value
-    return {name: _param(name, param) for name, param in cast("dict[str, object]", value).items()}
+    return {name: _normalise_param(name, param) for name, param in cast("dict[str, object]", value).items()}
 
 
-def _param(name: str, value: object) -> object:
+def _normalise_param(name: str, value: object) -> object:
     if value is None or isinstance(value, str | bool | int | float):
         return {"default": value}
     if isinstance(value, dict) and cast("dict[str, object]", value).get("name", name) != name:
-        raise ValueError(f"the param {format_value(name)} has another `name:` inside")
+        raise ValueError(f"invalid param {format_value(name)}: it contains another `name:`")
     return cast("object", value)
 
 
@@ -413,17 +418,17 @@ class TeamLimits(Part):
 class Definition(Part):
     """The content of a workflow file."""
 
-    name: Annotated[Name, BeforeValidator(_workflow_name)] = Field(
+    name: Annotated[Name, BeforeValidator(_check_workflow_name)] = Field(
         description="The name. Default: the file name without its suffix."
     )
     description: Line | None = Field(default=None, description="The purpose, in one line.")
     agents: Annotated[dict[AgentName, AgentDefinition], Field(min_length=1, max_length=_MAX_AGENTS)] = Field(
         description="The agents by name, in the order of the file."
     )
-    context: Annotated[Context, BeforeValidator(_context, json_schema_input_type=bool | None | Context)] = Field(
-        default=Context(), description="The room that the agents share; false: none."
+    context: Annotated[Context, BeforeValidator(_normalise_context, json_schema_input_type=bool | None | Context)] = (
+        Field(default=Context(), description="The room that the agents share; false: none.")
     )
-    params: Annotated[dict[ValueName, Param], BeforeValidator(_params)] = Field(
+    params: Annotated[dict[ValueName, Param], BeforeValidator(_normalise_params)] = Field(
         default_factory=dict, description="Input values: --param name=value."
     )
     env: tuple[VariableName, ...] = Field(

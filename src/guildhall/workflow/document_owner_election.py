@@ -49,7 +49,7 @@ suggest changes to it. Call proposal_vote once."""
 
 
 def is_needed(workflow: Workflow, room: RoomRecord) -> bool:
-    """Return True if the agents have to elect a document owner. An elected owner stays in office."""
+    """Return True if the agents have to elect a document owner. A room keeps its elected owner."""
     context = workflow.definition.context
     if not (workflow.definition.kickoff or "").strip():
         return False  # no agent has work yet
@@ -77,20 +77,20 @@ class Election:
         voters = self.workflow.agents if is_open else self.interrupted_voters()
         if not voters:
             return
-        votes = [asyncio.create_task(self._vote(agent, proposal)) for agent in voters]
+        tasks = [asyncio.create_task(self._vote(agent, proposal)) for agent in voters]
         try:
-            await asyncio.wait(votes, timeout=self._seconds_left(proposal) if is_open else _TIMEOUT_S)
-            in_time = all(task.done() for task in votes)
+            await asyncio.wait(tasks, timeout=self._seconds_left(proposal) if is_open else _TIMEOUT_S)
+            is_in_time = all(task.done() for task in tasks)
         finally:
-            for task in votes:
+            for task in tasks:
                 task.cancel()
-            asked = await asyncio.gather(*votes, return_exceptions=True)
-        statuses = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
+            runs = await asyncio.gather(*tasks, return_exceptions=True)
+        statuses = {run.status for run in runs if not isinstance(run, BaseException) and run is not None}
         if "paused" in statuses:  # the whole workflow is about to be paused, too
             await asyncio.get_running_loop().create_future()
-        if is_open and in_time and "waiting" in statuses:
+        if is_open and is_in_time and "waiting" in statuses:
             raise StopSegment(SegmentEnd.waiting("ask"))
-        if in_time and statuses <= {"failed"} and not self.room.list_votes(proposal):
+        if is_in_time and statuses <= {"failed"} and not self.room.list_votes(proposal):
             await self.room.perform("proposal_cancel", Actor.system(), proposal=proposal.id)  # the next start elects
             return
         await self._close(proposal)
@@ -126,25 +126,25 @@ class Election:
         if earlier is not None and earlier.status in ENDED:
             return earlier
         if earlier is not None:
-            return await self.runs.resume_child(self.instance, earlier.id, self._hooks(agent))
+            return await self.runs.resume_child(self.instance, earlier.id, self._build_hooks(agent))
         worker = voter_worker(agent)
         text = ballot_text(self.workflow, proposal)
         request = replace(self.request, worker=worker.name, input=text, purpose=PLAIN, budget=None, max_turns=None)
         return await self.runs.run_child(
-            self.instance, _call_key(agent), request, worker=worker, hooks=self._hooks(agent)
+            self.instance, _call_key(agent), request, worker=worker, hooks=self._build_hooks(agent)
         )
 
-    def _hooks(self, agent: Agent) -> RunHooks:
-        executor = partial(self._executor, agent.name)
+    def _build_hooks(self, agent: Agent) -> RunHooks:
+        executor = partial(self._create_executor, agent.name)
         return RunHooks(tools=room_tools(TOOLS), final_tools=frozenset(TOOLS), executor=executor)
 
-    def _executor(self, agent: str, run: str) -> Execute:
+    def _create_executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call
         return call if self.order is None else self.order.delay_calls(run_label(f"{VOTER_PREFIX}{agent}", 1), call)
 
     def _seconds_left(self, proposal: Proposal) -> float:
-        ends = parse_stamp(proposal.expires_at) if proposal.expires_at else self.clock.now()
-        return max(0.0, (ends - self.clock.now()).total_seconds())
+        expiry = parse_stamp(proposal.expires_at) if proposal.expires_at else self.clock.now()
+        return max(0.0, (expiry - self.clock.now()).total_seconds())
 
 
 def _call_key(agent: Agent) -> str:
@@ -152,7 +152,7 @@ def _call_key(agent: Agent) -> str:
 
 
 def voter_worker(agent: Agent) -> Worker:
-    """Return the worker of an agent's voting run. Its own name keeps the run out of the agent's run count."""
+    """Return the worker of an agent's voting run. Its name differs, so that the agent's run count excludes the run."""
     own = agent.worker.definition
     definition = WorkerDefinition(
         name=f"{VOTER_PREFIX}{agent.name}"[:_MAX_NAME_CHARS],
@@ -169,6 +169,6 @@ def voter_worker(agent: Agent) -> Worker:
 
 def ballot_text(workflow: Workflow, proposal: Proposal) -> str:
     """Return the input of a voter: the candidates with their descriptions, and the proposal."""
-    named = ((agent.name, agent.worker.description) for agent in workflow.agents)
-    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in named]
+    candidates = ((agent.name, agent.worker.description) for agent in workflow.agents)
+    lines = [f"- {name}: {description}" if description else f"- {name}" for name, description in candidates]
     return "\n".join(["Who should own the documents?", *lines, "", announcement_text(proposal)])

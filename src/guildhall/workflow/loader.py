@@ -46,17 +46,17 @@ def load(path: Path, find: Find) -> Workflow:
     source = yaml.read(path)
     definition = parse_definition(source)
     _check_kickoff(source, definition)
-    reader = _AgentLoader(source, definition, find)
-    agents = tuple(map(reader.agent, definition.agents))
+    loader = _AgentLoader(source, definition, find)
+    agents = tuple(map(loader.load_agent, definition.agents))
     return Workflow(definition=definition, path=path, text=source.text, agents=agents)
 
 
 def _check_kickoff(source: Source, definition: Definition) -> None:
     """Raise InvalidFile if the kickoff mentions only unknown agents. Recorded workflows are not checked."""
-    found = mentions.find(quote_placeholders(definition.kickoff or ""), definition.agents)
-    if found.missed and not found.reached and definition.context.enabled:
-        names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
-        hint = did_you_mean(found.missed[0], (*definition.agents, ALL))
+    mentioned = mentions.find(quote_placeholders(definition.kickoff or ""), definition.agents)
+    if mentioned.missed and not mentioned.reached and definition.context.enabled:
+        names = ", ".join(f"@{name[:80]}" for name in mentioned.missed[:5])
+        hint = did_you_mean(mentioned.missed[0], (*definition.agents, ALL))
         raise source.error(f"unknown agent {names}", ("kickoff",), hint)
 
 
@@ -106,15 +106,15 @@ def from_record(text: str, data: Mapping[str, Any]) -> Workflow:
     definition = parse_definition(yaml.parse(path, text)).model_copy(update={"name": data["name"]})
     agents = tuple(
         Agent(
-            name=kept["name"],
-            worker=from_snapshot(kept["worker"]),
-            prompt=kept["prompt"],
-            is_inline=kept["inline"],
-            wakeup=definition.agents[kept["name"]].wakeup,
-            wakeup_prompt=definition.agents[kept["name"]].wakeup_prompt,
-            cwd=Path(kept["place"]) if kept["place"] else None,
+            name=record["name"],
+            worker=from_snapshot(record["worker"]),
+            prompt=record["prompt"],
+            is_inline=record["inline"],
+            wakeup=definition.agents[record["name"]].wakeup,
+            wakeup_prompt=definition.agents[record["name"]].wakeup_prompt,
+            cwd=Path(record["place"]) if record["place"] else None,
         )
-        for kept in data["agents"]
+        for record in data["agents"]
     )
     return Workflow(definition=definition, path=path, text=text, agents=agents)
 
@@ -143,12 +143,12 @@ def placeholder_texts(definition: Definition) -> Iterator[PlaceholderText]:
     """Yield every text of the file that may contain placeholders, except prompts in separate files."""
     known = Names(params=definition.params, env=definition.env)
     outputs = tuple(step.name for step in definition.setup if step.name)
-    before: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
     for index, step in enumerate(definition.setup):
-        later = tuple(name for name in outputs if name not in before)
-        names = replace(known, outputs=before, later_outputs=later)
+        later = tuple(name for name in outputs if name not in earlier)
+        names = replace(known, outputs=earlier, later_outputs=later)
         yield PlaceholderText(location=("setup", index, "shell"), text=step.shell, names=names, read_by_model=False)
-        before = (*before, step.name) if step.name else before
+        earlier = (*earlier, step.name) if step.name else earlier
     for field in ("db", "dir", "bind"):
         if (text := getattr(definition.context.config, field)) is not None:
             names = replace(known, later_outputs=outputs)
@@ -179,7 +179,8 @@ def _check_names(source: Source, definition: Definition) -> None:
     names = [step.name for step in definition.setup]
     for index, name in enumerate(names):
         if name is not None and name in names[:index]:
-            raise source.error(f"duplicate output name {yaml.format_value(name)}", ("setup", index, "as"))
+            message = f"duplicate output name {yaml.format_value(name)}"
+            raise source.error(message, ("setup", index, "as"), "Rename one of the outputs.")
     _check_variables(source, definition)
 
 
@@ -194,7 +195,7 @@ def _check_variables(source: Source, definition: Definition) -> None:
 
 
 def _resolve_aliases(source: Source) -> Source:
-    """Return the source with the usual names of fields in place of their aliases. Line numbers do not change."""
+    """Return the source with aliases of fields replaced by the names of the fields. Line numbers do not change."""
     data = cast("object", source.data)
     agents: object = cast("dict[str, Any]", data).get("agents") if isinstance(data, dict) else None
     if isinstance(agents, list):
@@ -207,25 +208,24 @@ def _resolve_aliases(source: Source) -> Source:
     for name, fields in cast("dict[str, Any]", agents).items():
         file: object = cast("dict[str, Any]", fields).get("system_prompt_file") if isinstance(fields, dict) else None
         if isinstance(file, str) and not file.endswith(PROMPT_SUFFIXES):
-            raise source.error(
-                "the name of a prompt file must end in .md or .txt", ("agents", name, "system_prompt_file")
-            )
+            message = f"invalid prompt file {yaml.format_value(file)}: its name must end in .md or .txt"
+            raise source.error(message, ("agents", name, "system_prompt_file"))
         if isinstance(fields, dict):
             source = normalize_fields(source, ("agents", name), FIELD_ALIASES)
     return source
 
 
 def _name_agents(source: Source, agents: list[object]) -> Source:
-    """Return the source with a list of agents as a mapping. A name alone is a worker with a file of its own."""
+    """Return the source with a list of agents as a mapping. An agent that is only a name is a worker with a file."""
     named: dict[str, Any] = {}
     lines = dict(source.lines)
     for index, agent in enumerate(agents):
         fields = {"worker": agent} if isinstance(agent, str) else agent
-        own = dict(cast("dict[str, Any]", fields)) if isinstance(fields, dict) else {}
-        name = own.pop("name", None) or own.get("ref") or own.get("worker")
+        rest = dict(cast("dict[str, Any]", fields)) if isinstance(fields, dict) else {}
+        name = rest.pop("name", None) or rest.get("ref") or rest.get("worker")
         if not isinstance(name, str) or name in named:
             raise source.error("in a list, each agent needs a `name:` of its own", ("agents", index))
-        named[name] = own
+        named[name] = rest
         move_lines(lines, ("agents", index), ("agents", name))
     return replace(source, data={**source.data, "agents": named}, lines=lines)
 
@@ -239,24 +239,26 @@ class _AgentLoader:
         self._find = find
         self._folder = source.path.parent
 
-    def agent(self, name: str) -> Agent:
+    def load_agent(self, name: str) -> Agent:
         fields = self._definition.agents[name]
-        inline = fields.worker is None
+        is_inline = fields.worker is None
+        prompt = ""
         if fields.system_prompt is not None:
-            prompt = self._prompt(fields.system_prompt, ("agents", name, "system_prompt"))
-        else:
-            prompt = self._prompt(fields.prompt.append, ("agents", name, "prompt", "append")) if fields.prompt else ""
-        worker = self._inline(name, fields, prompt) if inline else self._from_worker_file(name, fields)
+            prompt = self._load_prompt(fields.system_prompt, ("agents", name, "system_prompt"))
+        elif fields.prompt is not None:
+            prompt = self._load_prompt(fields.prompt.append, ("agents", name, "prompt", "append"))
+        worker = self._create_worker(name, fields, prompt) if is_inline else self._find_worker(name, fields)
         return Agent(
             name=name,
             worker=worker,
             prompt=prompt,
-            is_inline=inline,
+            is_inline=is_inline,
             wakeup=fields.wakeup,
             wakeup_prompt=fields.wakeup_prompt,
         )
 
-    def _inline(self, name: str, fields: AgentDefinition, prompt: str) -> Worker:
+    def _create_worker(self, name: str, fields: AgentDefinition, prompt: str) -> Worker:
+        """Return the worker of an agent that the workflow file defines."""
         definition = WorkerDefinition(
             name=name,
             description=fields.description,
@@ -276,20 +278,20 @@ class _AgentLoader:
             workdir=self._workdir(name, fields) or self._folder,
         )
 
-    def _from_worker_file(self, name: str, fields: AgentDefinition) -> Worker:
-        """Return the worker of a file, with the tools, model and limits of the workflow."""
-        place: Location = ("agents", name)
+    def _find_worker(self, name: str, fields: AgentDefinition) -> Worker:
+        """Return the worker that an agent names, with the tools, model and limits of the workflow file."""
+        location: Location = ("agents", name)
         try:
             worker = self._find(fields.worker or "")
         except GuildError as error:
             where = f"{error.where}: " if error.where else ""
-            raise self._source.error(f"{where}{error.message}", (*place, "worker"), error.hint) from None
+            raise self._source.error(f"{where}{error.message}", (*location, "worker"), error.hint) from None
         own = worker.definition
         for index, tool in enumerate(fields.tools or ()):
             if tool not in own.tools:
                 message = f"the worker {fields.worker} has no tool {tool!r}"
                 hint = did_you_mean(tool, own.tools) or f"Declare it in {worker.place}."
-                raise self._source.error(message, (*place, "tools", index), hint)
+                raise self._source.error(message, (*location, "tools", index), hint)
         changes: dict[str, Any] = {
             "name": name,
             "description": fields.description or own.description,
@@ -314,37 +316,38 @@ class _AgentLoader:
             path = (self._folder / Path(fields.workdir).expanduser()).resolve()
             is_folder = path.is_dir()
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a long name, an unknown ~user
-            raise self._source.error(f"invalid workdir {fields.workdir}: {error}", location) from None
+            message = f"invalid workdir {fields.workdir}: {error}"
+            raise self._source.error(message, location, "Correct the path.") from None
         if not is_folder:
             raise self._source.error(f"folder not found: {path}", location, "Create it, or correct the path.")
         return path
 
-    def _prompt(self, text: str, location: Location) -> str:
+    def _load_prompt(self, text: str, location: Location) -> str:
         """Return the text, or the content of the file that it names."""
-        path = self._file(text)
+        path = self._find_prompt_file(text)
         if path is None:
             if not text.strip():
-                raise self._source.error("invalid prompt: empty", location)
+                raise self._source.error("invalid prompt: empty", location, "Write a text, or the path of a file.")
             return text
         if not path.exists():
-            near = {other.name for other in path.parent.glob("*") if other.suffix in PROMPT_SUFFIXES}
-            otherwise = "Create it, or correct the path, which starts at the folder of this file."
-            raise self._source.error(f"file not found: {path}", location, did_you_mean(path.name, near) or otherwise)
+            neighbours = {file.name for file in path.parent.glob("*") if file.suffix in PROMPT_SUFFIXES}
+            hint = "Create it, or correct the path, which starts at the folder of this file."
+            raise self._source.error(f"file not found: {path}", location, did_you_mean(path.name, neighbours) or hint)
         try:
-            inside = path.resolve().is_relative_to(project_root(self._folder).resolve())
+            is_inside = path.resolve().is_relative_to(project_root(self._folder).resolve())
         except (OSError, RuntimeError) as error:
             raise self._source.error(f"cannot read {path}: {error}", location) from None
-        if not inside:
-            hint = "Copy it into the project."
-            raise self._source.error(f"prompt file outside of the project: {path}", location, hint)
+        if not is_inside:
+            message = f"invalid prompt file {path}: outside of the project"
+            raise self._source.error(message, location, "Copy it into the project.")
         content = yaml.read_text(path)
         if not content.strip() or "\0" in content:
-            raise InvalidFile("invalid prompt: empty or not text", where=str(path))
+            raise InvalidFile("invalid prompt: empty or not text", where=str(path), hint="Write a text in UTF-8.")
         placeholders = PlaceholderText(location=location, text=content, names=names_after_setup(self._definition))
         placeholders.check(self._source, str(path))
         return content
 
-    def _file(self, text: str) -> Path | None:
+    def _find_prompt_file(self, text: str) -> Path | None:
         """Return the path of the prompt file that a text names, or None if the text is the prompt itself."""
         name = text.strip()
         if "\n" in name or not name.endswith(PROMPT_SUFFIXES) or len(name) > 1000:
@@ -372,14 +375,14 @@ def _merge_rules(own: Mapping[str, ToolRule], added: Mapping[str, ToolRule]) -> 
     """Return both sets of rules. If they name the same tool or capability, the stricter value holds."""
     rules = dict(own)
     for name, rule in added.items():
-        mine = rules.get(name, rule)
-        times = [one.timeout for one in (mine, rule) if one.timeout is not None]
+        own_rule = rules.get(name, rule)
+        timeouts = [timeout for timeout in (own_rule.timeout, rule.timeout) if timeout is not None]
         rules[name] = ToolRule(
             name=name,
-            allowed=mine.allowed and rule.allowed,
-            approval_required=mine.approval_required or rule.approval_required,
-            timeout=min(times, default=None),
-            description=rule.description or mine.description,
+            allowed=own_rule.allowed and rule.allowed,
+            approval_required=own_rule.approval_required or rule.approval_required,
+            timeout=min(timeouts, default=None),
+            description=rule.description or own_rule.description,
         )
     return rules
 
@@ -418,11 +421,11 @@ def check_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
     code = setup_code(workflow, home)
     if code is None or trust.is_trusted(code):
         return
-    first_lines = [one.strip().partition("\n")[0] for one in setup_commands(workflow.definition)]
+    first_lines = [command.strip().partition("\n")[0] for command in setup_commands(workflow.definition)]
     more = f" and {len(first_lines) - 5} more" if len(first_lines) > 5 else ""
     lines = "".join(f"\n  {line[:100]!r}" for line in first_lines[:5])
     raise NotTrusted(
         f"setup has commands that you have not trusted ({trust.files(code)[0].state_text}):{lines}{more}",
         where=workflow.place,
-        hint=f"Review the commands: guild trust {shlex.quote(workflow.place)}",
+        hint=f"Review and trust the commands: guild trust {shlex.quote(workflow.place)}",
     )

@@ -61,10 +61,10 @@ def count_turn(
         records.reset_talk_turns(connection, instance)
         perform_in(connection, room, "stop_holding", Actor.system(), at)
         return
-    talked = records.talk_turns(connection, instance)
-    talked[agent] = talked.get(agent, 0) + 1
-    records.add_agent_note(connection, instance, agent, talked=talked[agent])
-    if _is_too_long(talked, max_rounds):
+    turn_counts = records.talk_turns(connection, instance)
+    turn_counts[agent] = turn_counts.get(agent, 0) + 1
+    records.add_agent_note(connection, instance, agent, talked=turn_counts[agent])
+    if _is_too_long(turn_counts, max_rounds):
         busy = [state.name for state in records.list_agents(connection, instance) if state.run is not None]
         perform_in(connection, room, "hold_messages", Actor.system(), at, exempt=sorted(busy))
 
@@ -83,20 +83,20 @@ def loop_question(connection: Connection, instance: Instance, limits: TeamLimits
     room = instance.room
     held = room_records.mail_by_status(connection, room, "held")
     talk = (
-        one
-        for one in room_records.talk_since_input(connection, room, _MAX_MESSAGES)
-        if one.kind in ("message", "answer")
+        message
+        for message in room_records.talk_since_input(connection, room, _MAX_MESSAGES)
+        if message.kind in ("message", "answer")
     )
-    pairs = Counter((one.sender, name) for one in talk for name in one.mentions)
+    pairs = Counter((message.sender, recipient) for message in talk for recipient in message.mentions)
     talkers = sorted({sender for sender, _ in pairs} or {mail.message.sender for _, mail in held})
-    lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_MAX_SHOWN)]
-    waiting = [_held_line(agent, mail.message) for agent, mail in held[:_MAX_SHOWN]]
+    counts = [f"- {sender} to {recipient}: {count}" for (sender, recipient), count in pairs.most_common(_MAX_SHOWN)]
+    held_lines = [_held_line(agent, mail.message) for agent, mail in held[:_MAX_SHOWN]]
     more = [f"- ... {len(held) - _MAX_SHOWN} more"] if len(held) > _MAX_SHOWN else []
     body = [
         f"{_hold_reason(connection, instance, limits, held)} Messages since the last message from outside:",
-        *lines,
+        *counts,
         "Held messages:",
-        *waiting,
+        *held_lines,
         *more,
         "yes: deliver them and reset the limits. no: drop them.",
     ]
@@ -104,13 +104,13 @@ def loop_question(connection: Connection, instance: Instance, limits: TeamLimits
     return Question(title=title[:_MAX_LINE_CHARS], body="\n".join(body), choices=("yes", "no"))
 
 
-def release(connection: Connection, instance: Instance, at: str) -> Turn | None:
+def release_held_messages(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Deliver the held messages and count rounds from 0. Return the turn to announce."""
     records.reset_talk_turns(connection, instance.id)
     return perform_in(connection, instance.room, "release_messages", Actor.person(), at).turn
 
 
-def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
+def drop_held_messages(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Drop the held messages. Return the turn to announce, or None if no message was held."""
     records.reset_talk_turns(connection, instance.id)
     mail = perform_in(connection, instance.room, "drop_held", Actor.person(), at).result.get("mail")
@@ -133,12 +133,12 @@ def _hold_reason(
 ) -> str:
     if any(mail.message.hops > limits.max_hops for _, mail in held):
         return f"A chain of replies has more than {limits.max_hops} messages (max_hops)."
-    talked = records.talk_turns(connection, instance.id)
-    if _is_too_long(talked, limits.max_rounds_without_progress):
+    if _is_too_long(records.talk_turns(connection, instance.id), limits.max_rounds_without_progress):
         rounds = limits.max_rounds_without_progress
         return f"The agents only talked for {rounds} rounds (max_rounds_without_progress)."
     return f"An agent repeated a message more than {limits.max_repeats} times (max_repeats)."
 
 
-def _is_too_long(talked: Mapping[str, int], max_rounds: int) -> bool:
-    return len(talked) > 1 and sum(talked.values()) >= max_rounds * len(talked)
+def _is_too_long(turn_counts: Mapping[str, int], max_rounds: int) -> bool:
+    """Return True after too many rounds without progress. `turn_counts`: turns without progress, by agent."""
+    return len(turn_counts) > 1 and sum(turn_counts.values()) >= max_rounds * len(turn_counts)

@@ -107,16 +107,16 @@ class Workflow:
         """Return the capabilities of the other agents. Data that an agent reads can reach them through the room."""
         if not self.definition.context.enabled:
             return frozenset()
-        others = (declared_capabilities(one.worker) for one in self.agents if one.name != agent.name)
+        others = (declared_capabilities(other.worker) for other in self.agents if other.name != agent.name)
         return frozenset[str]().union(*others)
 
     def room_folder(self, values: Values) -> Path:
         """Return the folder of the documents and, with `provider: file`, of the exported channel."""
         config = self.definition.context.config
-        named = config.dir or config.bind
-        if named is None:
+        folder = config.dir or config.bind
+        if folder is None:
             return self.folder / ROOMS_FOLDER / values.workflow / values.tag
-        return self.folder / fill(named, values).text
+        return self.folder / fill(folder, values).text
 
     def documents_folder(self, values: Values) -> Path | None:
         """Return the folder of the documents, or None if they are in the database or the workflow has no room."""

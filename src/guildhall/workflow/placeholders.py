@@ -67,8 +67,8 @@ class Values:
     def get(self, reference: Reference) -> str:
         """Return the value of a placeholder. Raise InvalidFile if it has none."""
         if (value := self.find(reference)) is None:
-            what = "is not set" if reference.kind == "env" else "has no value"
-            raise InvalidFile(f"${{{{ {reference} }}}}: {reference.name} {what}", hint=_unset_hint(reference))
+            reason = "is not set" if reference.kind == "env" else "has no value"
+            raise InvalidFile(f"${{{{ {reference} }}}}: {reference.name} {reason}", hint=_unset_hint(reference))
         return value
 
 
@@ -97,35 +97,36 @@ class Names:
             message = f"{placeholder}: unknown param {name!r}"
             return InvalidFile(message, hint=did_you_mean(name, self.params) or "Add it to `params:`.")
         if name in self.later_outputs:
-            return InvalidFile(f"{placeholder}: the setup step runs later, so its output is not available here")
-        heads = {**_FIXED_NAMES, "params": self.params, "env": self.env}
-        known = [*self.outputs, *(f"{head}.{one}" for head, names in heads.items() for one in names)]
+            message = f"{placeholder}: the setup step runs later, so its output is not available here"
+            return InvalidFile(message, hint="Use the output only in later setup steps, prompts and the kickoff.")
+        names_by_prefix = {**_FIXED_NAMES, "params": self.params, "env": self.env}
+        known = [*self.outputs, *(f"{prefix}.{each}" for prefix, names in names_by_prefix.items() for each in names)]
         hint = did_you_mean(str(reference), known)
         return InvalidFile(f"{placeholder}: unknown name", hint=hint)
 
 
 def references(text: str) -> tuple[Reference, ...]:
     """Return the names in the placeholders of a text, without duplicates."""
-    return tuple(dict.fromkeys(part for part in _parts(text) if isinstance(part, Reference)))
+    return tuple(dict.fromkeys(part for part in _split(text) if isinstance(part, Reference)))
 
 
 def fill(text: str, values: Values) -> MessageText:
     """Return the text with the values of its placeholders, as quoted parts."""
-    pieces = (
+    parts = (
         TextPart(values.get(part), is_quoted=True) if isinstance(part, Reference) else TextPart(part)
-        for part in _parts(text)
+        for part in _split(text)
     )
-    return MessageText(tuple(piece for piece in pieces if piece.text))
+    return MessageText(tuple(part for part in parts if part.text))
 
 
 def quote_placeholders(text: str) -> MessageText:
     """Return the text with its placeholders as quoted parts, before they have values."""
-    return MessageText(tuple(TextPart(str(part), is_quoted=isinstance(part, Reference)) for part in _parts(text)))
+    return MessageText(tuple(TextPart(str(part), is_quoted=isinstance(part, Reference)) for part in _split(text)))
 
 
 def shell_command(text: str) -> str:
-    """Return a command with a reference to an environment variable in place of each placeholder."""
-    return "".join(f"${{{part.variable}}}" if isinstance(part, Reference) else part for part in _parts(text))
+    """Return a command in which a reference to an environment variable replaces each placeholder."""
+    return "".join(f"${{{part.variable}}}" if isinstance(part, Reference) else part for part in _split(text))
 
 
 def check_secrets(text: str, values: Values) -> None:
@@ -137,7 +138,7 @@ def check_secrets(text: str, values: Values) -> None:
             hint = f"{rule} Use ${reference.name} in a command of `setup:`, and use only the output of the command."
             raise Refused(f"{placeholder}: the variable {reference.name} looks like a secret", hint=hint)
         value = values.find(reference) or ""  # a setup step has no output yet
-        if looks_secret("", value) or any(one in value for one in secrets if len(one) >= MIN_GUESSED_CHARS):
+        if looks_secret("", value) or any(secret in value for secret in secrets if len(secret) >= MIN_GUESSED_CHARS):
             raise Refused(f"{placeholder}: the value seems to contain a secret", hint=f"{rule} Remove the placeholder.")
 
 
@@ -147,32 +148,33 @@ def _unset_hint(reference: Reference) -> str | None:
     return f"Add --param {reference.name}=VALUE." if reference.kind == "params" else None
 
 
-def _parts(text: str) -> Iterator[str | Reference]:
+def _split(text: str) -> Iterator[str | Reference]:
     """Yield the literal texts and the placeholders in their order."""
-    at = 0
-    while (opening := _OPENING.search(text, at)) is not None:
-        yield text[at : opening.start()]
+    position = 0
+    while (opening := _OPENING.search(text, position)) is not None:
+        yield text[position : opening.start()]
         if opening[0].startswith("$$"):
             yield opening[0][1:]
-            at = opening.end()
+            position = opening.end()
             continue
         end = text.find("}}", opening.end(), opening.end() + _MAX_PLACEHOLDER_CHARS)
         inside = _INSIDE.fullmatch(text, opening.end(), end) if end >= 0 else None
         if inside is None:
-            shown = text[opening.start() : opening.start() + 40].partition("\n")[0]
+            excerpt = text[opening.start() : opening.start() + 40].partition("\n")[0]
             raise InvalidFile(
-                f"invalid placeholder {shown!r}",
+                f"invalid placeholder {excerpt!r}",
                 hint="Write ${{ name }}, ${{ params.x }}, ${{ env.X }}, ${{ workflow.tag }}; $${{ for a literal ${{.",
             )
         yield _make_reference(inside[1], inside[2])
-        at = end + 2
-    yield text[at:]
+        position = end + 2
+    yield text[position:]
 
 
-def _make_reference(head: str, name: str | None) -> Reference:
+def _make_reference(prefix: str, name: str | None) -> Reference:
+    """Return the reference to `prefix.name`, or to the output `prefix` if the placeholder has no dot."""
     if name is None:
-        return Reference("output", head)
-    if head in ("env", "params", "source", "workflow"):
-        return Reference(head, name)
-    hint = did_you_mean(head, ("env", "params", "source", "workflow"))
-    raise InvalidFile(f"${{{{ {head}.{name} }}}}: unknown name", hint=hint)
+        return Reference("output", prefix)
+    if prefix in ("env", "params", "source", "workflow"):
+        return Reference(prefix, name)
+    hint = did_you_mean(prefix, ("env", "params", "source", "workflow"))
+    raise InvalidFile(f"${{{{ {prefix}.{name} }}}}: unknown name", hint=hint)

@@ -60,7 +60,7 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.params:
         given = {name: "(required)" if value is None else escape(value) for name, value in plan.params.items()}
         yield "params", [f"{name} = {value}" for name, value in given.items()]
-    yield "setup", [escape(one) for one in _setup(plan)] or ["none"]
+    yield "setup", [escape(line) for line in _setup_lines(plan)] or ["none"]
     if plan.setup:
         yield "runs in", [escape(plan.folder)]
         yield "variables", [", ".join(plan.env) or "none"]
@@ -69,14 +69,14 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
         yield "documents", [escape(plan.documents)]
     if plan.database is not None:
         yield "database", [escape(plan.database)]
-    yield "kickoff", [escape(one) for one in (plan.kickoff or "none").strip().splitlines()]
+    yield "kickoff", [escape(line) for line in (plan.kickoff or "none").strip().splitlines()]
     yield "limits", [_budget_text(plan.enforced_budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
     if plan.untrusted_files:
         yield (
             "not trusted",
             [
-                f"{escape(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
-                for s in plan.untrusted_files
+                f"{escape(file.display_path)} ({file.size:,} bytes, sha256 {file.digest[:16]}): {file.state_text}"
+                for file in plan.untrusted_files
             ],
         )
     if plan.warnings:
@@ -85,12 +85,12 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
         yield "cannot start", [escape(problem) for problem in plan.problems]
 
 
-def _setup(plan: WorkflowPlan) -> Iterator[str]:
+def _setup_lines(plan: WorkflowPlan) -> Iterator[str]:
     """Yield the lines of every setup command, with its timeout and the name of its output."""
     for number, step in enumerate(plan.setup, 1):
         output = f", output {step.keeps}" if step.keeps else ""
         yield f"{number}. timeout {format_seconds(step.timeout)}{output}, not sandboxed:"
-        yield from (f"   $ {one}" for one in step.command.strip("\n").splitlines())
+        yield from (f"   $ {line}" for line in step.command.strip("\n").splitlines())
 
 
 def _room_text(plan: WorkflowPlan) -> str:
@@ -166,7 +166,7 @@ class WorkflowPlan:
 
     @property
     def enforced_budget(self) -> float | None:
-        """The budget, or None if no agent has a model with a price."""
+        """Return the budget, or None if no agent has a model with a price."""
         return self.budget if any(agent.plan.can_cost for agent in self.agents) else None
 
     def text(self) -> str:
@@ -174,7 +174,7 @@ class WorkflowPlan:
         parts = [format_rows(_rows(self))]
         for agent in self.agents:
             wakes = [f"{_INDENT}{'wakes':<{LABEL_COLUMNS}}{agent.wakeup}"] if agent.wakeup else []
-            lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
+            lines = [f"{_INDENT}{line}" for line in agent.plan.text().splitlines()]
             parts.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
         return "\n\n".join(parts)
 
@@ -234,8 +234,8 @@ def make_plan(
         env=tuple(sorted(command_environment(workflow, frame))) if definition.setup else (),
         params={name: params.get(name, param.default) for name, param in definition.params.items()},
         agents=tuple(
-            PlannedAgent(name=one.name, wakeup=str(one.wakeup) if one.wakeup else None, plan=agents[one.name])
-            for one in workflow.agents
+            PlannedAgent(name=agent.name, wakeup=str(agent.wakeup) if agent.wakeup else None, plan=agents[agent.name])
+            for agent in workflow.agents
         ),
         room=definition.context.provider if definition.context.enabled else None,
         documents=str(documents) if documents else None,
@@ -309,14 +309,14 @@ _SHELL_PREFIXES = ("BASH", "XDG_", "GUILD_", "LC_", "LANG", "TERM", "TZ", "OPT")
 
 def unlisted_variables(definition: Definition) -> tuple[str, ...]:
     """Return a warning for each variable of a setup command that `env` does not list, so that it is empty."""
-    found: list[str] = []
+    warnings: list[str] = []
     for index, step in enumerate(definition.setup):
         assigned = set(re.findall(r"\b([A-Z][A-Z0-9_]*)=|\b(?:for|read|export|local)\s+([A-Z][A-Z0-9_]*)", step.shell))
         known = {*definition.env, *_SHELL_VARIABLES, *(name for names in assigned for name in names)}
         for name in dict.fromkeys(_VARIABLE.findall(step.shell)):
             if name not in known and not name.startswith(_SHELL_PREFIXES):
-                found.append(f"setup[{index}].shell: ${name} is empty: add `env: [{name}]` to the file")
-    return tuple(found)
+                warnings.append(f"setup[{index}].shell: ${name} is empty: add `env: [{name}]` to the file")
+    return tuple(warnings)
 
 
 def _owner(workflow: Workflow) -> str | None:

@@ -26,19 +26,22 @@ _COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at"
 def find_instance(connection: Connection, wanted: Target) -> Instance:
     """Return the workflow instance of a target. Raise NotFound if it or the agent of the target does not exist."""
     target.check_names(wanted)
-    found = records.newest_instance(connection, wanted.workflow, wanted.tag)
-    agents = [agent.name for agent in records.list_agents(connection, found.id)] if found else []
-    if found is not None and wanted.agent in (None, *agents):
-        return found
+    instance = records.newest_instance(connection, wanted.workflow, wanted.tag)
+    agents = [agent.name for agent in records.list_agents(connection, instance.id)] if instance else []
+    if instance is not None and wanted.agent in (None, *agents):
+        return instance
     known = records.list_instances(connection)
     if wanted.agent is not None and wanted.workflow == target.GLOBAL:  # it may be the agent of another workflow
-        every = [
-            replace(one.target, agent=each.name) for one in known for each in records.list_agents(connection, one.id)
+        known_agents = [
+            replace(other.target, agent=agent.name)
+            for other in known
+            for agent in records.list_agents(connection, other.id)
         ]
-        same = [str(one) for one in every if one.agent == wanted.agent]
-        raise target.unknown_target(wanted, every, hint=f"Did you mean {', '.join(same[:5])}?" if same else None)
-    if found is None:
-        raise target.unknown_target(wanted.workflow_target, [one.target for one in known])
+        same_name = [str(agent) for agent in known_agents if agent.agent == wanted.agent]
+        hint = f"Did you mean {', '.join(same_name[:5])}?" if same_name else None
+        raise target.unknown_target(wanted, known_agents, hint=hint)
+    if instance is None:
+        raise target.unknown_target(wanted.workflow_target, [other.target for other in known])
     raise target.unknown_target(wanted, [replace(wanted, agent=name) for name in agents])
 
 
@@ -56,10 +59,10 @@ def describe(connection: Connection, instance: Instance) -> WorkflowSummary:
 
 
 def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentSummary, ...]:
-    statuses = {one.agent: one for one in room_records.list_agents(connection, instance.room)}
+    statuses = {status.agent: status for status in room_records.list_agents(connection, instance.room)}
     unread = room_records.count_unread(connection, instance.room)
     spent = records.cost_by_agent(connection, instance.id)
-    schedules = {one.agent: one for one in records.list_schedules(connection, instance.room)}
+    schedules = {schedule.agent: schedule for schedule in records.list_schedules(connection, instance.room)}
     return tuple(
         AgentSummary(
             target=replace(instance.target, agent=agent.name),
@@ -78,5 +81,7 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
 def list_messages(connection: Connection, instance: Instance, *, since: int = 0) -> list[Message]:
     """Return the messages of one generation of a workflow after a message."""
     until = records.next_generation_start(connection, instance)
-    found = room_records.list_messages(connection, instance.room, since=since, limit=_MAX_MESSAGES, newest=True)
-    return [one for one in found if one.at >= instance.created_at and (until is None or one.at < until)]
+    messages = room_records.list_messages(connection, instance.room, since=since, limit=_MAX_MESSAGES, newest=True)
+    return [
+        message for message in messages if message.at >= instance.created_at and (until is None or message.at < until)
+    ]

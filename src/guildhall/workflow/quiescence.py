@@ -32,7 +32,7 @@ _WAITING = SegmentEnd.waiting("ask")
 class TeamState:
     """The state of a team: busy, or idle with the reason of the stop."""
 
-    busy: bool
+    is_busy: bool
     end_of_segment: SegmentEnd | None = None  # None if the team is completed
     turn: Turn | None = None  # to be announced after the commit
 
@@ -53,34 +53,35 @@ def team_state(
     agents = records.list_agents(connection, instance.id)
     mail = room_records.count_unread(connection, instance.room)
     if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
-        return TeamState(busy=True)
+        return TeamState(is_busy=True)
     held = bool(room_records.mail_by_status(connection, instance.room, "held"))
     asks = run_records.list_asks(connection, run=instance.id, status="open") if held else []
     if held and (attended or not any(ask.kind == "loop" for ask in asks)):
-        return TeamState(busy=True)  # `Team` asks the user, or applies the answer
+        return TeamState(is_busy=True)  # `Team` asks the user, or applies the answer
     if room_records.open_proposals(connection, instance.room):
         if not settle:
-            return TeamState(busy=False)
+            return TeamState(is_busy=False)
         settled = perform_in(connection, instance.room, "end_proposals", Actor.system(run=instance.id), at)
-        return TeamState(busy=True, turn=settled.turn)
+        return TeamState(is_busy=True, turn=settled.turn)
     worst = _worst_end(connection, instance.id, agents)
-    return TeamState(busy=False, end_of_segment=worst or (_WAITING if held else None))
+    return TeamState(is_busy=False, end_of_segment=worst or (_WAITING if held else None))
 
 
 def agents_with_work(connection: Connection, instance: Instance, at: str, *, attended: bool) -> frozenset[str]:
     """Return the idle or waiting agents that can move."""
     mail = room_records.count_unread(connection, instance.room)
-    resting = [agent for agent in records.list_agents(connection, instance.id) if agent.status in ("idle", "waiting")]
-    can = (agent for agent in resting if _can_move(connection, instance.id, agent, mail, at, attended=attended))
-    return frozenset(agent.name for agent in can)
+    agents = (agent for agent in records.list_agents(connection, instance.id) if agent.status in ("idle", "waiting"))
+    return frozenset(
+        agent.name for agent in agents if _can_move(connection, instance.id, agent, mail, at, attended=attended)
+    )
 
 
 def blocking_asks(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
     """Return the open asks that block an agent's run: its own, and the ask about the team's budget."""
     asks = run_records.list_asks(connection, run=instance, status="open")
-    below = {run, *(one.id for one in run_records.list_descendants(connection, run))}
-    mine = [ask for ask in asks if ask.run in below or (ask.run == instance and ask.kind == "limit")]
-    return [ask for ask in mine if ask.expires_at is None or ask.expires_at > at]
+    runs = {run, *(child.id for child in run_records.list_descendants(connection, run))}
+    blocking = [ask for ask in asks if ask.run in runs or (ask.run == instance and ask.kind == "limit")]
+    return [ask for ask in blocking if ask.expires_at is None or ask.expires_at > at]
 
 
 def agents_blocked_by(connection: Connection, instance: str, ask: Ask) -> frozenset[str]:
@@ -88,9 +89,9 @@ def agents_blocked_by(connection: Connection, instance: str, ask: Ask) -> frozen
     runs = {state.name: state.run for state in records.list_agents(connection, instance) if state.run is not None}
     if ask.run == instance:  # an ask about the whole team
         return frozenset(runs)
-    below = run_records.list_descendants
+    descendants = run_records.list_descendants
     return frozenset(
-        name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run)))
+        name for name, run in runs.items() if ask.run in (run, *(child.id for child in descendants(connection, run)))
     )
 
 
@@ -127,6 +128,6 @@ def _failure_error(connection: Connection, instance: str, failed: list[AgentStat
 
 
 def _limit_error(connection: Connection, instance: str, agent: AgentState) -> ErrorInfo:
-    found = run_records.find_run(connection, agent.run or "")
-    error = (found.error if found else None) or ErrorInfo(code=LimitReached.code, message="a limit was reached")
+    run = run_records.find_run(connection, agent.run or "")
+    error = (run.error if run else None) or ErrorInfo(code=LimitReached.code, message="a limit was reached")
     return {**error, "message": f"{agent.name}: {error['message']}", "agents": [agent.name]}

@@ -141,17 +141,17 @@ def _agent(row: RowMapping) -> AgentState:
 def cost_by_agent(connection: Connection, instance: str) -> dict[str, tuple[int, float | None]]:
     """Return the number of runs of each agent, and their cost with child runs (None if no model has a price)."""
     columns = (runs.c.id, runs.c.parent, runs.c.agent, runs.c.cost_usd)
-    whose: dict[str, str] = {}
-    found: dict[str, tuple[int, float | None]] = {}
+    agent_by_run: dict[str, str] = {}
+    costs: dict[str, tuple[int, float | None]] = {}
     for row in connection.execute(select(*columns).where(runs.c.root == instance).order_by(text("runs.rowid"))):
-        name = row.agent or whose.get(row.parent or "")
+        name = row.agent or agent_by_run.get(row.parent or "")
         if name is None:
             continue
-        whose[row.id] = name
-        count, cost = found.get(name, (0, None))
-        more = cost if row.cost_usd is None else round((cost or 0.0) + row.cost_usd, 9)
-        found[name] = (count + (row.agent is not None), more)
-    return found
+        agent_by_run[row.id] = name
+        count, cost_usd = costs.get(name, (0, None))
+        total_usd = cost_usd if row.cost_usd is None else round((cost_usd or 0.0) + row.cost_usd, 9)
+        costs[name] = (count + (row.agent is not None), total_usd)
+    return costs
 
 
 # schedules

@@ -80,7 +80,7 @@ class ReplayedTeam:
     room: RoomReplay
     store: Store  # of the recording
     history: History  # of the recording
-    found: list[FoundDifference] = field(default_factory=list[FoundDifference])
+    differences: list[FoundDifference] = field(default_factory=list[FoundDifference])
     _journals: dict[str, Journal] = field(default_factory=dict[str, "Journal"])
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class ReplayedTeam:
         self.values = after_setup(self.workflow, self.values, outputs)
         await self._play_room()
         end = self._journal(self.instance.id).entries[-1].data
-        if self.found or not isinstance(end, Ended) or end.status != "completed":
+        if self.differences or not isinstance(end, Ended) or end.status != "completed":
             raise Over
         output = team_result(self.workflow, self.instance, self.room.room, self.store)
         return Outcome(output=output, messages=[])
@@ -110,7 +110,7 @@ class ReplayedTeam:
                 replay_hooks(room_tools(tools)), final_tools=frozenset(tools)
             )
         read = self.store.read(lambda c: room_records.messages_read(c, self.instance.room, run.id))
-        tool_set = room_tool_set(self.workflow, agent.name, frozenset(one.kind for one in read))
+        tool_set = room_tool_set(self.workflow, agent.name, frozenset(message.kind for message in read))
         hooks = replace(
             replay_hooks(tool_set.tools),
             final_tools=tool_set.final,
@@ -124,100 +124,100 @@ class ReplayedTeam:
     async def _play_room(self) -> None:
         """Repeat the operations of the room up to the end of this workflow, or up to the first difference."""
         operations = self.room.operations()
-        own = [one.place for one in operations if one.actor.run in self._tree]
-        until = max(own, default=0)
-        first = min(own, default=0)
-        opened = max((one.place for one in operations if one.op == "open" and one.place < first), default=None)
-        for then in operations:
-            if then.place > until:
+        places = [logged.place for logged in operations if logged.actor.run in self._tree]
+        first, last = min(places, default=0), max(places, default=0)
+        opened = max((entry.place for entry in operations if entry.op == "open" and entry.place < first), default=None)
+        for logged in operations:
+            if logged.place > last:
                 break
             try:
-                self._compare_beginning(then, opened)
-                made = await self.room.repeat(then, self._call(then))
-                self._compare(then, made)
+                self._compare_beginning(logged, opened)
+                repeated = await self.room.repeat(logged, self._find_call(logged))
+                self._compare(logged, repeated)
             except ReplayDiffers:
                 return
             except GuildError as error:
-                self._add_difference(then, f"the operation fails now: {error}")
+                self._add_difference(logged, f"the operation fails now: {error}")
                 return
 
-    def _compare_beginning(self, then: LogEntry, opened: int | None) -> None:
+    def _compare_beginning(self, logged: LogEntry, opened: int | None) -> None:
         """Compare the inputs that the current file and the mail determine: room settings, kickoff, first messages."""
-        if then.place == opened:
+        if logged.place == opened:
             now = room_settings(self.workflow, self.values).open_arguments(
                 [agent.name for agent in self.workflow.agents]
             )
-            self._check_equal(then, "the settings of the room", then.arguments, now)
-        if then.actor.run == self.instance.id and then.actor.key == KICKOFF_KEY:
+            self._check_equal(logged, "the settings of the room", logged.arguments, now)
+        if logged.actor.run == self.instance.id and logged.actor.key == KICKOFF_KEY:
             now = kickoff_message(self.workflow, self.values)
-            self._check_equal(then, "the kickoff", then.arguments["parts"], now.as_list())
-        if then.op == "inbox_shown" and then.actor.run in self._tree:
-            self._compare_first_message(then, self._tree[then.actor.run])
+            self._check_equal(logged, "the kickoff", logged.arguments["parts"], now.as_list())
+        if logged.op == "inbox_shown" and logged.actor.run in self._tree:
+            self._compare_first_message(logged, self._tree[logged.actor.run])
 
-    def _compare_first_message(self, then: LogEntry, run: Run) -> None:
+    def _compare_first_message(self, logged: LogEntry, run: Run) -> None:
         recorded: str = run.request.input
-        possible = list(self.room.read(lambda connection: self._first_messages(connection, then, run)))
+        possible = list(self.room.read(lambda connection: self._first_messages(connection, logged, run)))
         if recorded not in possible:
-            self._check_equal(then, "the first message", recorded, possible[0])
+            self._check_equal(logged, "the first message", recorded, possible[0])
 
-    def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
+    def _first_messages(self, connection: Connection, logged: LogEntry, run: Run) -> Iterator[str]:
         """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
         room = self.room.room.id
-        batch = shown_mail(connection, room, then)
-        more = then.arguments.get("left", 0)
+        batch = shown_mail(connection, room, logged)
+        more_count = logged.arguments.get("left", 0)
         instance, number = self.instance.id, run.ordinal + 1
         effects = self.store.read(lambda record: earlier_effects(record, instance, run.worker, number))
-        for before in ("", effects):
-            yield run_input(connection, self.workflow, room, then.actor.name, batch, more=more, before=before)
+        for listed in ("", effects):
+            yield run_input(
+                connection, self.workflow, room, logged.actor.name, batch, more_count=more_count, effects=listed
+            )
 
-    def _call(self, then: LogEntry) -> ToolCall | None:
-        """Return the call that made an operation, with the arguments that the model gave, or None."""
-        run, key = then.actor.run, then.actor.key
+    def _find_call(self, logged: LogEntry) -> ToolCall | None:
+        """Return the call that repeated an operation, with the arguments that the model gave, or None."""
+        run, key = logged.actor.run, logged.actor.key
         if run is None or key is None or not self._is_run(run):
             return None
         entry = self._journal(run).last(key, ToolStarted)
-        if entry is None or entry.data.tool != then.op:
+        if entry is None or entry.data.tool != logged.op:
             return None
         return ToolCall(key=key, tool=entry.data.tool, arguments=entry.data.arguments)
 
-    def _compare(self, then: LogEntry, made: RepeatedOperation) -> None:
-        self._check_equal(then, f"the arguments of {then.op}", then.arguments, made.arguments)
-        self._check_equal(then, f"the effect of {then.op}", then.result, made.result)
-        run, key = then.actor.run, then.actor.key
-        if made.tool_result is not None and run is not None and key is not None:
+    def _compare(self, logged: LogEntry, repeated: RepeatedOperation) -> None:
+        self._check_equal(logged, f"the arguments of {logged.op}", logged.arguments, repeated.arguments)
+        self._check_equal(logged, f"the effect of {logged.op}", logged.result, repeated.result)
+        run, key = logged.actor.run, logged.actor.key
+        if repeated.tool_result is not None and run is not None and key is not None:
             ended = self._journal(run).last(key, ToolEnded)
             if ended is not None:
-                given = without_repeat_note(ended.data)
-                self._check_equal(then, f"the result of {then.op}", given.text, made.tool_result.text)
-        if then.op == "open_owner_election":
-            self._compare_ballots(then, made)
+                recorded = without_repeat_note(ended.data)
+                self._check_equal(logged, f"the result of {logged.op}", recorded.text, repeated.tool_result.text)
+        if logged.op == "open_owner_election":
+            self._compare_ballots(logged, repeated)
 
-    def _compare_ballots(self, then: LogEntry, made: RepeatedOperation) -> None:
+    def _compare_ballots(self, logged: LogEntry, repeated: RepeatedOperation) -> None:
         room = self.room.room
-        proposal = next(one for one in room.list_proposals() if one.id == made.result["id"])
+        proposal = next(proposal for proposal in room.list_proposals() if proposal.id == repeated.result["id"])
+        ballot = document_owner_election.ballot_text(self.workflow, proposal)
         for run in self._tree.values():
             if run.worker.startswith(VOTER_PREFIX):
-                self._check_equal(
-                    then, "the ballot", run.request.input, document_owner_election.ballot_text(self.workflow, proposal)
-                )
+                self._check_equal(logged, "the ballot", run.request.input, ballot)
 
-    def _check_equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
+    def _check_equal(self, logged: LogEntry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
-            raise self._add_difference(then, describe_difference(label, recorded, now))
+            raise self._add_difference(logged, describe_difference(label, recorded, now))
 
-    def _add_difference(self, then: LogEntry, text: str) -> ReplayDiffers:
-        run = then.actor.run if then.actor.run and self._is_run(then.actor.run) else self.instance.id
-        self.found.append(
-            FoundDifference(at=then.at, run=run, difference=Difference(step=self._step(run, then), text=text))
+    def _add_difference(self, logged: LogEntry, text: str) -> ReplayDiffers:
+        run = logged.actor.run if logged.actor.run and self._is_run(logged.actor.run) else self.instance.id
+        self.differences.append(
+            FoundDifference(at=logged.at, run=run, difference=Difference(step=self._find_step(run, logged), text=text))
         )
         return ReplayDiffers(text)
 
-    def _step(self, run: str, then: LogEntry) -> int:
+    def _find_step(self, run: str, logged: LogEntry) -> int:
         """Return the step of an operation in its run's journal: its call, or the last entry before it."""
         journal = self._journal(run)
-        if then.actor.key and (entries := journal.of(then.actor.key)):
+        if logged.actor.key and (entries := journal.of(logged.actor.key)):
             return entries[-1].seq
-        return max((entry.seq for entry in journal.entries if entry.at <= then.at), default=0)
+        return max((entry.seq for entry in journal.entries if entry.at <= logged.at), default=0)
 
     def _is_run(self, id: str) -> bool:
         if id in self._tree:
@@ -249,69 +249,71 @@ class WorkflowReplays:
         root = self.history.get(self.history.get(run).root)
         instance = self.store.read(lambda connection: records.find_instance(connection, root.id))
         if instance is None:
-            raise NotFound(f"the run {root.id} is not a workflow")
+            raise NotFound(f"cannot replay {root.id}: the run is not a workflow")
         tree = self.history.tree(root.id)
-        wanted = {one.id for one in self.history.tree(run)}
-        steps = sum(len(self.history.entries(one)) for one in wanted)
-        there = recorded_frame(root.frame, frame)
-        workflow, gone = self._current_workflow(instance, there)
+        wanted = {child.id for child in self.history.tree(run)}
+        steps = sum(len(self.history.entries(id)) for id in wanted)
+        start_frame = recorded_frame(root.frame, frame)
+        workflow, is_missing = self._current_workflow(instance, start_frame)
         try:
             params = self.history.purpose(root.id, WorkflowPurpose).params
-            allowed = self.settings(there).env
-            values = start_values(workflow, tag=instance.tag, params=params, frame=there, allowed=allowed)
+            allowed = self.settings(start_frame).env
+            values = start_values(workflow, tag=instance.tag, params=params, frame=start_frame, allowed=allowed)
         except GuildError as error:
             difference = Difference(step=0, text=f"the workflow cannot start now: {error}")
-            return ReplayResult(run=root.id, steps=steps, difference=difference, worker_gone=gone)
+            return ReplayResult(run=root.id, steps=steps, difference=difference, worker_gone=is_missing)
         with scratch() as empty:
             room = RoomReplay(instance.room, self.store, empty)
             team = ReplayedTeam(
                 instance=instance, workflow=workflow, values=values, room=room, store=self.store, history=self.history
             )
-            again = replace(root, request=replace(root.request, input=recorded_input(workflow)))
-            hooks = replay_hooks(TOOLS)
-            played = [
-                await self.recordings.replay_one(
-                    again, frame, worker=workflow_worker(workflow), hooks=hooks, runtime=team
-                )
-            ]
-            if played[0].matches:
-                played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
-        found = [*team.found, *(self._found(one) for one in played if not one.matches)]
-        gone = gone or any(one.worker_gone for one in played if one.run in wanted)
-        first = min((one for one in found if one.run in wanted), key=lambda one: one.at, default=None)
+            current_root = replace(root, request=replace(root.request, input=recorded_input(workflow)))
+            hooks, worker = replay_hooks(TOOLS), workflow_worker(workflow)
+            result = await self.recordings.replay_one(current_root, frame, worker=worker, hooks=hooks, runtime=team)
+            results = [result]
+            if result.matches:
+                results += [await self._replay_child(child, team, frame) for child in tree[1:] if child.id in wanted]
+        differences = [*team.differences, *(self._find_time(result) for result in results if not result.matches)]
+        is_missing = is_missing or any(result.worker_gone for result in results if result.run in wanted)
+        of_wanted = (difference for difference in differences if difference.run in wanted)
+        first = min(of_wanted, key=lambda difference: difference.at, default=None)
         if first is None:
-            return ReplayResult(run=run, steps=steps, worker_gone=gone)
-        return ReplayResult(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
+            return ReplayResult(run=run, steps=steps, worker_gone=is_missing)
+        return ReplayResult(run=first.run, steps=steps, difference=first.difference, worker_gone=is_missing)
 
-    async def _play(self, run: Run, team: ReplayedTeam, frame: Frame) -> ReplayResult:
+    async def _replay_child(self, run: Run, team: ReplayedTeam, frame: Frame) -> ReplayResult:
         worker, hooks = team.worker_and_hooks(run) or (None, None)
         return await self.recordings.replay_one(run, frame, worker=worker, hooks=hooks)
 
-    def _found(self, played: ReplayResult) -> FoundDifference:
-        assert played.difference is not None
-        entries = self.history.entries(played.run)
-        step = min(played.difference.step, len(entries) - 1)
-        return FoundDifference(at=entries[step].at, run=played.run, difference=played.difference)
+    def _find_time(self, result: ReplayResult) -> FoundDifference:
+        """Return the difference of a replayed run with its time."""
+        assert result.difference is not None
+        entries = self.history.entries(result.run)
+        step = min(result.difference.step, len(entries) - 1)
+        return FoundDifference(at=entries[step].at, run=result.run, difference=result.difference)
 
     def _current_workflow(self, instance: Instance, frame: Frame) -> tuple[Workflow, bool]:
-        """Load the workflow from its current file. A recorded worker replaces a missing one."""
-        then = from_record(instance.source, instance.definition)
+        """Load the workflow from its current file. A recorded worker replaces a missing one.
+
+        Return True as the second value if the file or a worker is missing.
+        """
+        recorded = from_record(instance.source, instance.definition)
         path = Path(instance.path)
         if not path.exists():
-            return then, True
-        gone: list[str] = []
+            return recorded, True
+        missing: list[str] = []
 
         def find(name: str) -> Worker:
             try:
                 return self.find(name, replace(frame, cwd=path.parent))
             except NotFound:
-                for agent in then.agents:
-                    if then.definition.agents[agent.name].worker == name:
-                        gone.append(name)
+                for agent in recorded.agents:
+                    if recorded.definition.agents[agent.name].worker == name:
+                        missing.append(name)
                         return agent.worker
                 raise
 
-        return load(path, find), bool(gone)
+        return load(path, find), bool(missing)
 
 
 def team_part(tree: Tree, store: Store) -> WorkflowPart | None:
@@ -322,9 +324,9 @@ def team_part(tree: Tree, store: Store) -> WorkflowPart | None:
         return None
     operations = store.read(lambda connection: room_records.log_entries(connection, instance.room))
     writer = _TestWriter(tree, operations)
-    path, top = Path(instance.path), root.frame.root
-    shown = path.relative_to(top) if path.is_relative_to(top) else path
-    fields: dict[str, Any] = {"workflow": str(shown), "tag": instance.tag}
+    path, project = Path(instance.path), root.frame.root
+    display_path = path.relative_to(project) if path.is_relative_to(project) else path
+    fields: dict[str, Any] = {"workflow": str(display_path), "tag": instance.tag}
     purpose = root.purpose_as(WorkflowPurpose)
     if purpose is not None and purpose.params:
         fields["params"] = dict(purpose.params)
@@ -340,11 +342,11 @@ def _setup_steps(journal: Journal) -> Iterator[dict[str, Any]]:
         end = journal.last(started.key or "", ToolEnded)
         if end is None:
             continue
-        asked = started.data.arguments or {}
+        arguments = started.data.arguments or {}
         result = ToolResult.from_dict(end.data.result)
-        step: dict[str, Any] = {"command": asked["command"]}
-        if asked["variables"]:
-            step["variables"] = asked["variables"]
+        step: dict[str, Any] = {"command": arguments["command"]}
+        if arguments["variables"]:
+            step["variables"] = arguments["variables"]
         if result.is_error:
             yield {**step, "prints": result.text, "failed": True}
         else:
@@ -356,55 +358,56 @@ class _TestWriter:
 
     def __init__(self, tree: Tree, operations: Sequence[LogEntry]) -> None:
         self._runs = {run.id: (run, journal) for run, journal in tree}
-        own = [one.place for one in operations if one.actor.run in self._runs]
-        first, last = min(own, default=0), max(own, default=0)
-        is_used = any(one.place < first and one.op != "open" for one in operations)
+        places = [entry.place for entry in operations if entry.actor.run in self._runs]
+        first, last = min(places, default=0), max(places, default=0)
+        is_used = any(entry.place < first and entry.op != "open" for entry in operations)
         self.untestable = "its room has earlier messages (start with --fresh)" if is_used else None
-        self._own = [one for one in operations if first <= one.place <= last]
-        self._opened = [one for one in operations if one.op == "open" and one.place < max(first, 2)]
+        self._entries = [entry for entry in operations if first <= entry.place <= last]
+        self._opened = [entry for entry in operations if entry.op == "open" and entry.place < max(first, 2)]
         self.notes: list[str] = []
 
     def order(self) -> Iterator[str | dict[str, Any]]:
-        for one in self._own:
-            if one.op == "send" and one.actor.name == PERSON:
-                said = "".join(text for text, _ in one.arguments["parts"])
-                yield {"person": said, **({"to": one.arguments["to"]} if one.arguments["to"] else {})}
-            elif one.op == "send" and (one.actor.key or "").startswith("schedule/"):
+        """Yield the places of `turn_order` and the messages of the user, in the order of the log."""
+        for entry in self._entries:
+            if entry.op == "send" and entry.actor.name == PERSON:
+                message = "".join(text for text, _ in entry.arguments["parts"])
+                yield {"person": message, **({"to": entry.arguments["to"]} if entry.arguments["to"] else {})}
+            elif entry.op == "send" and (entry.actor.key or "").startswith("schedule/"):
                 self.notes.append("messages of schedules (a test ends before they are due)")
-            elif one.op == "expire_proposals" and one.result.get("ended"):
+            elif entry.op == "expire_proposals" and entry.result.get("ended"):
                 self.notes.append("expired proposals (a test is faster than their timeout)")
-            elif (place := self._place(one)) is not None:
+            elif (place := self._find_place(entry)) is not None:
                 yield place
 
-    def _place(self, one: LogEntry) -> str | None:
-        found = self._runs.get(one.actor.run or "")
-        if found is None:
+    def _find_place(self, entry: LogEntry) -> str | None:
+        """Return the place of an operation in the turn order, or None if it has none."""
+        if (found := self._runs.get(entry.actor.run or "")) is None:
             return None
         run, journal = found
-        mine = run_label(run.worker, run.ordinal + 1)
-        if one.op == "inbox_shown":
-            return f"{begin_label(mine)} {one.result.get('until', 0)}"
-        if one.op in ("acknowledge", "mark_dead"):
-            return end_label(mine)
-        if one.op in ROOM_TOOLS and one.actor.key is not None:
-            return f"{mine} {call_label(one.actor.key, _call_index(journal, one.actor.key))} {one.op}"
+        label = run_label(run.worker, run.ordinal + 1)
+        if entry.op == "inbox_shown":
+            return f"{begin_label(label)} {entry.result.get('until', 0)}"
+        if entry.op in ("acknowledge", "mark_dead"):
+            return end_label(label)
+        if entry.op in ROOM_TOOLS and entry.actor.key is not None:
+            return f"{label} {call_label(entry.actor.key, _call_index(journal, entry.actor.key))} {entry.op}"
         return None
 
     def files(self) -> dict[str, str | None]:
         """Return the content of document files that existed before, as far as a run read it before changing it."""
         folder = self._opened[-1].arguments["documents"].partition("file:")[2] if self._opened else ""
-        held: dict[str, str | None] = {}
+        contents: dict[str, str | None] = {}
         seen: set[str] = set()
-        for one in self._own:
-            path = one.result.get("path")
+        for entry in self._entries:
+            path = entry.result.get("path")
             if not folder or path is None or path in seen:
                 continue
             seen.add(path)
-            if "content" in one.result:
-                held[str(Path(folder) / path)] = one.result["content"]
-            elif one.result.get("new") is False:
+            if "content" in entry.result:
+                contents[str(Path(folder) / path)] = entry.result["content"]
+            elif entry.result.get("new") is False:
                 self.notes.append(f"the content of the document {path} before its first change")
-        return held
+        return contents
 
 
 def _call_index(journal: Journal, key: str) -> int:

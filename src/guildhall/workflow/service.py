@@ -10,6 +10,7 @@ Invariant: at most one generation of a workflow and tag is alive.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -116,11 +117,12 @@ class Workflows:
         self._check_prices(workflow, request, frame, settings)
         values = start_values(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_paths(workflow, values, self.home, frame)
-        before = self.store.read(lambda connection: records.newest_instance(connection, workflow.name, start.tag))
-        check_tag_free(before, workflow, fresh=start.fresh)
+        previous = self.store.read(lambda connection: records.newest_instance(connection, workflow.name, start.tag))
+        check_tag_free(previous, workflow, fresh=start.fresh)
         if start.fresh and (room := self.rooms.find(workflow.name, start.tag)) is not None:
-            own = before is not None and before.path == str(workflow.path)
-            await self.rooms.close(room.id, documents=move_documents_aside(room.read_record()) if own else None)
+            is_same_file = previous is not None and previous.path == str(workflow.path)
+            documents = move_documents_aside(room.read_record()) if is_same_file else None
+            await self.rooms.close(room.id, documents=documents)
         names = [agent.name for agent in workflow.agents]
         room = await self.rooms.open(workflow.name, start.tag, names, room_settings(workflow, values))
         at = self.clock.now()
@@ -131,7 +133,7 @@ class Workflows:
                 room=room.id,
                 name=workflow.name,
                 tag=start.tag,
-                generation=before.generation + 1 if before else 1,
+                generation=previous.generation + 1 if previous else 1,
                 mode=start.mode,
                 status="setup",
                 reason=None,
@@ -142,7 +144,7 @@ class Workflows:
                 ended_at=None,
             )
             records.add_instance(connection, instance, names)
-            # The user was asked about the held messages of the last generation, which is over.
+            # The question about the held messages of the last generation is closed.
             perform_in(connection, room.id, "drop_held", Actor.person(), stamp(at))
             self._set_schedules(connection, room.id, workflow)
 
@@ -153,7 +155,7 @@ class Workflows:
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
         hooks = replace(
-            self._hooks(workflow, frame, record_start),
+            self._build_hooks(workflow, frame, record_start),
             plan_line=plan_summary(workflow, request, frame, settings),
         )
         return await self.runs.prepare(request, frame, worker=workflow_worker(workflow), hooks=hooks)
@@ -162,22 +164,24 @@ class Workflows:
         """Add a worker to `global:main`. Return the running workflow, or the workflow ready to be launched."""
         agent = standalone_agent(worker, request, frame)
         async with self._start_lock:
-            before = self.store.read(lambda connection: records.newest_instance(connection, GLOBAL, "main"))
-            if before is None or before.status in FINAL_PHASES:
+            instance = self.store.read(lambda connection: records.newest_instance(connection, GLOBAL, MAIN))
+            if instance is None or instance.status in FINAL_PHASES:
                 start = Start(file="", params={}, mode="start")
                 workflow = standalone_workflow(self.home, [agent])
                 return await self._prepare(workflow, start, RunRequest(worker="", input=""), frame)
-            statuses = {state.name: state.status for state in self.list_agents(before.id)}
+            statuses = {state.name: state.status for state in self.list_agents(instance.id)}
             if statuses.get(agent.name, "stopped") != "stopped":
-                hint = f"Send a message: guild send {agent.name} ... Stop the agent: guild stop {agent.name}"
-                raise Conflict(f"{agent.name} is already running: {statuses[agent.name]}", hint=hint)
-            others = [one for one in from_record(before.source, before.definition).agents if one.name != agent.name]
+                message = f"cannot start {agent.name}: it was already started, its status is {statuses[agent.name]}"
+                hint = f"Send it a message: guild send {agent.name} ... Or stop it first: guild stop {agent.name}"
+                raise Conflict(message, hint=hint)
+            agents = from_record(instance.source, instance.definition).agents
+            others = [other for other in agents if other.name != agent.name]
             workflow = standalone_workflow(self.home, [*others, agent])
-            await self._set_agents(before, workflow)
-            if (team := self.team(before.room)) is None:
-                return await self.prepare_resume(before.id, frame)
+            await self._set_agents(instance, workflow)
+            if (team := self.team(instance.room)) is None:
+                return await self.prepare_resume(instance.id, frame)
             team.add_agent(workflow, agent.name)
-            return before
+            return instance
 
     async def _set_agents(self, instance: Instance, workflow: Workflow) -> None:
         """Replace the agents of a running workflow."""
@@ -207,29 +211,30 @@ class Workflows:
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Return a stopped workflow, ready to be launched."""
-        instance = self.instance(run)
+        instance = self.get_instance(run)
         check_not_replaced(instance, self.store.read(lambda c: records.newest_instance(c, instance.name, instance.tag)))
         workflow = from_record(instance.source, instance.definition)
         if grant is not None:
             self._check_grant(run, grant)
-        there = workflow.frame(frame)
-        hooks = self._hooks(workflow, there, lambda connection, run: None)
+        workflow_frame = workflow.frame(frame)
+        hooks = self._build_hooks(workflow, workflow_frame, lambda connection, run: None)
         granted = grant.budget if grant is not None else None
         budget = granted if granted is not None else current_bounds(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
-        hooks = replace(hooks, plan_line=plan_summary(workflow, request, there, self.settings(there)))
+        plan_line = plan_summary(workflow, request, workflow_frame, self.settings(workflow_frame))
+        hooks = replace(hooks, plan_line=plan_line)
         return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     def _check_grant(self, run: str, grant: Grant) -> None:
         """Raise if a grant does not exceed the usage of a stopped agent."""
         for agent in self.list_agents(run):
             if agent.status == "failed" and agent.run is not None:
-                below = (self.history.journal(one.id) for one in self.history.descendants(agent.run))
-                grant.check_above_usage(self.history.journal(agent.run), tuple(below))
+                children = (self.history.journal(child.id) for child in self.history.descendants(agent.run))
+                grant.check_above_usage(self.history.journal(agent.run), tuple(children))
 
     def launch(self, prepared: Prepared) -> None:
         """Start the team of a prepared workflow."""
-        instance = self.instance(prepared.run)
+        instance = self.get_instance(prepared.run)
         workflow = from_record(instance.source, instance.definition)
         request = self.history.get(prepared.run).request
         params = self.history.purpose(prepared.run, WorkflowPurpose).params
@@ -254,17 +259,19 @@ class Workflows:
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _hooks(self, workflow: Workflow, frame: Frame, record_start: Callable[[Connection, str], None]) -> RunHooks:
+    def _build_hooks(
+        self, workflow: Workflow, frame: Frame, record_start: Callable[[Connection, str], None]
+    ) -> RunHooks:
         """Return the hooks of the workflow's own run: its setup commands, and its start and end."""
         env = command_environment(workflow, frame)
 
-        def commands(run: str) -> Execute:
+        def create_executor(run: str) -> Execute:
             def publish_output(key: str, text: str) -> None:
                 self.runs.ledger(run).publish(ToolOutputData, {"id": key, "tool": shell_tool.name, "text": text})
 
             return (self.policy.commands or Commands)(folder=workflow.folder, env=env, on_output=publish_output)
 
-        return RunHooks(tools=TOOLS, executor=commands, record_start=record_start, record_stop=self._record_end)
+        return RunHooks(tools=TOOLS, executor=create_executor, record_start=record_start, record_stop=self._record_end)
 
     def _record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")
@@ -273,11 +280,12 @@ class Workflows:
 
     # Queries
 
-    def instance(self, run: str) -> Instance:
-        found = self.store.read(lambda connection: records.find_instance(connection, run))
-        if found is None:
-            raise NotFound(f"run {run} is not a workflow")
-        return found
+    def get_instance(self, run: str) -> Instance:
+        """Return the workflow instance of a run. Raise NotFound if the run is not a workflow."""
+        instance = self.store.read(lambda connection: records.find_instance(connection, run))
+        if instance is None:
+            raise NotFound(f"the run {run} is not a workflow", hint=f"See: guild show {run}")
+        return instance
 
     def find_instance(self, wanted: Target) -> Instance:
         return self.store.read(lambda connection: queries.find_instance(connection, wanted))
@@ -299,8 +307,8 @@ class Workflows:
     async def _remove_agent(self, instance: Instance, name: str) -> list[str]:
         """Remove a stopped agent from `global:main`. Stop the workflow if it was the last agent."""
         async with self._start_lock:
-            now = self.instance(instance.id)
-            others = [agent for agent in from_record(now.source, now.definition).agents if agent.name != name]
+            current = self.get_instance(instance.id)
+            others = [agent for agent in from_record(current.source, current.definition).agents if agent.name != name]
             if not others:
                 return await self.stop(instance.id)
             workflow = standalone_workflow(self.home, others)
@@ -312,15 +320,15 @@ class Workflows:
     def _set_schedules(self, connection: Connection, room: str, workflow: Workflow) -> None:
         """Set the schedules of the file at the start of a generation, and restart the schedules of the user."""
         now = self.clock.now()
-        kept = {schedule.agent: schedule for schedule in records.list_schedules(connection, room)}
+        schedules = {schedule.agent: schedule for schedule in records.list_schedules(connection, room)}
         for agent in workflow.agents:
             if (wakeup := agent.wakeup) is not None:
-                kept[agent.name] = Schedule(
+                schedules[agent.name] = Schedule(
                     agent=agent.name, every=wakeup.every, cron=wakeup.cron, prompt=None, due_at=None
                 )
-        for schedule in kept.values():
-            due = stamp(next_due(replace(schedule, due_at=None), now, self.zone))
-            records.put_schedule(connection, room, replace(schedule, due_at=due), stamp(now))
+        for schedule in schedules.values():
+            due_at = stamp(next_due(replace(schedule, due_at=None), now, self.zone))
+            records.put_schedule(connection, room, replace(schedule, due_at=due_at), stamp(now))
 
     # Messages
 
@@ -330,8 +338,8 @@ class Workflows:
         room = self.rooms.room(instance.room)
         addressed = [to.agent] if to.agent else []
         if not addressed:
-            found = mentions.find(MessageText.own(text), [one.agent for one in room.list_agents()])
-            addressed = [] if found.reached or found.missed else [ALL]
+            mentioned = mentions.find(MessageText.own(text), [member.agent for member in room.list_agents()])
+            addressed = [] if mentioned.reached or mentioned.missed else [ALL]
 
         def check(connection: Connection) -> None:
             _check_alive(records.find_instance(connection, instance.id) or instance, to)  # it may have ended meanwhile
@@ -341,7 +349,7 @@ class Workflows:
         return SendResult(
             run=instance.id,
             target=to,
-            status=self.instance(instance.id).status,
+            status=self.get_instance(instance.id).status,
             posted=posted,
             stopped=tuple(name for name in posted.reached if name in stopped),
         )
@@ -362,21 +370,21 @@ class Workflows:
     async def stop_agent(self, wanted: Target) -> list[str]:
         """Stop one agent and cancel its run. Return the ids of the cancelled runs."""
         instance, name = _check_alive(self.find_instance(wanted), wanted), _agent_name(wanted)
-        if next(one.status for one in self.list_agents(instance.id) if one.name == name) == "stopped":
+        if next(agent.status for agent in self.list_agents(instance.id) if agent.name == name) == "stopped":
             raise Conflict(f"{wanted} is already stopped", hint=f"Start it again: guild start {wanted}")
         if (team := self.team(instance.room)) is not None:
             await team.remove_agent(name)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> list[str]:
-            run = records.get_agent(connection, instance.id, name).run
-            found = run_records.find_run(connection, run) if run else None
+            run_id = records.get_agent(connection, instance.id, name).run
+            run = run_records.find_run(connection, run_id) if run_id else None
             records.change_agent(connection, instance.id, name, status="stopped", run=None, due_at=None)
-            unfinished = found is not None and found.status not in ENDED
-            return run_records.cancel_tree(connection, found.id, now) if found and unfinished else []
+            is_unfinished = run is not None and run.status not in ENDED
+            return run_records.cancel_tree(connection, run.id, now) if run and is_unfinished else []
 
-        ended = await self.store.write(write)
-        return [*ended, *(await self._remove_agent(instance, name) if instance.name == GLOBAL else [])]
+        cancelled = await self.store.write(write)
+        return [*cancelled, *(await self._remove_agent(instance, name) if instance.name == GLOBAL else [])]
 
     async def start_agent(self, wanted: Target) -> Instance:
         """Start a stopped or failed agent again, and deliver its dead letters."""
@@ -385,7 +393,8 @@ class Workflows:
 
         def write(connection: Connection) -> None:
             if records.get_agent(connection, instance.id, name).status not in ("stopped", "failed"):
-                raise Conflict(f"{wanted} is already running", hint=f"Send it a message: guild send {wanted} ...")
+                message = f"cannot start {wanted}: it is not stopped"
+                raise Conflict(message, hint=f"Send it a message: guild send {wanted} ...")
             records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
             perform_in(connection, instance.room, "redeliver", Actor.person(), at, agent=name)
 
@@ -450,7 +459,7 @@ def _check_alive(instance: Instance, wanted: Target) -> Instance:
     if instance.name == GLOBAL:
         raise Conflict(f"{wanted} is not running", hint=f"Start it: guild start {wanted.agent or 'WORKER'}")
     tag = "" if instance.tag == MAIN else f" --tag {instance.tag}"
-    hint = f"Start it again: guild {instance.mode} {instance.path}{tag}"
+    hint = f"Start it again: guild {instance.mode} {shlex.quote(instance.path)}{tag}"
     raise Conflict(f"{instance.target} has ended ({instance.status})", hint=hint)
 
 

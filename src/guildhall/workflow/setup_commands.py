@@ -13,7 +13,6 @@ import asyncio
 import codecs
 import contextlib
 import os
-import shlex
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Mapping
@@ -65,7 +64,7 @@ class CommandExecution:
     async def run(self) -> int | None:
         """Run the command. Return its exit code (128 + N for signal N), or TIMED_OUT."""
         process = await self._start()
-        reading = [
+        readers = [
             asyncio.create_task(self._read(process.stdout, keep=self.max_output_bytes is not None)),
             asyncio.create_task(self._read(process.stderr, keep=False)),
         ]
@@ -78,8 +77,8 @@ class CommandExecution:
             # The watchdog still runs, so the group id is not reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.wait(reading, timeout=_DRAIN_TIMEOUT_S)
-            for task in reading:
+            await asyncio.wait(readers, timeout=_DRAIN_TIMEOUT_S)
+            for task in readers:
                 task.cancel()
             await asyncio.wait([asyncio.create_task(process.wait())], timeout=_EXIT_TIMEOUT_S)
         code = process.returncode
@@ -132,17 +131,17 @@ class CommandExecution:
 async def _wait_exit(process: asyncio.subprocess.Process) -> None:
     """Return when the command itself has exited. Unlike `Process.wait`, ignore processes that hold its output open."""
     try:
-        handle = os.pidfd_open(process.pid)
+        pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return
-    ended = asyncio.Event()
+    exited = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(handle, ended.set)
+    loop.add_reader(pidfd, exited.set)
     try:
-        await ended.wait()
+        await exited.wait()
     finally:
-        loop.remove_reader(handle)
-        os.close(handle)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 _MAX_OUTPUT_BYTES = MAX_TEXT_BYTES - 100_000  # leaves space for the text around it in a message
@@ -174,7 +173,7 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
         arguments = {
             "command": shell_command(step.shell),
             # The environment of the command has the variables of `env:` already.
-            "variables": {one.variable: known.get(one) for one in references(step.shell) if one.kind != "env"},
+            "variables": {name.variable: known.get(name) for name in references(step.shell) if name.kind != "env"},
             "timeout": step.timeout,
             "keep": step.name is not None,
         }
@@ -187,10 +186,10 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
 
 def _step_output(number: int, step: Step, result: ToolResult, workflow: Workflow) -> str:
     """Return the output of a setup step. Raise RuntimeFailed if the step failed."""
-    what = f"setup step {number} ({_first_line(step.shell)})"
+    label = f"setup step {number} ({_first_line(step.shell)})"
     if result.is_error:
         raise RuntimeFailed(
-            f"{what} failed:\n{result.text}",
+            f"{label} failed:\n{result.text}",
             where=workflow.place,
             hint="Fix the problem, then start the workflow again.",
         )
@@ -198,7 +197,7 @@ def _step_output(number: int, step: Step, result: ToolResult, workflow: Workflow
     if step.name is None:
         return ""
     if not isinstance(first, Text):
-        message = f"{what} was interrupted and its output is lost: ${{{{ {step.name} }}}} has no value"
+        message = f"{label} was interrupted and its output is lost: ${{{{ {step.name} }}}} has no value"
         raise RuntimeFailed(message, where=workflow.place, hint="Start the workflow again.")
     return first.text
 
@@ -228,17 +227,18 @@ class Commands:
             max_output_bytes=_MAX_OUTPUT_BYTES if arguments["keep"] else None,
             on_output=lambda text: self.on_output(call.key, text),
         )
-        return _result(await execution.run(), execution, keep=arguments["keep"])
+        return _build_result(await execution.run(), execution, keep=arguments["keep"])
 
 
 def command_environment(workflow: Workflow, frame: Frame) -> dict[str, str]:
     """Return the environment of setup commands: basic variables of the user, and variables in `env:`."""
-    named = frame.harmless_env() | {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
+    listed = {name: frame.env[name] for name in workflow.definition.env if name in frame.env}
+    variables = {**frame.user_env, **frame.harmless_env(), **listed}
     # Variables such as GIT_DIR would redirect git to another repository.
-    return {name: value for name, value in {**frame.user_env, **named}.items() if not name.startswith("GIT_")}
+    return {name: value for name, value in variables.items() if not name.startswith("GIT_")}
 
 
-def _result(code: int | None, execution: CommandExecution, *, keep: bool) -> ToolResult:
+def _build_result(code: int | None, execution: CommandExecution, *, keep: bool) -> ToolResult:
     if code == 0 and keep and execution.is_truncated:
         return ToolResult.error(f"[output larger than {_MAX_OUTPUT_BYTES:,} bytes: write a file and print its name]")
     if code == 0 and keep and b"\0" in execution.output:
@@ -253,4 +253,4 @@ def _result(code: int | None, execution: CommandExecution, *, keep: bool) -> Too
 
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
-    return shlex.join([line])[1:-1] if len(line) <= 60 and line.isprintable() else f"{line[:60]!r}..."
+    return line if len(line) <= 60 and line.isprintable() else f"{line[:60]!r}..."

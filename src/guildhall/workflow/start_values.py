@@ -49,9 +49,8 @@ def bind_params(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
             hint = did_you_mean(name, params) or "The file has no `params:`."
             raise UsageError(f"unknown param {yaml.format_value(name)} of the workflow {workflow.name}", hint=hint)
     if missing := [name for name, param in params.items() if param.is_required and name not in given]:
-        about = params[missing[0]].description
-        purpose = f" ({about})" if about else ""
-        hint = f"Add --param {missing[0]}=VALUE{purpose}."
+        description = params[missing[0]].description
+        hint = f"Add --param {missing[0]}=VALUE{f' ({description})' if description else ''}."
         raise UsageError(f"missing param of the workflow {workflow.name}: {', '.join(missing)}", hint=hint)
     for name, value in given.items():
         if not params[name].accepts(value):
@@ -116,13 +115,15 @@ def team_budget(workflow: Workflow, settings: Settings, requested: float | None 
     """Return the budget of the team: the requested one, else that of the file, at most that of the settings."""
     if requested is not None:
         return requested
-    both = [one for one in (workflow.budget, settings.budget) if one is not None and not math.isinf(one)]
-    return min(both, default=None)
+    budgets = (budget for budget in (workflow.budget, settings.budget) if budget is not None)
+    return min((budget for budget in budgets if not math.isinf(budget)), default=None)
 
 
 def anchor_models(request: RunRequest, frame: Frame) -> RunRequest:
-    """Return the request with absolute model paths. They are relative to the folder of the caller."""
-    model, override = (one and resolve_script_path(one, frame.cwd) for one in (request.model, request.override_model))
+    """Return the request with absolute paths of model scripts. Relative paths start at the folder of the caller."""
+    model, override = (
+        model and resolve_script_path(model, frame.cwd) for model in (request.model, request.override_model)
+    )
     return replace(request, model=model, override_model=override)
 
 
@@ -130,21 +131,22 @@ def check_paths(workflow: Workflow, values: Values, home: Home, frame: Frame) ->
     """Raise if agents could write the database, or files that set permissions, as documents."""
     documents, database = workflow.documents_folder(values), workflow.database_path(values)
     if documents and database and documents.resolve() in database.resolve().parents:
-        message = f"the database {database} is in the folder of the documents, which agents write"
-        error = InvalidFile(message, hint="Choose another path.")
+        message = f"invalid path {database}: it is in the folder of the documents, which agents write"
+        error = InvalidFile(message, hint="Choose a path outside of the folder of the documents.")
         raise _locate(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
-    paths = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
-    for folder in filter(None, (documents, database)):
+    permission_paths = (folder / name for folder in {root, workflow.folder} for name in PERMISSION_PATHS)
+    protected_paths = [home.path, root / ".git", *permission_paths]
+    for path in filter(None, (documents, database)):
         try:
-            real = folder.resolve()
-            kept = [path.resolve() for path in paths]
+            real = path.resolve()
+            protected = [protected_path.resolve() for protected_path in protected_paths]
         except (OSError, RuntimeError) as error:
-            raise _locate(workflow, InvalidFile(f"invalid path {folder}: {error}"), "context", "config") from None
-        for path in kept:
-            if real == path or path in real.parents or real in path.parents:
-                message = f"agents must not write {path}: {folder} overlaps it"
-                error = InvalidFile(message, hint="Choose a separate folder, or omit it.")
+            raise _locate(workflow, InvalidFile(f"invalid path {path}: {error}"), "context", "config") from None
+        for other in protected:
+            if real == other or other in real.parents or real in other.parents:
+                message = f"invalid path {path}: it overlaps {other}, which agents must not write"
+                error = InvalidFile(message, hint="Choose a separate path, or omit it.")
                 raise _locate(workflow, error, "context", "config")
 
 
@@ -154,8 +156,10 @@ def _check_texts(workflow: Workflow, values: Values, *, outputs: bool) -> None:
         content = workflow.agent(text.prompt_of).prompt if text.prompt_of else text.text
         try:
             for reference in references(content):
-                empty = not text.read_by_model and reference.kind == "env"  # an unset variable of a command is empty
-                if not empty and (outputs or reference.kind != "output"):
+                may_be_unset = (
+                    not text.read_by_model and reference.kind == "env"
+                )  # such a variable of a command is empty
+                if not may_be_unset and (outputs or reference.kind != "output"):
                     values.get(reference)
             if text.read_by_model:
                 check_secrets(content, values)
@@ -187,22 +191,24 @@ def room_settings(workflow: Workflow, values: Values) -> RoomSettings:
 
 
 def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
-    """Raise Conflict if the tag is in use by a running workflow or by another file."""
+    """Raise Conflict if the last workflow with this tag has not ended, or was started from another file."""
     if before is None:
         return
     if before.status not in FINAL_PHASES:
         hint = f"Follow: guild log -f {before.target}. Stop: guild stop {before.target}. Or use another --tag."
         hint = f"Continue: guild resume {before.id}. {hint}" if before.status == "paused" else hint
-        raise Conflict(f"{before.target} has not ended: {before.status} (run {before.id})", hint=hint)
+        message = f"cannot start {before.target}: it has not ended, its status is {before.status} (run {before.id})"
+        raise Conflict(message, hint=hint)
     if before.path != str(workflow.path) and not fresh:
         hint = "Use another --tag, another name, or --fresh for a new room."
-        raise Conflict(f"{before.target} was started from another file: {before.path}", hint=hint)
+        message = f"cannot start {before.target} from {workflow.path}: it was started from another file: {before.path}"
+        raise Conflict(message, hint=hint)
 
 
 def check_not_replaced(instance: Instance, newest: Instance | None) -> None:
     """Raise Conflict if a later generation uses the room, because both teams would read the same mail."""
     if newest is not None and newest.id != instance.id:
-        message = f"{instance.target} was started again as {newest.id} ({newest.status}): {instance.id} cannot continue"
+        message = f"cannot resume {instance.id}: {instance.target} was started again as {newest.id} ({newest.status})"
         raise Conflict(message, hint=f"Show the new generation: guild show {newest.target}")
 
 
@@ -222,20 +228,21 @@ def move_documents_aside(room: RoomRecord) -> Path | None:
 
     The new names have a suffix that no tag and no document can have, such as documents~1.
     """
-    documents, projection = room.documents_folder, room.export_folder
-    found = [documents] if documents is not None else []
-    found += [projection / name for name in EXPORTED_FILES] if projection is not None else []
-    there = [path for path in found if path.exists() or path.is_symlink()]
-    if not there:
+    documents, export_folder = room.documents_folder, room.export_folder
+    paths = [documents] if documents is not None else []
+    paths += [export_folder / name for name in EXPORTED_FILES] if export_folder is not None else []
+    existing = [path for path in paths if path.exists() or path.is_symlink()]
+    if not existing:
         return documents
-    number = next(n for n in count(1) if not any(_aside_path(path, n).exists() for path in found))
-    for path in there:
+    number = next(n for n in count(1) if not any(_aside_path(path, n).exists() for path in paths))
+    for path in existing:
         check_folder(path)
         try:
             path.rename(_aside_path(path, number))
         except OSError as error:
-            raise Conflict(f"cannot rename: {error.strerror or error}", where=str(path)) from None
-    return _aside_path(documents, number) if documents is not None and documents in there else documents
+            message = f"cannot move the files of the room aside: {error.strerror or error}"
+            raise Conflict(message, where=str(path), hint="Make the folder above it writable.") from None
+    return _aside_path(documents, number) if documents is not None and documents in existing else documents
 
 
 def _aside_path(path: Path, number: int) -> Path:
@@ -247,14 +254,14 @@ _STANDALONE_FILE = "standalone.yaml"  # a name in the home; the file does not ex
 
 def standalone_agent(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
     """Return a worker as an agent that works in the caller's folder, with the requested model."""
-    own = worker.definition
-    chosen = request.override_model or own.model or request.model or frame.model
-    limits = own.limits
+    definition = worker.definition
+    model = request.override_model or definition.model or request.model or frame.model
+    limits = definition.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": resolve_script_path(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
-    own_worker = replace(worker, definition=own.model_copy(update=changes))
-    return Agent(name=worker.name, worker=own_worker, prompt="", is_inline=False, cwd=frame.cwd)
+    changes = {"model": resolve_script_path(normalize_model(model), frame.cwd) if model else None, "limits": limits}
+    worker = replace(worker, definition=definition.model_copy(update=changes))
+    return Agent(name=worker.name, worker=worker, prompt="", is_inline=False, cwd=frame.cwd)
 
 
 def standalone_workflow(home: Home, agents: Sequence[Agent]) -> Workflow:
@@ -268,8 +275,8 @@ def standalone_workflow(home: Home, agents: Sequence[Agent]) -> Workflow:
     text = json.dumps(data, indent=1)
     path = home.path / _STANDALONE_FILE
     try:
-        bare = from_record(text, {"name": GLOBAL, "path": str(path), "agents": []})
+        without_agents = from_record(text, {"name": GLOBAL, "path": str(path), "agents": []})
     except InvalidFile as error:
         raise UsageError(error.message, hint="Use the worker in a workflow file under another name.") from None
-    whole = Workflow(definition=bare.definition, path=path, text=text, agents=tuple(agents))
-    return from_record(text, to_record(whole))
+    workflow = Workflow(definition=without_agents.definition, path=path, text=text, agents=tuple(agents))
+    return from_record(text, to_record(workflow))

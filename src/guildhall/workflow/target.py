@@ -65,8 +65,8 @@ def parse(text: str) -> Target:
         "no tag after the colon": colon and not tag,
         "empty": not at and not agent,
     }
-    if found := [problem for problem, applies in problems.items() if applies]:
-        raise UsageError(f"invalid target {_excerpt(text)!r}: {found[0]}", hint=_target_hint(text))
+    if reason := next((problem for problem, applies in problems.items() if applies), None):
+        raise UsageError(f"invalid target {_excerpt(text)!r}: {reason}", hint=_target_hint(text))
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
@@ -74,12 +74,12 @@ def check_names(target: Target) -> None:
     """Raise UsageError if a name in a target is invalid. `parse` has checked the targets that it returned."""
     for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
         if not is_name(name):
-            raise UsageError(f"invalid name in a target: {_excerpt(name)!r}", hint=_target_hint(""))
+            raise UsageError(f"invalid target: {_excerpt(name)!r} is not a valid name", hint=_target_hint(""))
 
 
 def unknown_target(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
     """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
-    hint = hint or suggest_or(str(target), {str(one) for one in known}, "List the workflows: guild ls --all")
+    hint = hint or suggest_or(str(target), {str(other) for other in known}, "List the workflows: guild ls --all")
     return NotFound(f"unknown {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 
@@ -121,18 +121,19 @@ _MAX_VALUE_CHARS = 100_000
 
 def parse_params(pairs: Sequence[str]) -> dict[str, str]:
     """Return the params of a command line (name=value). Raise UsageError for duplicates and invalid values."""
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageError(f"--param {yaml.format_value(pair)} has no value", hint="Write --param name=value.")
-        if name in found:
+            message = f"invalid --param {yaml.format_value(pair)}: it has no value or no name"
+            raise UsageError(message, hint="Write --param name=value.")
+        if name in params:
             raise UsageError(f"duplicate --param {yaml.format_value(name)}", hint="Pass it once.")
         if "\0" in value or len(value) > _MAX_VALUE_CHARS:
             message = f"invalid --param {yaml.format_value(name)}: the value is too long, or not text"
-            raise UsageError(message, hint="Pass a file name instead.")
-        found[name] = value
-    return found
+            raise UsageError(message, hint="Pass the name of a file that contains the value.")
+        params[name] = value
+    return params
 
 
 WORKFLOW_SUFFIXES = (".yaml", ".yml", ".json")
@@ -162,9 +163,9 @@ def is_workflow_file(path: Path) -> bool:
 
 def find_workflow_files(folder: Path) -> Iterator[Path]:
     """Yield the workflow files of a project: in its root and in workflows/."""
-    for place in (folder, folder / WORKFLOWS):
+    for searched in (folder, folder / WORKFLOWS):
         try:
-            paths = sorted(place.iterdir())
+            paths = sorted(searched.iterdir())
         except OSError:
             continue
         yield from (path for path in paths if not path.name.startswith(".") and is_workflow_file(path))

@@ -40,7 +40,7 @@ from guildhall.workflow.agent_steps import (
     team_result,
 )
 from guildhall.workflow.instance import FINAL_PHASES, Instance, Phase
-from guildhall.workflow.loop_guard import drop, loop_question, release
+from guildhall.workflow.loop_guard import drop_held_messages, loop_question, release_held_messages
 from guildhall.workflow.quiescence import TeamState, agents_blocked_by, agents_with_work, team_state
 from guildhall.workflow.setup_commands import run_steps
 from guildhall.workflow.start_values import after_setup, kickoff_message, no_agent_warning
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from guildhall.workflow.placeholders import Values
     from guildhall.workflow.turn_order import TakeTurn, TurnOrder
 
-POLL_S = 30.0  # between repetitions of lost wake-ups
+POLL_INTERVAL_S = 30.0  # between repetitions of lost wake-ups
 _LOOP = "loop/"  # prefix of the keys of asks about loops
 DEBOUNCE_S = 0.2  # an idle team waits for messages of the user before it ends
 
@@ -134,7 +134,7 @@ class Team:
         for agent in self.workflow.agents:
             self._start_agent(agent)
         watchers = (self._watch_loops(), self._watch_proposals(), self._repeat_wakeups(), self.wakeups.run_forever())
-        watcher_tasks = [asyncio.create_task(one) for one in watchers]
+        watcher_tasks = [asyncio.create_task(watcher) for watcher in watchers]
         try:
             await self._wait_idle(watcher_tasks)
         finally:
@@ -191,8 +191,8 @@ class Team:
         """Return True if the workflow was started before, so that the recorded steps of its start are only repeated."""
         if not self.workflow.definition.kickoff:
             return self.instance.status != "setup"
-        kicked = partial(room_records.find_call, room=self.room.id, run=self.instance.id, key="kickoff")
-        return self.store.read(kicked) is not None
+        find_kickoff = partial(room_records.find_call, room=self.room.id, run=self.instance.id, key="kickoff")
+        return self.store.read(find_kickoff) is not None
 
     async def _post_kickoff(self) -> None:
         if self.instance.mode == "run" and (warning := no_agent_warning(self.workflow)):
@@ -201,13 +201,13 @@ class Team:
         if not message.text.strip():
             return
         names = [agent.name for agent in self.workflow.agents]
-        everyone = self.shares_nothing and not mentions.find(message, names).reached
+        is_for_all = self.shares_nothing and not mentions.find(message, names).reached
         actor = Actor.system(run=self.instance.id, key="kickoff")
         try:
-            await self.room.send(message, actor, to=names if everyone else ())
+            await self.room.send(message, actor, to=names if is_for_all else ())
         except NotFound as error:  # a resumed run would post the same text
             path = self.workflow.place
-            hint = f"Correct the kickoff, then start again: guild run {shlex.quote(path)}"
+            hint = f"Correct the kickoff, then start again: guild {self.instance.mode} {shlex.quote(path)}"
             raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
 
     async def _enter_phase(self, phase: Phase) -> None:
@@ -248,7 +248,7 @@ class Team:
 
     async def _execute_turn(self, agent: Agent, step: Step) -> Run | None:
         """Execute a turn of an agent, and return its run, or None if the run could not be started."""
-        turns: list[Turn] = []
+        room_turns: list[Turn] = []
         turn = AgentTurn(
             instance=self.instance.id,
             room=self.room.id,
@@ -259,9 +259,9 @@ class Team:
             first_pause_s=self.first_pause_s,
             has_room=not self.shares_nothing,
             keeps_trying=self.instance.mode == "start",
-            turns=turns,
+            room_turns=room_turns,
         )
-        hooks = self._hooks(agent, turn, step)
+        hooks = self._build_hooks(agent, turn, step)
         try:
             if step.run is not None:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
@@ -276,8 +276,8 @@ class Team:
             await self.store.write(lambda connection: turn.record_start_failure(connection, failure))
             return None
         finally:
-            for one in turns:
-                await self.room.announce(one)
+            for room_turn in room_turns:
+                await self.room.announce(room_turn)
             await self.room.export_files()  # the end of a run changes the state of its mail
 
     def _report_retry(self, turn: AgentTurn, run: Run) -> Run:
@@ -286,21 +286,21 @@ class Team:
             self.runs.ledger(self.instance.id).publish(TroubleData, {"message": text})
         return run
 
-    def _hooks(self, agent: Agent, turn: AgentTurn, step: Step) -> RunHooks:
+    def _build_hooks(self, agent: Agent, turn: AgentTurn, step: Step) -> RunHooks:
         tool_set = room_tool_set(self.workflow, agent.name, step.kinds)
         return RunHooks(
             tools=tool_set.tools,
             final_tools=tool_set.final,
             deferred_tools=tool_set.deferred,
             tool_loader=tool_set.loader,
-            executor=partial(self._executor, agent.name, step.number, tool_set.final),
+            executor=partial(self._create_executor, agent.name, step.number, tool_set.final),
             record_start=turn.record_start,
             record_stop=turn.record_end,
             block_reason=None if self.shares_nothing else self._closed_reason,
             other_capabilities=self.workflow.other_capabilities(agent),
         )
 
-    def _executor(self, agent: str, number: int, final: frozenset[str], run: str) -> Execute:
+    def _create_executor(self, agent: str, number: int, final: frozenset[str], run: str) -> Execute:
         """Return the function that executes the room tools of a run."""
         call = RoomTools(self.room, agent, run).call
         return call if self.order is None else self.order.delay_calls(run_label(agent, number), call, final)
@@ -346,11 +346,11 @@ class Team:
             return
         turns: list[Turn | None] = []
 
-        def then(connection: Connection) -> None:
-            at = stamp(self.clock.now())
-            turns.append((release if answer.choice == "yes" else drop)(connection, self.instance, at))
+        def apply_answer(connection: Connection) -> None:
+            apply = release_held_messages if answer.choice == "yes" else drop_held_messages
+            turns.append(apply(connection, self.instance, stamp(self.clock.now())))
 
-        await ledger.apply(ask, key, then=then)
+        await ledger.apply(ask, key, then=apply_answer)
         for turn in filter(None, turns):
             await self.room.announce(turn)
         self._check_idle.set()
@@ -359,26 +359,28 @@ class Team:
         """End proposals when their time is up."""
         while True:
             self._proposals_changed.clear()
-            due = self.store.read(lambda connection: ballots.next_expiry(connection, self.room.id))
+            expires_at = self.store.read(lambda connection: ballots.next_expiry(connection, self.room.id))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_until(due)):
+                async with asyncio.timeout(self._seconds_until(expires_at)):
                     await self._proposals_changed.wait()
                 continue
-            if due is not None and due <= stamp(self.clock.now()):
+            if expires_at is not None and expires_at <= stamp(self.clock.now()):
                 await self.room.perform("expire_proposals", Actor.system())
                 self._check_idle.set()
 
-    def _seconds_until(self, due: str | None) -> float | None:
-        """Return the seconds until a time, at most `POLL_S`, or None without a time."""
-        return None if due is None else max(0.0, min(POLL_S, (parse_stamp(due) - self.clock.now()).total_seconds()))
+    def _seconds_until(self, time: str | None) -> float | None:
+        """Return the seconds until a time, at most `POLL_INTERVAL_S`, or None without a time."""
+        if time is None:
+            return None
+        return max(0.0, min(POLL_INTERVAL_S, (parse_stamp(time) - self.clock.now()).total_seconds()))
 
     async def _repeat_wakeups(self) -> None:
-        """Repeat lost wake-ups, with one query for all agents."""
+        """Wake the agents whose wake-up was lost, with one query for all agents."""
         while True:
-            await self.clock.sleep(POLL_S)
+            await self.clock.sleep(POLL_INTERVAL_S)
             at, attended = stamp(self.clock.now()), self._is_attended
-            can_move = partial(agents_with_work, instance=self.instance, at=at, attended=attended)
-            self.wake(self.store.read(can_move))
+            find_agents = partial(agents_with_work, instance=self.instance, at=at, attended=attended)
+            self.wake(self.store.read(find_agents))
             self._check_idle.set()
 
     # The end
@@ -398,16 +400,16 @@ class Team:
                     continue  # the agent was removed
                 task.result()  # raises the error of an agent's loop
             self._check_idle.clear()
-            if self._state().busy:
+            if self._state().is_busy:
                 continue
             await self.clock.sleep(self.debounce_s)
             state = await self.store.write(self._end_if_idle)
             if state.turn is not None:
                 self._check_idle.set()  # the turn may have woken no agent
                 await self.room.announce(state.turn)
-            if not state.busy and self.instance.mode == "start":
+            if not state.is_busy and self.instance.mode == "start":
                 await self._enter_idle()
-            elif not state.busy:
+            elif not state.is_busy:
                 if state.end_of_segment is not None:
                     raise StopSegment(state.end_of_segment)
                 return
@@ -416,7 +418,7 @@ class Team:
         """Enter the phase `idle`, and leave it if an agent was woken meanwhile."""
         if self._phase == "live":
             await self._enter_phase("idle")
-            if self._state().busy:
+            if self._state().is_busy:
                 await self._enter_phase("live")
 
     def _state(self) -> TeamState:
@@ -426,7 +428,7 @@ class Team:
     def _end_if_idle(self, connection: Connection) -> TeamState:
         at = stamp(self.clock.now())
         state = team_state(connection, self.instance, at, attended=self._is_attended, settle=True)
-        if not state.busy and self.instance.mode == "run":
+        if not state.is_busy and self.instance.mode == "run":
             ended = at if state.phase in FINAL_PHASES else None
             records.change_instance(connection, self.instance.id, status=state.phase, ended_at=ended)
         return state

@@ -51,25 +51,28 @@ class TurnOrder:
         self._timeout_s = _TIMEOUT_S
         self._posts: set[asyncio.Task[None]] = set()
 
-    def delay_turns(self, take: TakeTurn, look: Callable[[str, int | None], Step]) -> TakeTurn:
-        """Return `take`, delayed until the turn of the run. `look` returns the next step, with mail up to a message."""
+    def delay_turns(self, take_turn: TakeTurn, next_step: Callable[[str, int | None], Step]) -> TakeTurn:
+        """Return `take_turn`, delayed until it is the turn of the run.
+
+        `next_step` returns the next step of an agent, with mail up to a message.
+        """
 
         async def take_in_order(agent: Agent, step: Step) -> Run | None:
+            label = run_label(agent.name, step.number)
             if step.run is None:
-                name = run_label(agent.name, step.number)
-                await self.wait_for(begin_label(name))
-                if name in self._last_messages:
-                    step = look(agent.name, self._last_messages[name])
-            mine = run_label(agent.name, step.number)
+                await self.wait_for(begin_label(label))
+                if label in self._last_messages:
+                    step = next_step(agent.name, self._last_messages[label])
+                    label = run_label(agent.name, step.number)
             resumes = False
             try:
-                run = await take(agent, step)
-                resumes = look(agent.name, None).resumes
+                run = await take_turn(agent, step)
+                resumes = next_step(agent.name, None).resumes
                 return run
             finally:
-                self.finish(begin_label(mine))
+                self.finish(begin_label(label))
                 if not resumes:
-                    self.finish(end_label(mine))
+                    self.finish(end_label(label))
 
         return take_in_order
 

@@ -56,26 +56,26 @@ class WakeupTimer:
         while True:
             self._changed.clear()
             schedules = self.store.read(lambda connection: records.list_schedules(connection, self.room.id))
-            due = [one for one in schedules if one.due_at is not None]
-            first = min((one.due_at or "" for one in due), default=None)
-            wait = None if first is None else (parse_stamp(first) - self.clock.now()).total_seconds()
-            if wait is not None and wait <= 0:
-                for schedule in due:
+            active = [schedule for schedule in schedules if schedule.due_at is not None]
+            first_due_at = min((schedule.due_at or "" for schedule in active), default=None)
+            wait_s = None if first_due_at is None else (parse_stamp(first_due_at) - self.clock.now()).total_seconds()
+            if wait_s is not None and wait_s <= 0:
+                for schedule in active:
                     if parse_stamp(schedule.due_at or "") <= self.clock.now():
                         await self._post(schedule)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if wait is None else min(wait, _MAX_WAIT_S)):
+                async with asyncio.timeout(None if wait_s is None else min(wait_s, _MAX_WAIT_S)):
                     await self._changed.wait()
 
     async def _post(self, schedule: Schedule) -> None:
         """Post the wake-up, one message for each prompt. The transaction of the last one sets the next due time."""
-        due = stamp(next_due(schedule, self.clock.now(), self.zone))
+        due_at = stamp(next_due(schedule, self.clock.now(), self.zone))
         prompts = list(self.store.read(lambda connection: self._prompts(connection, schedule)).items())
         if not prompts:
-            await self.store.write(lambda connection: self._advance(connection, schedule, due))
+            await self.store.write(lambda connection: self._advance(connection, schedule, due_at))
         for number, (message, agents) in enumerate(prompts):
-            advance = partial(self._advance, schedule=schedule, due=due) if number == len(prompts) - 1 else None
+            advance = partial(self._advance, schedule=schedule, due_at=due_at) if number == len(prompts) - 1 else None
             actor = Actor.system(run=self.run, key=f"{_key_prefix(schedule)}{schedule.due_at}/{number}")
             try:
                 await self.room.perform("send", actor, extra=advance, parts=message.as_list(), to=agents)
@@ -84,29 +84,29 @@ class WakeupTimer:
                     await self.store.write(advance)
                 self.room.report_problem(f"cannot wake {', '.join(agents)}: {error}")
 
-    def _advance(self, connection: Connection, schedule: Schedule, due: str) -> None:
+    def _advance(self, connection: Connection, schedule: Schedule, due_at: str) -> None:
         """Set the next due time, unless the schedule was replaced meanwhile."""
         if schedule in records.list_schedules(connection, self.room.id):
-            records.put_schedule(connection, self.room.id, replace(schedule, due_at=due), stamp(self.clock.now()))
+            records.put_schedule(connection, self.room.id, replace(schedule, due_at=due_at), stamp(self.clock.now()))
 
     def _prompts(self, connection: Connection, schedule: Schedule) -> dict[MessageText, list[str]]:
-        """Return the agents to wake by the text that they get.
+        """Return the agents to wake, by their wake-up message.
 
-        Leaves out drafts, stopped agents, and agents that have not read the last wake-up. The schedule of a workflow
-        leaves out agents with a schedule of their own.
+        Drafts, stopped agents, and agents that have not read the last wake-up are not woken. The schedule of a workflow
+        does not wake agents with a schedule of their own.
         """
         workflow, values = self.team()
-        own = {one.agent for one in records.list_schedules(connection, self.room.id)}
-        working = {one.name for one in records.list_agents(connection, self.run) if one.status != "stopped"}
-        found: dict[MessageText, list[str]] = {}
+        scheduled = {other.agent for other in records.list_schedules(connection, self.room.id)}
+        active = {state.name for state in records.list_agents(connection, self.run) if state.status != "stopped"}
+        agents_by_message: dict[MessageText, list[str]] = {}
         for agent in workflow.agents:
-            mine = schedule.agent == agent.name or (schedule.agent is None and agent.name not in own)
-            if not mine or agent.name not in working or agent.worker.status == "draft":
+            applies = schedule.agent == agent.name or (schedule.agent is None and agent.name not in scheduled)
+            if not applies or agent.name not in active or agent.worker.status == "draft":
                 continue
             if not room_records.has_unread_from_call(connection, self.room.id, agent.name, _key_prefix(schedule)):
                 message = MessageText.own(schedule.prompt) if schedule.prompt else wakeup_message(agent, values)
-                found.setdefault(message, []).append(agent.name)
-        return found
+                agents_by_message.setdefault(message, []).append(agent.name)
+        return agents_by_message
 
 
 def _key_prefix(schedule: Schedule) -> str:
