@@ -156,9 +156,7 @@ def _check_texts(workflow: Workflow, values: Values, *, outputs: bool) -> None:
         content = workflow.agent(text.prompt_of).prompt if text.prompt_of else text.text
         try:
             for reference in references(content):
-                may_be_unset = (
-                    not text.read_by_model and reference.kind == "env"
-                )  # such a variable of a command is empty
+                may_be_unset = not text.read_by_model and reference.kind == "env"  # a command reads it as empty
                 if not may_be_unset and (outputs or reference.kind != "output"):
                     values.get(reference)
             if text.read_by_model:
