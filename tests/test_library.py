@@ -310,9 +310,9 @@ def test_a_tool_cannot_be_named_final_result(project: Path) -> None:
 def test_a_blocking_call_inside_a_running_loop_is_refused(scribe: Worker) -> None:
     async def inside() -> None:
         for verb in (scribe.run, scribe.resume):
-            with pytest.raises(UsageError, match="block a running event loop"):
+            with pytest.raises(UsageError, match="an event loop is running"):
                 verb("x")
-        with pytest.raises(UsageError, match="block a running event loop"):
+        with pytest.raises(UsageError, match="an event loop is running"):
             scribe.answer("a-2222222222", "yes")
 
     asyncio.run(inside())
@@ -529,7 +529,7 @@ def test_a_delegation_does_not_block_a_running_loop(project: Path) -> None:
     async def inside() -> None:
         boss.delegate_to("hand", "write one")
 
-    with pytest.raises(UsageError, match="block a running event loop"):
+    with pytest.raises(UsageError, match="an event loop is running"):
         asyncio.run(inside())
 
 

@@ -345,7 +345,7 @@ def test_a_repeated_call_id_is_the_same_call_even_while_it_runs(home: Home, proj
                 twice = [asyncio.create_task(http.call("hold", {"number": 7}, id="toolu_1")) for _ in range(2)]
                 await asyncio.wait_for(sample.has_started.wait(), 5)
                 other = await http.call("hold", {"number": 8}, id="toolu_1")
-                assert other["error"]["message"] == "invalid call id: another call has it"
+                assert other["error"]["message"] == "invalid call id: the run has another call with this id"
                 sample.may_finish.set()
                 first, second = await asyncio.gather(*twice)
                 assert first["result"] == second["result"]

@@ -116,14 +116,14 @@ def post(
     if not text.strip():
         raise UsageError("invalid message: empty", hint="Write a text.")
     agents = records.agent_names(turn.connection, turn.room.id)
-    mentioned = mentions.find(message, agents)
+    parsed = mentions.find(message, agents)
     sender = sender or turn.actor.name
     addressed = _resolve_recipients(to, agents, lenient=sender == SYSTEM)
-    if mentioned.missed and not mentioned.reached and not addressed:
-        names = ", ".join(f"@{name[:80]}" for name in mentioned.missed[:5])
-        hint = did_you_mean(mentioned.missed[0], [name for name in (*agents, PERSON, ALL) if name != sender])
+    if parsed.missed and not parsed.reached and not addressed:
+        names = ", ".join(f"@{name[:80]}" for name in parsed.missed[:5])
+        hint = did_you_mean(parsed.missed[0], [name for name in (*agents, PERSON, ALL) if name != sender])
         raise NotFound(f"message not delivered: no agent named {names}", hint=hint)
-    reached = tuple(name for name in dict.fromkeys((*addressed, *mentioned.reached)) if name != sender)
+    reached = tuple(name for name in dict.fromkeys((*addressed, *parsed.reached)) if name != sender)
     hops = next_hops(turn) if hops is None else hops
     to_agents = [name for name in reached if name != PERSON]
     content = "".join(_shorten(turn, part) for part in message.parts)
@@ -132,19 +132,14 @@ def post(
     columns = {"kind": kind, "sender": sender, "content": content, "mentions": list(reached), "resource": resource}
     origin = {"hops": hops, "run": turn.actor.run, "key": turn.actor.key, "at": turn.at}
     number = records.add_message(turn.connection, turn.room.id, **columns, **origin)
-    priority = LOW if mentioned.has_all and not addressed else NORMAL
+    priority = LOW if parsed.has_all and not addressed else NORMAL
     if sender == PERSON or kind == "assignment":
         priority = HIGH
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if is_held else "unread")
     if not is_held:
         turn.wakes.update(to_agents)
     posted = PostResult(
-        id=number,
-        reached=reached,
-        missed=mentioned.missed,
-        overlooked=mentioned.overlooked,
-        held=is_held,
-        resource=resource,
+        id=number, reached=reached, missed=parsed.missed, overlooked=parsed.overlooked, held=is_held, resource=resource
     )
     turn.add_event("held" if is_held else "message", kind=kind, content=content, **posted.as_dict())
     return posted

@@ -109,22 +109,12 @@ def room_tool_set(workflow: Workflow, agent: str, kinds: Collection[str]) -> Roo
 
 
 def run_input(
-    connection: Connection,
-    workflow: Workflow,
-    room: str,
-    agent: str,
-    batch: Sequence[Mail],
-    *,
-    more_count: int,
-    effects: str,
+    connection: Connection, workflow: Workflow, room: str, agent: str, batch: Sequence[Mail], *, more: int, effects: str
 ) -> str:
-    """Return the first message of a run.
-
-    `effects` lists the effects of failed runs. `more_count` unread messages are not part of the batch.
-    """
+    """Return the first message of a run. `effects` lists the effects of failed runs. `more` messages are not shown."""
     if workflow.definition.context.enabled:
         team = {other.name: other.worker.description for other in workflow.agents if other.name != agent}
-        return first_message(agent, team, batch, more_count=more_count, effects=effects)
+        return first_message(agent, team, batch, more=more, effects=effects)
     texts = [_full_text(connection, room, mail) for mail in batch]  # without a room, the agent cannot fetch the rest
     return "\n\n".join([*texts, effects] if effects else texts)
 
@@ -136,15 +126,15 @@ def _full_text(connection: Connection, room: str, mail: Mail) -> str:
 
 
 def first_message(
-    agent: str, team: Mapping[str, str | None], batch: Sequence[Mail], *, more_count: int = 0, effects: str = ""
+    agent: str, team: Mapping[str, str | None], batch: Sequence[Mail], *, more: int = 0, effects: str = ""
 ) -> str:
     """Return the first message of a run in a room: its unread mail, its team, and the effects of failed runs."""
     lines = [f"Your inbox ({len(batch)} unread):" if batch else "Your inbox is empty."]
     for mail in batch:
         message = mail.message
         lines += [f"--- #{message.id} from {message.sender}, {mail.urgency} priority", escape_headers(message.content)]
-    if more_count:
-        lines.append(f"--- {more_count} more unread messages will be delivered to you later.")
+    if more:
+        lines.append(f"--- {more} more unread messages will be delivered to you later.")
     if team:
         names = "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in team.items())
         lines += ["---", "", TEAM_INSTRUCTIONS.format(agent=agent, team=names, other=next(iter(team)))]
@@ -173,7 +163,7 @@ class AgentTurn:
     def record_start(self, connection: Connection, run: str) -> None:
         actor, at = Actor(name=self.agent, run=run, key="inbox"), stamp(self.clock.now())
         shown = inbox.describe_batch(self.step.batch)
-        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more_count, **shown)
+        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more, **shown)
         records.assign_run(connection, self.instance, self.agent, run)
 
     def record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
@@ -254,17 +244,10 @@ class AgentTurn:
     def _attempts(self, connection: Connection) -> int:
         return records.get_agent(connection, self.instance, self.agent).attempts
 
-    def _set_state(
-        self,
-        connection: Connection,
-        status: str,
-        *,
-        run: str | None = None,
-        attempts: int = 0,
-        due_at: str | None = None,
-    ) -> None:
-        columns = {"status": status, "run": run, "attempts": attempts, "due_at": due_at}
-        records.change_agent(connection, self.instance, self.agent, **columns)
+    def _set_state(self, connection: Connection, status: str, **columns: Any) -> None:
+        """Set the status of the agent. Clear its run, attempts and due time unless `columns` has them."""
+        values = {"status": status, "run": None, "attempts": 0, "due_at": None, **columns}
+        records.change_agent(connection, self.instance, self.agent, **values)
 
 
 def _is_transient(connection: Connection, run: str, end: SegmentEnd) -> bool:
@@ -321,7 +304,7 @@ class Step:
     text: str = ""  # the first message of the run
     kinds: frozenset[str] = frozenset()  # kinds of the messages that the run reads
     number: int = 0
-    more_count: int = 0  # unread messages that are not in the batch
+    more: int = 0  # unread messages that are not in the batch
 
     @property
     def resumes(self) -> bool:
@@ -372,12 +355,12 @@ def _new_run_step(connection: Connection, instance: Instance, workflow: Workflow
     if not batch:
         return Step()
     unread_count = room_records.count_unread(connection, instance.room).get(name, 0)
-    more_count = 0 if until is not None else unread_count - len(batch)
+    more = 0 if until is not None else unread_count - len(batch)
     number = records.count_runs(connection, instance.id, name) + 1
     effects = earlier_effects(connection, instance.id, name, number)
-    text = run_input(connection, workflow, instance.room, name, batch, more_count=more_count, effects=effects)
+    text = run_input(connection, workflow, instance.room, name, batch, more=more, effects=effects)
     kinds = frozenset(mail.message.kind for mail in batch)
-    return Step(batch=batch, number=number, text=text, more_count=more_count, kinds=kinds)
+    return Step(batch=batch, number=number, text=text, more=more, kinds=kinds)
 
 
 def retry_failed(connection: Connection, instance: Instance, at: str) -> None:

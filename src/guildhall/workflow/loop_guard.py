@@ -33,16 +33,8 @@ _MAX_SHOWN = 10  # pairs of agents, and held messages
 _MAX_LINE_CHARS = 200
 TALK_TOOLS = frozenset(
     {
-        *(
-            "channel_send",
-            "channel_read",
-            "inbox_read",
-            "inbox_ack",
-            "status_set",
-            "team_list",
-            "no_action",
-            "more_tools",
-        ),
+        *("channel_send", "channel_read", "inbox_read", "inbox_ack"),
+        *("status_set", "team_list", "no_action", "more_tools"),
         *("document_read", "document_list", "document_suggest", "resource_read"),
         *("proposal_create", "proposal_vote", "proposal_status", "proposal_cancel"),
     }

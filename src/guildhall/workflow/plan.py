@@ -287,22 +287,10 @@ def planned_start(
 _VARIABLE = re.compile(r"(?<![\\$])\$\{?([A-Z][A-Z0-9_]*)")
 # Variables that the shell sets, or that every setup command has.
 _SHELL_VARIABLES = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "TMPDIR",
-        "PWD",
-        "OLDPWD",
-        "IFS",
-        "RANDOM",
-        "SECONDS",
-        "LINENO",
-        "UID",
-        "EUID",
-        "PPID",
-    ]
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "PWD", "OLDPWD", "IFS"),
+        *("RANDOM", "SECONDS", "LINENO", "UID", "EUID", "PPID"),
+    }
 )
 _SHELL_PREFIXES = ("BASH", "XDG_", "GUILD_", "LC_", "LANG", "TERM", "TZ", "OPT")
 

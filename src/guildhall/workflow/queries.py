@@ -32,11 +32,8 @@ def find_instance(connection: Connection, wanted: Target) -> Instance:
         return instance
     known = records.list_instances(connection)
     if wanted.agent is not None and wanted.workflow == target.GLOBAL:  # it may be the agent of another workflow
-        known_agents = [
-            replace(other.target, agent=agent.name)
-            for other in known
-            for agent in records.list_agents(connection, other.id)
-        ]
+        pairs = ((other, agent) for other in known for agent in records.list_agents(connection, other.id))
+        known_agents = [replace(other.target, agent=agent.name) for other, agent in pairs]
         same_name = [str(agent) for agent in known_agents if agent.agent == wanted.agent]
         hint = f"Did you mean {', '.join(same_name[:5])}?" if same_name else None
         raise target.unknown_target(wanted, known_agents, hint=hint)
@@ -82,6 +79,5 @@ def list_messages(connection: Connection, instance: Instance, *, since: int = 0)
     """Return the messages of one generation of a workflow after a message."""
     until = records.next_generation_start(connection, instance)
     messages = room_records.list_messages(connection, instance.room, since=since, limit=_MAX_MESSAGES, newest=True)
-    return [
-        message for message in messages if message.at >= instance.created_at and (until is None or message.at < until)
-    ]
+    messages = [message for message in messages if message.at >= instance.created_at]
+    return [message for message in messages if until is None or message.at < until]

@@ -163,13 +163,11 @@ class ReplayedTeam:
         """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
         room = self.room.room.id
         batch = shown_mail(connection, room, logged)
-        more_count = logged.arguments.get("left", 0)
+        more = logged.arguments.get("left", 0)
         instance, number = self.instance.id, run.ordinal + 1
         effects = self.store.read(lambda record: earlier_effects(record, instance, run.worker, number))
         for listed in ("", effects):
-            yield run_input(
-                connection, self.workflow, room, logged.actor.name, batch, more_count=more_count, effects=listed
-            )
+            yield run_input(connection, self.workflow, room, logged.actor.name, batch, more=more, effects=listed)
 
     def _find_call(self, logged: LogEntry) -> ToolCall | None:
         """Return the call that repeated an operation, with the arguments that the model gave, or None."""

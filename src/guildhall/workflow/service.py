@@ -259,9 +259,7 @@ class Workflows:
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _build_hooks(
-        self, workflow: Workflow, frame: Frame, record_start: Callable[[Connection, str], None]
-    ) -> RunHooks:
+    def _build_hooks(self, workflow: Workflow, frame: Frame, record: Callable[[Connection, str], None]) -> RunHooks:
         """Return the hooks of the workflow's own run: its setup commands, and its start and end."""
         env = command_environment(workflow, frame)
 
@@ -271,7 +269,7 @@ class Workflows:
 
             return (self.policy.commands or Commands)(folder=workflow.folder, env=env, on_output=publish_output)
 
-        return RunHooks(tools=TOOLS, executor=create_executor, record_start=record_start, record_stop=self._record_end)
+        return RunHooks(tools=TOOLS, executor=create_executor, record_start=record, record_stop=self._record_end)
 
     def _record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")

@@ -39,16 +39,8 @@ _ROUTES = {f"/api/{name.replace('.', '/')}": name for name in VERBS}
 # Verbs that are answered while the hall recovers runs and while it stops.
 _READ_ONLY = frozenset(
     {
-        "hall.status",
-        "runs.get",
-        "runs.list",
-        "runs.journal",
-        "asks.list",
-        "asks.get",
-        "workflows.get",
-        "workflows.list",
-        "workflows.find_by_run",
-        "rooms.messages",
+        *("hall.status", "runs.get", "runs.list", "runs.journal", "asks.list", "asks.get"),
+        *("workflows.get", "workflows.list", "workflows.find_by_run", "rooms.messages"),
     }
 )
 # Verbs that write nothing are answered while the disk is full.
