@@ -64,10 +64,7 @@ class RunResult:
         return self.status == "completed"
 
     def output_as(self, kind: type[T]) -> T:
-        """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type.
-
-        Raise Conflict if the run is not completed, UsageError if the output does not have this type.
-        """
+        """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type."""
         from pydantic import TypeAdapter, ValidationError
 
         if not self.is_completed:

@@ -90,14 +90,12 @@ class DocumentCall(Documents):
         base = check_line(base, "the base") if base else None
         self.store.read(lambda connection: _check_may_change(connection, self.room, self.actor, self.op, path))
         current = await self.contents.read(path)
-        id, text, is_new = await self._record_intent(path, current, content, base)
+        id, text, is_new = await self._intend(path, current, content, base)
         if text != current:
             await self.contents.write(path, text)
         return lambda turn: _record_change(turn, id, path, text, is_new=is_new)
 
-    async def _record_intent(
-        self, path: str, current: str | None, content: str, base: str | None
-    ) -> tuple[int, str, bool]:
+    async def _intend(self, path: str, current: str | None, content: str, base: str | None) -> tuple[int, str, bool]:
         """Record a change before it is made. Return its number, the new content, and True if the document is new."""
         current_hash = None if current is None else content_hash(current)
         run, key = self.actor.run, self.actor.key

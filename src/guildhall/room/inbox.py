@@ -140,10 +140,7 @@ def release_messages(turn: Turn) -> dict[str, Any] | None:
 
 
 def _mark_until(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
-    """Set the status of the unread mail up to a message, and return the numbers of the messages.
-
-    A run changes only messages that it has read.
-    """
+    """Set the status of unread mail up to a message, and return its numbers. A run changes only mail that it read."""
     check_agent_name(agent)
     # A message that was released late can be older than the messages that the run has read.
     only = records.shown_messages(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None

@@ -52,10 +52,7 @@ class TurnOrder:
         self._posts: set[asyncio.Task[None]] = set()
 
     def delay_turns(self, take_turn: TakeTurn, next_step: Callable[[str, int | None], Step]) -> TakeTurn:
-        """Return `take_turn`, delayed until it is the turn of the run.
-
-        `next_step` returns the next step of an agent, with mail up to a message.
-        """
+        """Return `take_turn`, delayed until the turn of the run. `next_step`: gets the mail up to a message."""
 
         async def take_in_order(agent: Agent, step: Step) -> Run | None:
             label = run_label(agent.name, step.number)

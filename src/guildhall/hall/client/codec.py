@@ -59,6 +59,9 @@ class _Names(dict[str, Any]):
         return getattr(import_module(module), original)
 
 
+_names = cache(_Names)
+
+
 @dataclass(frozen=True)
 class Verb:
     """The declaration of a verb in the interface."""
@@ -89,11 +92,6 @@ def get_verb(name: str) -> Verb:
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "self"]
     required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
     return Verb(method, signature, kinds, required, get_args(result)[0] if is_stream else result, is_stream)
-
-
-@cache
-def _names(module: str) -> _Names:
-    return _Names(module)
 
 
 def _evaluate(annotation: Any, names: _Names) -> Any:

@@ -141,10 +141,7 @@ class RunServices:
             workflows.on_answer(ask)
 
     async def prepare(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> Prepared:
-        """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted.
-
-        `toolboxes`: Python objects of this process.
-        """
+        """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted."""
         if not isinstance(request.purpose, CallPurpose):
             worker = self.workers.find(request.worker, frame)
             self.workers.check_trust(worker, frame, [toolbox.name for toolbox in toolboxes])

@@ -188,8 +188,7 @@ class WorkerServices:
     def check_trust(self, worker: Worker, frame: Frame, python_toolboxes: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this worker may call by name uses code that is not trusted.
 
-        The error lists the untrusted code of both. `python_toolboxes`: names of toolboxes that are Python objects of
-        the caller, which need no trust.
+        The error lists the untrusted code of both. `python_toolboxes`: toolboxes of the caller, which need no trust.
         """
         callees = self._callees(worker, frame)
         errors = [error for callee in callees for error in self._trust_errors(callee, frame, python_toolboxes)]

@@ -175,8 +175,7 @@ class WorkflowDatabases:
             instance = _newest(other, workflow.name, start.tag)
             if other is not chosen and instance is not None and instance.status not in FINAL_PHASES:
                 raise Conflict(
-                    f"cannot start {instance.target}: its status in another database is {instance.status} "
-                    f"(run {instance.id})",
+                    f"cannot start {instance.target}: {instance.status} in another database (run {instance.id})",
                     hint=f"Stop it with `guild stop {instance.target}`, or use another --tag.",
                 )
         return chosen

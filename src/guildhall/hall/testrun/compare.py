@@ -225,10 +225,8 @@ def _replace_values(source: Source, changes: dict[Location, Any]) -> str | None:
         indent = " " * column
         lines = list(field_lines(str(name), value, column))
         new = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
-        separator = "\n" if text[start:end].endswith("\n") else ""
-        if separator and end < len(text):
-            separator += indent
-        text = f"{text[:start]}{new}{separator}{text[end:].lstrip(' ')}"
+        newline = f"\n{indent if end < len(text) else ''}" if text[start:end].endswith("\n") else ""
+        text = f"{text[:start]}{new}{newline}{text[end:].lstrip(' ')}"
     return text
 
 
