@@ -198,18 +198,18 @@ def open_owner_election(turn: Turn, timeout_s: float | None) -> dict[str, Any]:
 @operation(changes_access=True)
 def end_proposals(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     """End an open proposal, or all open proposals, with the existing votes."""
-    if proposal is None:
-        proposals = records.open_proposals(turn.connection, turn.room.id)
-    else:
-        proposals = [one for one in [get_proposal(turn.connection, turn.room.id, proposal)] if one.status == "open"]
+    proposals = records.open_proposals(turn.connection, turn.room.id)
+    if proposal is not None:
+        selected = get_proposal(turn.connection, turn.room.id, proposal)
+        proposals = [selected] if selected.status == "open" else []
     return _end_all(turn, proposals, "idle")
 
 
 @operation(changes_access=True)
 def expire_proposals(turn: Turn) -> dict[str, Any]:
     """End every proposal whose time is up."""
-    due = [one for one in records.open_proposals(turn.connection, turn.room.id) if _is_due(one, turn.at)]
-    return _end_all(turn, due, "timeout")
+    proposals = records.open_proposals(turn.connection, turn.room.id)
+    return _end_all(turn, [proposal for proposal in proposals if _is_due(proposal, turn.at)], "timeout")
 
 
 # The end of proposals
@@ -217,13 +217,14 @@ def expire_proposals(turn: Turn) -> dict[str, Any]:
 
 def next_expiry(connection: Connection, room: str) -> str | None:
     """Return the time at which the next open proposal expires, or None."""
-    return min((one.expires_at for one in records.open_proposals(connection, room) if one.expires_at), default=None)
+    times = (proposal.expires_at for proposal in records.open_proposals(connection, room))
+    return min((time for time in times if time is not None), default=None)
 
 
 def has_decision_since(connection: Connection, room: str, at: str) -> bool:
     """Return True if a proposal got its result at this time or later."""
-    decided = (one for one in records.list_proposals(connection, room) if one.result is not None)
-    return any((one.ended_at or "") >= at for one in decided)
+    decided = (proposal for proposal in records.list_proposals(connection, room) if proposal.result is not None)
+    return any((proposal.ended_at or "") >= at for proposal in decided)
 
 
 def _is_due(proposal: Proposal, at: str) -> bool:

@@ -148,7 +148,8 @@ class RoomReplay:
         if not self._has_files:
             return
         if entry.op == "document_list":
-            await self._restore_sizes({one["path"]: one["size"] for one in entry.result.get("documents", [])})
+            listed = entry.result.get("documents", [])
+            await self._restore_sizes({document["path"]: document["size"] for document in listed})
             return
         path = entry.result.get("path") or _path_of(entry)
         if path is None:

@@ -282,7 +282,7 @@ class Workflows:
         """Return the workflow instance of a run. Raise NotFound if the run is not a workflow."""
         instance = self.store.read(lambda connection: records.find_instance(connection, run))
         if instance is None:
-            raise NotFound(f"the run {run} is not a workflow", hint=f"See: guild show {run}")
+            raise NotFound(f"the run {run} is not a workflow", hint="List the workflows: guild ls --all")
         return instance
 
     def find_instance(self, wanted: Target) -> Instance:

@@ -121,7 +121,7 @@ class RunService(HallService, Runs):
         from guildhall.workflow.replay import team_part
 
         services = self._hall.services_of(run)
-        tree = [(one, services.history.journal(one.id)) for one in services.history.tree(run)]
+        tree = [(recorded, services.history.journal(recorded.id)) for recorded in services.history.tree(run)]
         team = team_part(tree, services.store)
         return export_script(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 

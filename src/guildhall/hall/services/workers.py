@@ -139,7 +139,7 @@ def _inspect(folder: Path) -> PackageDetails:
         rights=_permissions(package) if "worker" in package.types else None,
         activate=package.table.activate,
         export=package.table.export,
-        tools=tuple(tool for one in code if one.kind == "toolbox" for tool in home_packages.find_tools(one)),
+        tools=tuple(tool for part in code if part.kind == "toolbox" for tool in home_packages.find_tools(part)),
     )
 
 
@@ -148,7 +148,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
     details = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
-        code = next(one for one in home_packages.load_code(package) if one.kind == "toolbox")
+        code = next(code for code in home_packages.load_code(package) if code.kind == "toolbox")
         try:
             toolbox = await describe_code(code, ToolEnvironment(view=View(cwd=code.root)))
             tools = [

@@ -63,7 +63,8 @@ class RoomService(HallService, Rooms):
 
     async def proposals(self, target: Target) -> Sequence[ProposalVotes]:
         room = self._room(target)
-        return [ProposalVotes(proposal=one, votes=room.list_votes(one)) for one in room.list_proposals()]
+        proposals = room.list_proposals()
+        return [ProposalVotes(proposal=proposal, votes=room.list_votes(proposal)) for proposal in proposals]
 
     def _room(self, target: Target) -> Room:
         services = self._hall.workflow_databases.services_of_team(target)
@@ -77,7 +78,7 @@ def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
     root = services.history.get(run).root
     found = services.store.read(lambda connection: records.find_instance(connection, root))
     if found is None:
-        raise NotFound(f"the run {run} does not belong to a workflow", hint=f"See: guild show {run}")
+        raise NotFound(f"the run {run} does not belong to a workflow", hint="List the workflows: guild ls --all")
     return services.store, found
 
 
@@ -129,7 +130,8 @@ class WorkflowService(HallService, Workflows):
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowSummary]:
         def read(connection: Connection) -> Sequence[WorkflowSummary]:
-            return [queries.describe(connection, one) for one in records.list_instances(connection, include_ended=over)]
+            instances = records.list_instances(connection, include_ended=over)
+            return [queries.describe(connection, instance) for instance in instances]
 
         found = (services.store.read(read) for services in self._hall.all_services())
         return [*merge(*found, key=lambda workflow: workflow.created_at, reverse=True)]
