@@ -1,7 +1,7 @@
 """Workflows: YAML files that define a team of agents, and the execution of the team in a shared room.
 
 A workflow is a run without a model. Its phases are setup commands, the election of the document owner, the kickoff
-message, and turns of the agents until no agent can make progress. Each turn of an agent is a run below it.
+message, and turns of the agents until no agent can make progress. Each turn of an agent is a child run.
 
 Above: cli and hall, which offer the commands and operations. Below: runs (the turns of agents), room (the channel,
 documents and votes), models, runtimes, workers, tools, store, core.

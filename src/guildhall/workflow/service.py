@@ -1,7 +1,7 @@
 """The workflow service of a hall: starts, resumes, stops and steers workflows, and routes events to their teams.
 
-A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
-a place in the workflow `global:main`.
+A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file
+becomes an agent of the workflow `global:main`.
 Does not execute the team (`team.py`) or deliver scheduled messages (`wakeup_schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.

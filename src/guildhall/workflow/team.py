@@ -1,7 +1,7 @@
 """The team of a workflow: executes setup, owner election and kickoff, then turns of agents until the team is idle.
 
-`Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
-from the database and takes a turn. An idle workflow ends in mode `run`, and waits for a message in mode `start`.
+`Team` is the runtime of the workflow's run. The turns of agents are its child runs. A loop for each agent reads the
+next step from the database and takes a turn. An idle workflow ends in mode `run`, and waits in mode `start`.
 Does not decide the next step (`agent_steps.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
 
 Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.

@@ -35,8 +35,8 @@ async def open_hall(
 
     `forks_runs`: execute each run in a process of its own.
     """
-    make = partial(Hall, home, environ=environ, readonly=readonly, forks_runs=forks_runs)
-    hall = await asyncio.to_thread(make)  # the lock may be taken
+    create = partial(Hall, home, environ=environ, readonly=readonly, forks_runs=forks_runs)
+    hall = await asyncio.to_thread(create)  # in a thread, because it waits for the lock
     hall.runtimes.start_fork_server()
     return EmbeddedHall(hall)
 
