@@ -310,7 +310,7 @@ WRONG = [
     ("agents: {a: {system_prompt: x}}\ncontext: 5", "context: expected a mapping"),
     ("agents: {a: {system_prompt: x}}\nparams: [a, a]", "duplicate param 'a'"),
     ("agents: {a: {system_prompt: x}}\nparams: [{default: 1}]", "a mapping with `name:`"),
-    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "another `name:` inside"),
+    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "it contains another `name:`"),
     ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "invalid name 'env'"),
     ("agents: {a: {system_prompt: x}}\nparams: [a-b, a_b]", "the same environment variable"),
     ("agents: {a: {system_prompt: x}}\nparams: 5", "params: expected a mapping"),

@@ -85,7 +85,7 @@ def test_a_file_in_the_published_form_runs(guild: Guild, folder: Path) -> None:
         ("backend: mock, model: anthropic:x", "`backend: mock` needs a script as the model", "script:FILE"),
         ("provider: {name: openai, base_url: http://x}, model: y", "`provider.base_url` cannot be set", "BASE_URL"),
         ("provider: openai, model: anthropic:y", "names another provider", ""),
-        ("system_prompt_file: prompt.prompty", "a.system_prompt_file: the name of a prompt file must end", ""),
+        ("system_prompt_file: prompt.prompty", "a.system_prompt_file: invalid prompt file", ""),
     ],
 )
 def test_a_form_with_another_meaning_is_explained(
