@@ -262,11 +262,11 @@ def _common_suffixes(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[s
 
 
 def _parse_settings(fields: dict[str, Any]) -> Definition:
-    """Return a definition with these fields of `worker_creation`. Raise InvalidFile if they are not valid."""
+    """Return a definition with these fields of `worker_creation`. Raise InvalidFile if they are invalid."""
     try:
         return yaml.validate(Definition, yaml.Source(Path(), "", {"name": "new", "instructions": "-", **fields}, {}))
     except InvalidFile as error:
-        hint = error.hint or "Correct config.yaml in your home."
+        hint = error.hint or "The user must correct worker_creation: in config.yaml."
         raise InvalidFile(f"worker_creation.{error.message}", hint=hint) from None
 
 
