@@ -67,8 +67,7 @@ def create_source(
     if model.startswith(REPLAY):
         run_id = _strip_prefix(model, REPLAY, "replay:r-7k2m9x4qpw")
         if recording is None:
-            hint = "Use a real model or a script."
-            raise NotFound(f"cannot replay {run_id}: recorded runs cannot be read here", hint=hint)
+            raise NotFound(f"cannot replay {run_id}: recorded runs cannot be read here")
         return recording(run_id)
     if model.startswith(CURSOR):
         if find_key_variable("cursor", environ) is None:

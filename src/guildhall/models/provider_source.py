@@ -106,9 +106,7 @@ def _priced_models(provider: str) -> list[str]:
 
     providers = data_snapshot.get_snapshot().providers
     listed = _price_list_id(provider)
-    return [
-        model.id for provider_prices in providers if provider_prices.id == listed for model in provider_prices.models
-    ]
+    return [model.id for entry in providers if entry.id == listed for model in entry.models]
 
 
 def _price_list_id(provider: str) -> str:

@@ -62,13 +62,9 @@ class RunContent:
 
     def trim_rules(self, *, has_login: bool) -> TrimRules:
         tools = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
-        return TrimRules(
-            prompt=self.prompt,
-            tools=frozenset(self.names),
-            definitions={shown: tools[name] for shown, name in self.names.items() if name in tools},
-            results=self.results,
-            has_login=has_login,
-        )
+        shown = {shown_name: tools[name] for shown_name, name in self.names.items() if name in tools}
+        names = frozenset(self.names)
+        return TrimRules(prompt=self.prompt, tools=names, definitions=shown, results=self.results, has_login=has_login)
 
 
 @dataclass(kw_only=True)

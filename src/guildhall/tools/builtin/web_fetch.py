@@ -111,13 +111,11 @@ MAX_BYTES = 2_000_000
 TIMEOUT_S = 30.0
 MAX_REDIRECTS = 5
 MAX_CHARS = 100_000
-_USER_AGENT = "guildhall-webfetch"
+_AGENT = "guildhall-webfetch"
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _TEXT = re.compile(r"text/|application/(.*\+)?(json|xml|javascript|yaml|toml|x-ndjson)\b|^$")
 _RELAY_NETWORK = ipaddress.IPv4Network("192.88.99.0/24")  # reserved since RFC 7526, but global for Python
-_IPV4_EMBEDDING_NETWORKS = tuple(
-    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96"))
-)
+_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
 
 
 def web_tools(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> tuple[Tool, ...]:
@@ -135,9 +133,7 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None or address.is_site_local or address.scope_id:
             return False
-        if any(
-            address in network for network in _IPV4_EMBEDDING_NETWORKS
-        ):  # the embedded IPv4 address could be private
+        if any(address in network for network in _EMBEDDING):  # the embedded IPv4 address could be private
             return False
     elif address in _RELAY_NETWORK:
         return False
@@ -206,11 +202,7 @@ class _Fetcher:
         timer.start()
         try:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            headers = {
-                "User-Agent": _USER_AGENT,
-                "Accept": "text/html,text/*;q=0.9,*/*;q=0.5",
-                "Accept-Encoding": "gzip",
-            }
+            headers = {"User-Agent": _AGENT, "Accept": "text/html,text/*;q=0.9,*/*;q=0.5", "Accept-Encoding": "gzip"}
             connection.request("GET", target, headers=headers)
             page = _read(connection.getresponse())
         finally:
