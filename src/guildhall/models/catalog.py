@@ -87,10 +87,8 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
         if model.startswith(SCRIPT):
             from guildhall.models.scripted.source import load_script
 
-            return (
-                load_script(cwd / Path(_strip_prefix(model, SCRIPT, "script:answers.yaml")).expanduser()).price
-                is not None
-            )
+            path = cwd / Path(_strip_prefix(model, SCRIPT, "script:answers.yaml")).expanduser()
+            return load_script(path).price is not None
     except GuildError:
         return None
     if model.startswith(REPLAY):

@@ -148,9 +148,8 @@ class Toolbox:
         for value in tools:
             if not isinstance(value, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 label = getattr(value, "__name__", repr(value))
-                raise ToolUnavailable(
-                    f"invalid toolbox {name!r}: {label} is not a tool", hint="Decorate it with @tool."
-                )
+                problem = f"invalid toolbox {name!r}: {label} is not a tool"
+                raise ToolUnavailable(problem, hint="Decorate it with @tool.")
         names = [tool.name for tool in tools]
         if duplicates := {name for name in names if names.count(name) > 1}:
             problem = f"invalid toolbox {name!r}: two tools are named {sorted(duplicates)[0]!r}"

@@ -55,7 +55,7 @@ class InvalidMessage(Exception):
 def parse_body(data: bytes) -> Mapping[str, Any]:
     """Return the JSON object of a body. Raise InvalidMessage if it is invalid, too deep, too large or not Unicode."""
     if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_PARTS:
-        raise InvalidMessage(f"the body has more than {_MAX_PARTS:,} values")
+        raise InvalidMessage(f"the body has more than {_MAX_PARTS:,} commas and brackets")
     try:
         body: Any = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError):

@@ -1,5 +1,4 @@
-"""Dialect of OpenAI's Chat Completions API: parses and builds the requests, responses and chunks
-of `/v1/chat/completions`.
+"""Dialect of OpenAI's Chat Completions API: parses and builds the data of `/v1/chat/completions`.
 
 Most other providers support this format too. Of several choices, only the first is read.
 Does not send requests: `models.passthrough.relay` does.

@@ -153,9 +153,8 @@ async def _fetch_json(name: str, request: Mapping[str, Any]) -> Any:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    raise NotFound(
-                        f"{name} responded with more than {MAX_BYTES:,} bytes", hint="Request fewer results."
-                    )
+                    problem = f"{name} responded with more than {MAX_BYTES:,} bytes"
+                    raise NotFound(problem, hint="Request fewer results.")
     except (TimeoutError, httpx2.TimeoutException):
         raise TimedOut(f"{name} did not respond within {TIMEOUT_S:g} s", hint=_FAILURE_HINT) from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -69,11 +69,7 @@ class Server:
     ) -> Server:
         """Connect to a server and list its tools. Raise ToolUnavailable if that fails."""
         transport = await StdioTransport.start(spec) if spec.command else HttpTransport(spec)
-        hint = (
-            "Run the command of the server to see its output."
-            if spec.command
-            else "Check the server, its URL and its token."
-        )
+        hint = "Run the command of the server to see its output." if spec.command else "Check its URL and its token."
         server = Server(spec, transport, call_timeout_s)
         try:
             async with asyncio.timeout(start_timeout_s):
