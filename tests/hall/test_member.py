@@ -41,7 +41,7 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
     assert double(4) == 8
     with pytest.raises(GuildError, match="two tools named 'greet'"):
         member.tool(name="greet")(double)
-    with pytest.raises(GuildError, match="is not a valid tool name"):
+    with pytest.raises(GuildError, match="invalid tool name"):
         member.tool(lambda: 1)
 
     async def work() -> None:

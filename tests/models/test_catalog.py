@@ -46,7 +46,7 @@ def test_a_recording_is_supplied_by_the_caller(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["script:", "replay: "])
 def test_a_prefix_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ModelUnusable, match="needs the name of"):
+    with pytest.raises(ModelUnusable, match="nothing follows the prefix"):
         create_source(name, cwd=tmp_path, environ={})
 
 

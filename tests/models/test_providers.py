@@ -344,7 +344,7 @@ def test_an_invalid_answer_is_a_readable_failure(answer: bytes, name: str) -> No
         ("ollama:llama3", {}, "OLLAMA_BASE_URL, which is not set"),
         ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY, which is not set"),
         ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT, which is not set"),
-        ("sentence-transformers:x", {}, "cannot be used: Unknown model"),
+        ("sentence-transformers:x", {}, "cannot use sentence-transformers:x: Unknown model"),
         ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION, which is not set"),
         ("antropic:claude", {}, "unknown provider 'antropic'\nDid you mean 'anthropic'?"),
         ("nobody/claude", {}, "unknown provider 'nobody'"),

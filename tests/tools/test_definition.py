@@ -175,8 +175,8 @@ def opaque(thing: asyncio.Task[str]) -> None:
         (unresolved_type, "Decimal"),
         (field_default, "Annotated"),
         (opaque, "cannot create the input schema"),
-        (lambda: None, "is not a valid tool name"),
-        (functools.partial(varargs), "is not a valid tool name"),
+        (lambda: None, "invalid tool name"),
+        (functools.partial(varargs), "invalid tool name"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_rejected_with_the_reason(function: Any, message: str) -> None:
@@ -190,7 +190,7 @@ def test_a_function_that_cannot_be_a_tool_is_rejected_with_the_reason(function: 
     [
         ({"capabilities": {"netz"}}, "Did you mean 'net'?"),
         ({"capabilities": "net"}, 'capabilities={"net"}'),
-        ({"name": "no spaces"}, "is not a valid tool name"),
+        ({"name": "no spaces"}, "invalid tool name"),
         ({"name": "x" * 65}, "at most 64"),
     ],
 )

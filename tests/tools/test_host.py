@@ -208,7 +208,7 @@ def test_a_host_executes_calls(spec, kind):
         assert (await host.call("fail", {})).text == "ValueError: not today"
         assert "too large" in (await host.call("huge", {})).text
         assert host._child is not None
-        assert b"adding 2 3" in host._child._log
+        assert b"adding 2 3" in host._child._output
 
     with_host(spec, use, kind=kind)
 

@@ -80,8 +80,8 @@ def test_servers_with_noise_pages_or_a_newer_protocol_work(tmp_path: Path, mode:
     [
         ("dead", "exited with code 2; its last output: warming up | no licence | }"),
         ("silent", "the server was not ready after 0.3 s"),
-        ("endless-line", "wrote a message of more than 16,777,216 bytes and was killed"),
-        ("endless-lines", "wrote more than 100,000 lines that are not responses and was killed"),
+        ("endless-line", "was killed after a message of more than 16,777,216 bytes"),
+        ("endless-lines", "was killed after more than 100,000 consecutive lines that are not responses"),
         ("twice", "invalid tool list: two tools are named 'echo'"),
         ("nameless", "invalid tool list: a tool name has 1 to 200 printable characters"),
         ("no-object", "invalid input schema of the tool 'echo': its type is not \"object\""),

@@ -12,7 +12,8 @@ from mcp.server.mcpserver import Image, MCPServer
 
 from guildhall.core.errors import ServerGone, ToolUnavailable
 from guildhall.tools.mcp.client import Server, ServerHandler
-from guildhall.tools.mcp.model import MAX_MESSAGE_BYTES, ServerSpec
+from guildhall.tools.mcp.model import MAX_MESSAGE_BYTES, ServerSpec, TransportError
+from guildhall.tools.mcp.transports import HttpTransport
 from guildhall.tools.model import Blob
 from tests.hall.doors import serve_app
 
@@ -88,7 +89,7 @@ def test_a_server_of_the_official_library_is_called(stateless: bool, is_json: bo
             assert failed.is_error
             assert "fail" in failed.text
             await server.close()
-            with pytest.raises(ToolUnavailable, match=r"far: the server responded .* 401 \(invalid token\)"):
+            with pytest.raises(ToolUnavailable, match=r"far: the server responded .* 401 \(missing or invalid token\)"):
                 await Server.connect(spec(f"{url}/mcp", "wrong"))
             with pytest.raises(ToolUnavailable, match="far: the server responded with HTTP status 404"):
                 await Server.connect(spec(f"{url}/elsewhere"))
@@ -166,16 +167,19 @@ def event(message: Any) -> bytes:
     ("answer", "expected"),
     [
         (lambda request: (500, {}, [b"oops"]), "responded with HTTP status 500"),
-        (lambda request: (302, {"location": "http://127.0.0.1:1/"}, []), "responded with HTTP status 302"),
-        (lambda request: (200, JSON, [b"{"]), "responded with HTTP status 200"),
+        (
+            lambda request: (302, {"location": "http://127.0.0.1:1/"}, []),
+            "responded with HTTP status 302 (redirects are not followed)",
+        ),
+        (lambda request: (200, JSON, [b"{"]), "responded with HTTP status 200 and without a JSON-RPC response"),
         (lambda request: (200, JSON, [b"[" * 100_000]), "responded with HTTP status 200"),
         (lambda request: (202, {}, []), "responded with HTTP status 202"),
-        (lambda request: (200, EVENTS, [b": nothing\n\n"]), "closed the stream before its response"),
+        (lambda request: (200, EVENTS, [b": nothing\n\n"]), "closed the stream before responding"),
         (
             lambda request: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]),
-            "closed the stream before its response",
+            "closed the stream before responding",
         ),
-        (lambda request: (200, EVENTS, [b"data: {\n\n"]), "closed the stream before its response"),
+        (lambda request: (200, EVENTS, [b"data: {\n\n"]), "closed the stream before responding"),
         (
             lambda request: (200, JSON, [b" " * 1_000_000] * 17),
             f"message of more than {MAX_MESSAGE_BYTES:,} bytes",
@@ -195,6 +199,18 @@ def test_an_invalid_http_answer_is_an_error_with_the_reason(answer: Any, expecte
                 assert result.is_error
                 assert expected in result.text
                 assert "the effect of the call is unknown" in result.text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("url", ["http://[::1/mcp", "ftp://127.0.0.1/mcp"])
+def test_a_request_to_an_invalid_url_has_not_arrived(url: str) -> None:
+    async def main() -> None:
+        transport = HttpTransport(spec(url))
+        with pytest.raises(TransportError, match="cannot be reached") as caught:
+            await transport.request({"id": 1, "method": "ping"}, 5)
+        assert not caught.value.may_have_arrived
+        await transport.close()
 
     asyncio.run(main())
 

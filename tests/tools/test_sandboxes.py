@@ -109,7 +109,7 @@ def test_reading_text_obeys_the_rules(view: View) -> None:
     )
     cut, whole = (call(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=n) for n in (2, 5))
     assert (cut.file_before, whole.file_before) == (None, "shown")
-    assert "max_chars must be" in call_text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=0)
+    assert "max_chars: expected" in call_text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=0)
     for path, message in [
         ("deck.pdf", "the sandbox 'input' permits text only in files ending in .md"),
         ("tool.exe", "the sandbox 'input' permits only files ending in .pdf, .md"),

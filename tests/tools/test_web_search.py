@@ -130,7 +130,7 @@ def test_an_answer_without_results_is_reported(reply):
         (b"<html>", 200, "did not respond with JSON"),
         (b"[" * 100_000, 200, "did not respond with JSON"),
         (b"x" * (MAX_BYTES + 1), 200, "more than"),
-        (b"", 401, "status 401\nCheck the key of the search engine."),
+        (b"", 401, "status 401\nContinue without WebSearch. The user must check the key of the search engine."),
         (b"", 429, "status 429\nWait"),
         (b"", 500, "status 500"),
         (b"", 302, "status 302"),

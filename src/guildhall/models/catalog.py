@@ -62,17 +62,18 @@ def create_source(
     if model.startswith(SCRIPT):
         from guildhall.models.scripted.source import ScriptSource, load_script
 
-        path = cwd / Path(_strip_prefix(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
+        path = cwd / Path(_strip_prefix(model, SCRIPT, "script:answers.yaml")).expanduser()
         return ScriptSource(path, load_script(path))
     if model.startswith(REPLAY):
-        run = _strip_prefix(model, REPLAY, "a run: `replay:r-...`")
+        run_id = _strip_prefix(model, REPLAY, "replay:r-7k2m9x4qpw")
         if recording is None:
-            raise NotFound(f"cannot replay {run}: unknown run")
-        return recording(run)
+            raise NotFound(f"cannot replay {run_id}: recorded runs cannot be read here")
+        return recording(run_id)
     if model.startswith(CURSOR):
         if find_key_variable("cursor", environ) is None:
             variable = KEY_VARIABLES["cursor"][0]
-            raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
+            hint = f"Set {variable} in the environment, or choose another model."
+            raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=hint)
         return _ProgramSource(model)
     from guildhall.models.provider_source import create_provider_source
 
@@ -86,7 +87,8 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
         if model.startswith(SCRIPT):
             from guildhall.models.scripted.source import load_script
 
-            return load_script(cwd / Path(_strip_prefix(model, SCRIPT, "a file")).expanduser()).price is not None
+            path = cwd / Path(_strip_prefix(model, SCRIPT, "script:answers.yaml")).expanduser()
+            return load_script(path).price is not None
     except GuildError:
         return None
     if model.startswith(REPLAY):
@@ -104,20 +106,20 @@ def auto_model(environ: Mapping[str, str]) -> str:
             return model
     raise ModelUnusable(
         "cannot choose a model: no provider key is set",
-        hint="Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model with --model. `guild demo` needs no key.",
+        hint="Set the key of a provider, such as ANTHROPIC_API_KEY or OPENAI_API_KEY. `guild demo` needs no key.",
     )
 
 
 def detected_keys(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables of the keys that are set, each once."""
+    """Return the names of the set variables that contain keys, each once."""
     variables = (find_key_variable(provider, environ) for provider in KEY_VARIABLES)
     return list(dict.fromkeys(variable for variable in variables if variable))
 
 
-def _strip_prefix(model: str, prefix: str, expected: str) -> str:
+def _strip_prefix(model: str, prefix: str, example: str) -> str:
     rest = model.removeprefix(prefix).strip()
     if not rest:
-        raise ModelUnusable(f"{prefix!r} needs the name of {expected}")
+        raise ModelUnusable(f"invalid model {model!r}: nothing follows the prefix", hint=f"Write it like {example}.")
     return rest
 
 
@@ -140,7 +142,8 @@ class _ProgramSource:
         return []
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        raise ModelFailed(f"cannot call {self.name}: it needs `runtime: cursor`")
+        hint = "Set `runtime: cursor` in the worker file, or choose another model."
+        raise ModelFailed(f"cannot call {self.name}: it needs `runtime: cursor`", hint=hint)
 
 
 @dataclass(frozen=True)

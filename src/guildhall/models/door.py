@@ -195,7 +195,7 @@ class ModelDoor:
         cost = self._cost(response.usage, reserved)
         ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
         if len(ids) != len(set(ids)):  # ambiguous ids: the call is charged and repeated
-            unusable = ModelFailed("two tool calls of the response have the same id", transient=True)
+            unusable = ModelFailed("invalid response: two tool calls have the same id", transient=True)
             await self._ledger.record_failure(call, unusable, cost)
             raise unusable
         await self._ledger.record_answer(call, response, cost)

@@ -86,10 +86,10 @@ def build_error(
     hint: str | None = None,
 ) -> ModelFailed:
     """Return an error with our message and the provider's. `message` replaces our message for its class."""
-    is_passing = kind in TRANSIENT_ERRORS or (status is not None and is_transient(status) and kind is ModelFailed)
+    is_retryable = kind in TRANSIENT_ERRORS or (status is not None and is_transient(status) and kind is ModelFailed)
     return kind(
         f"{message or _MESSAGES.get(kind, '{name} failed').format(name=name)}: {reason}",
-        transient=is_passing if transient is None else transient,
+        transient=is_retryable if transient is None else transient,
         status=status,
         retry_after=retry_after,
         hint=hint or _HINTS.get(kind),

@@ -106,7 +106,7 @@ def _priced_models(provider: str) -> list[str]:
 
     providers = data_snapshot.get_snapshot().providers
     listed = _price_list_id(provider)
-    return [model.id for one in providers if one.id == listed for model in one.models]
+    return [model.id for entry in providers if entry.id == listed for model in entry.models]
 
 
 def _price_list_id(provider: str) -> str:
@@ -324,7 +324,7 @@ class ProviderSource:
         except (UserError, ValueError) as error:
             variables = _VARIABLE.findall(str(error))
             if not variables:
-                raise ModelUnusable(f"{self.name} cannot be used: {self._clean(str(error))}") from None
+                raise ModelUnusable(f"cannot use {self.name}: {self._clean(str(error))}") from None
             raise self._missing_variable(variables[0]) from None
 
     def _create_provider(self, client: httpx2.AsyncClient) -> Provider[Any]:

@@ -2,7 +2,7 @@
 
 A program is looked up in its variable (such as GUILDHALL_CLAUDE), in a Python package that bundles it, and on the PATH.
 Asking a program for its version can take a second of CPU time, so the version is saved for the next hall.
-Does not start runs: `programs.runtime` does.
+Does not start runs: `runtimes.programs.runtime` does.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class VersionCache:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        found: Any = None
+        saved: Any = None
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(file.read_bytes()) if file is not None else None
-        self._known = cast("dict[str, list[Any]]", found) if isinstance(found, dict) else {}
+            saved = json.loads(file.read_bytes()) if file is not None else None
+        self._known = cast("dict[str, list[Any]]", saved) if isinstance(saved, dict) else {}
 
     def get(self, path: Path) -> str | None:
         match self._known.get(str(path)):
@@ -138,16 +138,17 @@ class Programs:
                 output = (await program.process.stdout.read()).decode(errors="replace")
                 code = await program.wait()
         except TimeoutError:
-            output, code = f"nothing within {_VERSION_TIMEOUT_S:.0f} s", -1
+            text = f"runtime {info.name}: cannot use {path}: --version did not exit within {_VERSION_TIMEOUT_S:g} s"
+            raise RuntimeUnusable(text, hint=_install_hint(info)) from None
         finally:
             await program.kill()
-        found = _VERSION.search(output)
-        if code != 0 or found is None:
+        match = _VERSION.search(output)
+        if code != 0 or match is None:
             line = output.strip().partition("\n")[0]
             shown = ascii(line[-_MAX_OUTPUT_CHARS:]) if line else "nothing"
             text = f"runtime {info.name}: {path} is not {info.title}: --version printed {shown}"
             raise RuntimeUnusable(text, hint=_install_hint(info))
-        return found[0]
+        return match[0]
 
     @property
     def _search_path(self) -> str:

@@ -191,8 +191,8 @@ class OutputJudge:
         if output is None:
             return f"The arguments of {OUTPUT_TOOL} are not a JSON object.", None
         for error in self._validator.iter_errors(output):
-            place = error.json_path.removeprefix("$").lstrip(".") or "the result"
-            return f"{place}: {error.message}", None
+            path = error.json_path.removeprefix("$").lstrip(".") or "the result"
+            return f"{path}: {error.message}", None
         return None, output
 
     def is_last_try(self) -> bool:

@@ -74,15 +74,15 @@ def _check_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     best_match: Callable[[Iterable[exceptions.ValidationError]], exceptions.ValidationError | None]
     best_match = cast("Any", exceptions).best_match
     try:
-        found = best_match(_validator(canonical(tool.input_schema)).iter_errors(arguments))
+        problem = best_match(_validator(canonical(tool.input_schema)).iter_errors(arguments))
     except exceptions.SchemaError as error:
         raise UsageError(f"{tool.name}: invalid input schema of the tool: {_truncate(error.message)}") from None
     except Exception as error:  # noqa: BLE001 - unresolvable references, endless nesting, patterns that do not compile
         raise UsageError(f"{tool.name}: cannot check the arguments: {type(error).__name__}") from None
-    if found is None:
+    if problem is None:
         return arguments
-    name = field_name(tuple(found.absolute_path)) or "arguments"
-    raise UsageError(f"{tool.name}: {name}: {_truncate(found.message)}", hint="Correct the arguments and call again.")
+    name = field_name(tuple(problem.absolute_path)) or "arguments"
+    raise UsageError(f"{tool.name}: {name}: {_truncate(problem.message)}", hint="Correct the arguments and call again.")
 
 
 def _truncate(text: str) -> str:
@@ -177,8 +177,8 @@ def bind_tools(
 ) -> tuple[Tool, ...]:
     """Return a tool for each named method of a class or of an instance, with its docstring as the description.
 
-    The tools of an instance call it. The tools of a class describe calls, for which `call_method` or `with_call_keys`
-    makes an instance each.
+    The tools of an instance call it. The tools of a class need an instance for each call, which the caller
+    passes to `call_method` or creates with `with_call_keys`.
     """
     made: list[Tool] = []
     for name, needed in capabilities.items():
@@ -208,8 +208,8 @@ async def call_method(tools: object, tool: Tool, call: ToolCall) -> ToolResult:
 
 def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatable: bool, runs_in: Place) -> Tool:
     if not _NAME.fullmatch(name):
-        hint = "Use a letter, then letters, digits, '_' and '-', at most 64."
-        raise ToolUnavailable(f"{name!r} is not a valid tool name", hint=hint)
+        hint = "Start with a letter, then use letters, digits, '_' and '-', at most 64 characters."
+        raise ToolUnavailable(f"invalid tool name {name!r}", hint=hint)
     doc = inspect.getdoc(function) or ""
     description = "" if doc.lstrip().startswith("Args:") else " ".join(doc.split("\n\n")[0].split())
     if not description:

@@ -144,16 +144,16 @@ class Toolbox:
 
     def __init__(self, name: str, *tools: Tool) -> None:
         if not is_name(name):
-            raise ToolUnavailable(
-                f"{name!r} is not a valid toolbox name", hint="Use letters, digits, '_', '-' and '.'."
-            )
-        for given in tools:
-            if not isinstance(given, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                label = getattr(given, "__name__", repr(given))
-                raise ToolUnavailable(f"{label} in the toolbox {name!r} is not a tool", hint="Decorate it with @tool.")
+            raise ToolUnavailable(f"invalid toolbox name {name!r}", hint="Use letters, digits, '_', '-' and '.'.")
+        for value in tools:
+            if not isinstance(value, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                label = getattr(value, "__name__", repr(value))
+                problem = f"invalid toolbox {name!r}: {label} is not a tool"
+                raise ToolUnavailable(problem, hint="Decorate it with @tool.")
         names = [tool.name for tool in tools]
         if duplicates := {name for name in names if names.count(name) > 1}:
-            raise ToolUnavailable(f"the toolbox {name!r} has two tools named {sorted(duplicates)[0]!r}")
+            problem = f"invalid toolbox {name!r}: two tools are named {sorted(duplicates)[0]!r}"
+            raise ToolUnavailable(problem, hint="Rename one of them.")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "tools", tuple(tools))
 

@@ -77,7 +77,8 @@ class Code:
             try:
                 texts[file.display_path] = file.content.decode()
             except UnicodeDecodeError:
-                raise ToolUnavailable("the file is not UTF-8 text", where=str(file.path)) from None
+                hint = "Convert it to UTF-8."
+                raise ToolUnavailable("the file is not UTF-8 text", where=str(file.path), hint=hint) from None
         return texts
 
 
@@ -343,18 +344,20 @@ def check_output_schema(schema: Any, where: str) -> Mapping[str, Any]:
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:
-        place = ".".join(map(str, error.absolute_path)) or "the schema"
+        path = ".".join(map(str, error.absolute_path)) or "the schema"
         raise InvalidFile(
-            f"invalid JSON Schema: {place}: invalid value {format_value(error.instance)}", where=where
+            f"invalid JSON Schema: {path}: invalid value {format_value(error.instance)}", where=where
         ) from None
     except RecursionError:
         raise InvalidFile("invalid JSON Schema: nested too deeply", where=where) from None
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
-        raise InvalidFile("an output schema must have `type: object`", where=where)
+        raise InvalidFile("invalid output schema: must have `type: object`", where=where)
     for reference in _references(schema):
         if not _is_resolvable(reference, cast("dict[str, Any]", schema)):
             hint = "Refer to a part of the same schema, such as #/$defs/part."
-            raise InvalidFile(f"unresolvable reference {format_value(reference)}", where=where, hint=hint)
+            raise InvalidFile(
+                f"invalid JSON Schema: unresolvable reference {format_value(reference)}", where=where, hint=hint
+            )
     return cast("dict[str, Any]", schema)
 
 

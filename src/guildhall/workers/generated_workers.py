@@ -140,7 +140,8 @@ def draft(
     checksum = digest(text.encode())
     worker = Worker(definition=definition, instructions=spec.instructions, scope="project", digest=checksum, path=path)
     same_name = [listed for listed in existing if listed.name.casefold() == spec.name.casefold()]
-    replaceable = [listed for listed in same_name if listed.path == path.resolve() and _is_open_draft(listed)]
+    drafts = [listed for listed in same_name if listed.status == "draft" and not listed.locked]
+    replaceable = [listed for listed in drafts if listed.path == path.resolve()]
     new = Draft(
         worker=worker,
         path=path,
@@ -153,10 +154,6 @@ def draft(
     if len(same_name) > (len(replaceable) if spec.force else 0) and not new.is_saved():
         raise Conflict(f"name: the worker {spec.name!r} already exists", hint="Use another name.")
     return new
-
-
-def _is_open_draft(listed: WorkerListing) -> bool:
-    return listed.status == "draft" and not listed.locked
 
 
 def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
@@ -262,11 +259,11 @@ def _common_suffixes(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[s
 
 
 def _parse_settings(fields: dict[str, Any]) -> Definition:
-    """Return a definition with these fields of `worker_creation`. Raise InvalidFile if they are not valid."""
+    """Return a definition with these fields of `worker_creation`. Raise InvalidFile if they are invalid."""
     try:
         return yaml.validate(Definition, yaml.Source(Path(), "", {"name": "new", "instructions": "-", **fields}, {}))
     except InvalidFile as error:
-        hint = error.hint or "Correct config.yaml in your home."
+        hint = error.hint or "The user must correct worker_creation: in config.yaml."
         raise InvalidFile(f"worker_creation.{error.message}", hint=hint) from None
 
 

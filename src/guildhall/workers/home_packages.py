@@ -309,8 +309,8 @@ def package_files(folder: Path) -> Iterator[Path]:
             if stat.S_ISDIR(status.st_mode):
                 continue
             if not stat.S_ISREG(status.st_mode):
-                kind = "symbolic links are not allowed" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-                raise InvalidFile(kind, where=str(path), hint="Replace it by a copy.")
+                problem = "symbolic links are not allowed" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+                raise InvalidFile(f"invalid package: {problem}", where=str(path), hint="Replace it by a regular file.")
             count, size = count + 1, size + status.st_size
             if count > MAX_FILES or size > MAX_BYTES:
                 limit = f"{MAX_FILES:,} files" if count > MAX_FILES else f"{MAX_BYTES:,} bytes"
@@ -350,7 +350,7 @@ def _decorated_tools(text: str) -> Iterator[PackageTool]:
                 call = decorator if isinstance(decorator, ast.Call) else None
                 target = call.func if call else decorator
                 if getattr(target, "id", getattr(target, "attr", None)) == "tool":
-                    arguments = {one.arg: _literal(one.value) for one in call.keywords} if call else {}
+                    arguments = {keyword.arg: _literal(keyword.value) for keyword in call.keywords} if call else {}
                     yield _describe_tool(node, arguments)
 
 

@@ -134,7 +134,7 @@ def set_status(worker: Worker, to: Status, *, even_if_locked: bool = False) -> W
 def make_lock(worker: Worker, at: str) -> Lock:
     """Return a lock of the current text of the worker. Raise Conflict if the worker is locked."""
     if worker.lock is not None:
-        raise Conflict(f"the worker {worker.name!r} is already locked", where=worker.place)
+        raise Conflict(f"cannot lock the worker {worker.name!r}: it is already locked", where=worker.place)
     path, is_requested = _writable_path(worker, edits=False), worker.definition.locked
     return Lock(path=path, digest=worker.digest, locked_at=at, is_requested=is_requested)
 
@@ -150,7 +150,7 @@ def unlock(worker: Worker) -> Worker:
     """Remove `locked: true` from the worker file. The caller removes the stored lock."""
     path = _writable_path(worker, edits=worker.definition.locked)
     if not worker.is_locked:
-        raise Conflict(f"the worker {worker.name!r} is not locked", where=worker.place)
+        raise Conflict(f"cannot unlock the worker {worker.name!r}: it is not locked", where=worker.place)
     if worker.scope == "package":
         return replace(worker, lock=None)
     if load_definition(path).locked:

@@ -88,8 +88,8 @@ def _render(prompt: Path, values: Mapping[str, Any], max_cpu_s: int) -> str:
         raise InvalidFile("cannot render the template: the renderer crashed", where=str(prompt)) from None
     if "text" in response:
         return response["text"]
-    place = f"{prompt.parent / response['file']}:{response['line']}" if response.get("file") else str(prompt)
-    raise InvalidFile(f"cannot render the template: {response['error']}", where=place)
+    where = f"{prompt.parent / response['file']}:{response['line']}" if response.get("file") else str(prompt)
+    raise InvalidFile(f"cannot render the template: {response['error']}", where=where)
 
 
 def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> Worker:
@@ -150,8 +150,8 @@ def unknown_names(source: Source, location: Location = ()) -> Iterator[tuple[Loc
     tools = cast("list[object]", fields.get("tools")) if isinstance(fields.get("tools"), list) else []
     for index, tool in enumerate(tools):
         if isinstance(tool, str) and ids.is_name(tool) and tool not in BUILT_IN_TOOLS:
-            place = (*location, "tools", index)
-            yield place, f"unknown built-in tool {tool!r}", did_you_mean(tool, BUILT_IN_TOOLS)
+            tool_location = (*location, "tools", index)
+            yield tool_location, f"unknown built-in tool {tool!r}", did_you_mean(tool, BUILT_IN_TOOLS)
     # The tools of toolboxes and servers are known when a run is assembled. Worker.rules_for checks their rules.
     if any(fields.get(name) for name in ("toolboxes", "mcp_servers", "members", "worker")):
         return

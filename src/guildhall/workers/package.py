@@ -71,7 +71,7 @@ class Table(Definition):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_instructions(cls, value: object) -> object:
+    def _check_instructions(cls, value: object) -> object:
         if isinstance(value, dict) and "instructions" in value:
             raise ValueError("a package cannot have `instructions`: use `posture` or `posture_file`")
         return cast("object", value)

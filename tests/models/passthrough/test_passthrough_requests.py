@@ -162,7 +162,7 @@ def _replace_at(body: Any, path: tuple[Any, ...], odd: Any) -> Any:
 
 
 def test_a_body_with_too_many_parts_is_refused() -> None:
-    with pytest.raises(InvalidMessage, match="too many parts"):
+    with pytest.raises(InvalidMessage, match="more than 2,000,000 commas and brackets"):
         parse_body(b'{"a": [' + b"[]," * 1_000_000 + b"[]]}")
     assert parse_body(b'{"a": "' + b"," * 1_900_000 + b'"}')
 

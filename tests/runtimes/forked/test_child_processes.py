@@ -272,7 +272,7 @@ def test_a_run_out_of_memory_is_ended_and_the_others_continue(fork_loop: ForkSer
 )
 def test_a_child_that_sends_an_invalid_line_is_ended(misbehaving_loop: ForkServerLoop, line: str) -> None:
     doors = RecordingDoors()
-    with pytest.raises(RuntimeCrashed, match=r"^the process of the run .* and was ended"):
+    with pytest.raises(RuntimeCrashed, match=r"^the process of the run .* and was killed"):
         run_misbehaving(misbehaving_loop, f"says {line}", doors)
     assert (doors.requests, doors.calls) == ([], [])
     assert len(misbehaving_loop.fork_server.pids) == 1

@@ -1,8 +1,8 @@
-"""Dialect of Anthropic's Messages API: reads and writes `/v1/messages`, its event stream and token counting.
+"""Dialect of Anthropic's Messages API: parses and builds the requests, responses and events of `/v1/messages`.
 
-It also trims the requests of Claude Code to the prompt, tools and results of the run. With a Claude login, the lines
-that the provider demands stay before the system prompt.
-Does not send requests: `models.passthrough.request` does.
+This module also trims the requests of Claude Code to the prompt, tools and results of the run. With a Claude login, the
+lines that the provider requires stay before the system prompt.
+Does not send requests: `models.passthrough.relay` does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AnthropicCollector:
         elif kind == "content_block_start":
             self._blocks[_block_index(data)] = dict(base.mapping(data, "content_block"))
         elif kind == "content_block_stop":
-            # The program acts on these blocks. Calls of the provider's own tools are done already.
+            # The program acts on these blocks. The provider has already executed calls of its own tools.
             self._is_holding = self._is_holding or self._blocks.get(_block_index(data), {}).get("type") == "tool_use"
         elif kind == "message_delta":
             self._merge_message_delta(data)
@@ -70,8 +70,8 @@ class AnthropicCollector:
 
     def answer(self) -> dict[str, Any]:
         for (index, field), chunks in self._chunks.items():
-            block, whole = self._blocks[index], "".join(chunks)
-            block[field] = _parse_input(whole) if field == "input" else block.get(field, "") + whole
+            block, value = self._blocks[index], "".join(chunks)
+            block[field] = _parse_input(value) if field == "input" else block.get(field, "") + value
         self._chunks.clear()
         blocks = [block for _, block in sorted(self._blocks.items())]
         return {**self._message, "content": [*self._message.get("content", ()), *blocks]} if self._message else {}
@@ -81,7 +81,7 @@ class AnthropicCollector:
         index, delta = _block_index(data), base.mapping(data, "delta")
         block = self._blocks.get(index)
         if block is None:
-            raise InvalidMessage(f"a delta of block {index} came before its start")
+            raise InvalidMessage(f"index: the delta of block {index} is before its content_block_start")
         for name, value in delta.items():
             if name == "partial_json":
                 self._chunks.setdefault((index, "input"), []).append(base.text(delta, name))
@@ -105,7 +105,7 @@ class AnthropicCollector:
 def _block_index(data: Mapping[str, Any]) -> int:
     index = data.get("index")
     if not isinstance(index, int):
-        raise InvalidMessage("an event of the answer has no index")
+        raise InvalidMessage("index: expected an integer")
     return index
 
 
@@ -118,14 +118,14 @@ def _parse_input(text: str) -> Any:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else text
 
 
-def _response_part(block: Mapping[str, Any], place: str) -> ModelResponsePart | None:
+def _response_part(block: Mapping[str, Any], path: str) -> ModelResponsePart | None:
     match block.get("type"):
         case "text":
-            return TextPart(base.text(block, "text", place))
+            return TextPart(base.text(block, "text", path))
         case "tool_use":
-            name, id = base.text(block, "name", place), base.text(block, "id", place)
+            name, id = base.text(block, "name", path), base.text(block, "id", path)
             if not isinstance(arguments := block.get("input"), str):
-                arguments = base.as_mapping(arguments, place)
+                arguments = base.as_mapping(arguments, path)
             return ToolCallPart(name, arguments, id)
         case "thinking":
             signature = str(block.get("signature") or "") or None
@@ -137,7 +137,7 @@ def _response_part(block: Mapping[str, Any], place: str) -> ModelResponsePart | 
 
 
 def _parse_usage(usage: Mapping[str, Any]) -> RequestUsage:
-    """Convert the usage. Anthropic does not count cached tokens among the input tokens, we do."""
+    """Convert the usage. Anthropic does not count cached tokens among the input tokens, but RequestUsage does."""
     read = base.token_count(usage.get("cache_read_input_tokens"))
     written = base.token_count(usage.get("cache_creation_input_tokens"))
     split = usage.get("cache_creation")
@@ -200,9 +200,9 @@ class Anthropic:
         conversation = Conversation()
         if system := base.text_content(body, "system"):
             conversation.add_system(system)
-        for message, place in base.objects(body, "messages"):
-            _read_message(conversation, message, place)
-        tools = [base.tool_definition(tool, "input_schema", place) for tool, place in base.objects(body, "tools")]
+        for message, path in base.objects(body, "messages"):
+            _append_message(conversation, message, path)
+        tools = [base.tool_definition(tool, "input_schema", path) for tool, path in base.objects(body, "tools")]
         return WireRequest(
             model=base.text(body, "model"),
             messages=conversation.finish(),
@@ -252,7 +252,7 @@ class Anthropic:
         if not isinstance(reason := answer.get("stop_reason"), str):
             raise IncompleteAnswer
         blocks = base.objects(answer, "content")
-        parts = [part for block, place in blocks if (part := _response_part(block, place)) is not None]
+        parts = [part for block, path in blocks if (part := _response_part(block, path)) is not None]
         usage = _parse_usage(base.optional_mapping(answer, "usage"))
         finish = _FINISH_REASONS.get(reason, "stop")
         return base.build_response(answer, parts, API, API, usage, finish)
@@ -261,15 +261,15 @@ class Anthropic:
         return base.text_content(body, "system")
 
     def trim(self, body: Mapping[str, Any], rules: base.TrimRules) -> dict[str, Any]:
-        messages = [left for message, _ in base.objects(body, "messages") if (left := _remove_reminders(message))]
+        messages = [kept for message, _ in base.objects(body, "messages") if (kept := _remove_reminders(message))]
         messages = [_restore_results(message, rules) for message in sort_result_blocks(messages)]
         offered = [tool for tool, _ in base.objects(body, "tools")]
         tools = [rules.define_tool(tool, "input_schema") for tool in offered if base.tool_name(tool) in rules.tools]
         system = _trim_system(body.get("system"), rules)
         trimmed = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not trimmed[name]]
-        without = {*empty, *base.FORBIDDEN_FIELDS, *(() if tools else ("tool_choice",))}
-        return {name: value for name, value in trimmed.items() if name not in without}
+        removed_fields = {*empty, *base.FORBIDDEN_FIELDS, *(() if tools else ("tool_choice",))}
+        return {name: value for name, value in trimmed.items() if name not in removed_fields}
 
     def upstream_body(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
         sent = {**body, "model": model}
@@ -284,7 +284,7 @@ class Anthropic:
         return sent
 
     def _wire_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        """Return the answer. Arguments that are not an object stay text."""
+        """Return the answer. Truncated arguments of a call stay text."""
         if (answer := base.recorded_answer(response, API)) is not None:
             names = base.call_names(response)
             calls = [
@@ -368,56 +368,58 @@ def _is_reminder(block: Any) -> bool:
     )
 
 
-def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
-    role = base.text(message, "role", place)
+def _append_message(conversation: Conversation, message: Mapping[str, Any], path: str) -> None:
+    role = base.text(message, "role", path)
     if role == "system":
-        conversation.add_system(base.text_content(message, "content", place))
+        conversation.add_system(base.text_content(message, "content", path))
         return
     if role not in {"user", "assistant"}:
-        raise InvalidMessage(f"{place}.role: expected user or assistant", f"{place}.role")
+        raise InvalidMessage(f"{path}.role: expected user or assistant", f"{path}.role")
     if (content := message.get("content")) is None:
-        raise InvalidMessage(f"{place}.content: Field required", f"{place}.content")
+        raise InvalidMessage(f"{path}.content: Field required", f"{path}.content")
     if isinstance(content, str):
         message = {"content": [{"type": "text", "text": content}]}
-    read_block = _read_assistant_block if role == "assistant" else _read_user_block
-    for block, block_place in base.objects(message, "content", place):
-        read_block(conversation, block, block_place)
+    append_block = _append_assistant_block if role == "assistant" else _append_user_block
+    for block, block_path in base.objects(message, "content", path):
+        append_block(conversation, block, block_path)
     if role == "assistant":
         conversation.end_turn()
 
 
-def _read_user_block(conversation: Conversation, block: Mapping[str, Any], place: str) -> None:
-    kind = base.text(block, "type", place)
+def _append_user_block(conversation: Conversation, block: Mapping[str, Any], path: str) -> None:
+    kind = base.text(block, "type", path)
     if kind == "tool_result":
-        call_id = base.text(block, "tool_use_id", place)
-        result = base.text_content(block, "content", place)
-        failed = base.flag(block, "is_error", place)
-        conversation.add_result(call_id, result, f"{place}.tool_use_id", failed=failed)
+        call_id = base.text(block, "tool_use_id", path)
+        result = base.text_content(block, "content", path)
+        is_error = base.flag(block, "is_error", path)
+        conversation.add_result(call_id, result, f"{path}.tool_use_id", is_error=is_error)
     else:
-        text = base.text(block, "text", place) if kind == "text" else f"[{kind}]"
-        file = _decode_file(block, place)
+        text = base.text(block, "text", path) if kind == "text" else f"[{kind}]"
+        file = _decode_file(block, path)
         conversation.add_user(text if file is None else [file])
 
 
-def _decode_file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
+def _decode_file(block: Mapping[str, Any], path: str) -> BinaryContent | None:
     """Return the image or document of a block, or None if the block does not contain its data."""
     if block.get("type") not in ("image", "document"):
         return None
-    source = base.mapping(block, "source", place)
+    source = base.mapping(block, "source", path)
     if source.get("type") != "base64":
         return None
-    path = f"{place}.source"
-    return base.decode_file(base.text(source, "media_type", path), base.text(source, "data", path), f"{path}.data")
+    source_path = f"{path}.source"
+    return base.decode_file(
+        base.text(source, "media_type", source_path), base.text(source, "data", source_path), f"{source_path}.data"
+    )
 
 
-def _read_assistant_block(conversation: Conversation, block: Mapping[str, Any], place: str) -> None:
-    kind = base.text(block, "type", place)
+def _append_assistant_block(conversation: Conversation, block: Mapping[str, Any], path: str) -> None:
+    kind = base.text(block, "type", path)
     if kind == "tool_use":
-        call_id = base.text(block, "id", place)
-        tool = base.text(block, "name", place)
-        conversation.add_call(call_id, tool, base.mapping(block, "input", place), f"{place}.id")
+        call_id = base.text(block, "id", path)
+        tool = base.text(block, "name", path)
+        conversation.add_call(call_id, tool, base.mapping(block, "input", path), f"{path}.id")
     elif kind == "text":
-        conversation.add_text(base.text(block, "text", place))
+        conversation.add_text(base.text(block, "text", path))
 
 
 def _response_blocks(response: ModelResponse) -> Iterator[dict[str, Any]]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _MAX_DEPTH = 200
-_MAX_PARTS = 2_000_000  # commas and brackets: parsing more would block the hall, and no model reads as many
+_MAX_PARTS = 2_000_000  # commas, `[` and `{`: parsing more would block the hall, and no model reads as many
 
 
 class InvalidMessage(Exception):
@@ -55,7 +55,7 @@ class InvalidMessage(Exception):
 def parse_body(data: bytes) -> Mapping[str, Any]:
     """Return the JSON object of a body. Raise InvalidMessage if it is invalid, too deep, too large or not Unicode."""
     if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_PARTS:
-        raise InvalidMessage("the body has too many parts")
+        raise InvalidMessage(f"the body has more than {_MAX_PARTS:,} commas and brackets")
     try:
         body: Any = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
@@ -91,12 +91,12 @@ def _check_body(body: Any) -> None:
 # Fields of a request or an answer. Each function names the path of an invalid value: `messages[2].content`.
 
 
-def mapping(block: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
-    return as_mapping(block.get(field), _path(place, field))
+def mapping(block: Mapping[str, Any], field: str, path: str = "") -> dict[str, Any]:
+    return as_mapping(block.get(field), _path(path, field))
 
 
-def optional_mapping(block: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
-    return as_mapping(block.get(field) or {}, _path(place, field))
+def optional_mapping(block: Mapping[str, Any], field: str, path: str = "") -> dict[str, Any]:
+    return as_mapping(block.get(field) or {}, _path(path, field))
 
 
 def as_mapping(value: Any, param: str) -> dict[str, Any]:
@@ -105,70 +105,71 @@ def as_mapping(value: Any, param: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def text(block: Mapping[str, Any], field: str, place: str = "", *, default: str | None = None) -> str:
+def text(block: Mapping[str, Any], field: str, path: str = "", *, default: str | None = None) -> str:
     """Return a string. `default` replaces a missing or empty one."""
     value = block.get(field) or default if default is not None else block.get(field)
     if not isinstance(value, str):
-        raise InvalidMessage(f"{_path(place, field)}: expected a string", _path(place, field))
+        raise InvalidMessage(f"{_path(path, field)}: expected a string", _path(path, field))
     return value
 
 
-def flag(block: Mapping[str, Any], field: str, place: str = "") -> bool:
+def flag(block: Mapping[str, Any], field: str, path: str = "") -> bool:
     value = block.get(field)
     if value is not None and not isinstance(value, bool):
-        raise InvalidMessage(f"{_path(place, field)}: expected true or false", _path(place, field))
+        raise InvalidMessage(f"{_path(path, field)}: expected true or false", _path(path, field))
     return value or False
 
 
-def objects(block: Mapping[str, Any], field: str, place: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+def objects(block: Mapping[str, Any], field: str, path: str = "") -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the objects of an array with their paths. A missing array counts as empty."""
-    value, param = block.get(field), _path(place, field)
+    value, param = block.get(field), _path(path, field)
     if value is not None and not isinstance(value, list):
         raise InvalidMessage(f"{param}: expected an array", param)
     for index, item in enumerate(cast("list[Any]", value or [])):
-        yield as_mapping(item, path := f"{param}[{index}]"), path
+        yield as_mapping(item, item_path := f"{param}[{index}]"), item_path
 
 
-def _path(place: str, field: str) -> str:
-    return f"{place}.{field}" if place else field
+def _path(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
 
 
-def text_content(block: Mapping[str, Any], field: str, place: str = "") -> str:
+def text_content(block: Mapping[str, Any], field: str, path: str = "") -> str:
     """Return the text of a string or of content blocks. Each block without text becomes a mark such as `[image]`."""
     value = block.get(field)
     if value is None or isinstance(value, str):
         return value or ""
-    return "\n".join(_block_text(inner, path) for inner, path in objects(block, field, place))
+    return "\n".join(_block_text(inner, inner_path) for inner, inner_path in objects(block, field, path))
 
 
-def _block_text(block: Mapping[str, Any], place: str) -> str:
-    return text(block, "text", place) if "text" in block else f"[{text(block, 'type', place)}]"
+def _block_text(block: Mapping[str, Any], path: str) -> str:
+    return text(block, "text", path) if "text" in block else f"[{text(block, 'type', path)}]"
 
 
 def user_content(
-    block: Mapping[str, Any], place: str, decode: Callable[[Mapping[str, Any], str], BinaryContent | None]
+    block: Mapping[str, Any], path: str, decode: Callable[[Mapping[str, Any], str], BinaryContent | None]
 ) -> str | list[str | BinaryContent]:
     """Return the text of a user message, or its texts and files in order if it has files.
 
     `decode` returns the file of a content block, or None if the block has no file.
     """
     if not isinstance(block.get("content"), list):
-        return text_content(block, "content", place)
-    items = [decode(inner, path) or _block_text(inner, path) for inner, path in objects(block, "content", place)]
+        return text_content(block, "content", path)
+    inner_blocks = objects(block, "content", path)
+    items = [decode(inner, inner_path) or _block_text(inner, inner_path) for inner, inner_path in inner_blocks]
     has_files = any(isinstance(item, BinaryContent) for item in items)
     return items if has_files else "\n".join(cast("list[str]", items))
 
 
-def decode_data_url(block: Mapping[str, Any], field: str, place: str) -> BinaryContent | None:
-    """Return the file of a `data:` URL, or None for a missing or another URL. URLs are never fetched."""
+def decode_data_url(block: Mapping[str, Any], field: str, path: str) -> BinaryContent | None:
+    """Return the file of a `data:` URL, or None if the field is missing or has another URL, which is never fetched."""
     if block.get(field) is None:
         return None
-    head, comma, data = text(block, field, place).partition(",")
-    if not head.startswith("data:"):
+    prefix, comma, data = text(block, field, path).partition(",")
+    if not prefix.startswith("data:"):
         return None
-    media_type, marked, _ = head.removeprefix("data:").partition(";base64")
-    param = _path(place, field)
-    if not comma or not marked:
+    media_type, base64_mark, _ = prefix.removeprefix("data:").partition(";base64")
+    param = _path(path, field)
+    if not comma or not base64_mark:
         raise InvalidMessage(f"{param}: expected data:TYPE;base64,DATA", param)
     return decode_file(media_type, data, param)
 
@@ -203,15 +204,15 @@ class IncompleteAnswer(Exception):
     def __init__(self, body: Mapping[str, Any] | None = None, reason: str | None = None) -> None:
         super().__init__("the response ended before it was complete")
         self.body = body
-        self.reason = reason  # of the connection
+        self.reason = reason  # why the connection ended
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedEvent:
     """A streamed event: its text, and the action that the hall takes.
 
-    `hold`: a program could act on it (a complete tool call, the end of the answer), so it waits until the answer is
-    recorded, together with all later events. `drop`: only the hall had requested it.
+    `hold`: a program could act on the event (a complete tool call, the end of the answer), so the event and all later
+    events wait until the answer is recorded. `drop`: only the hall had requested the event.
     """
 
     text: str = ""
@@ -246,14 +247,11 @@ class TrimRules:
     results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # by call id
     has_login: bool = False  # the provider requires the program's own first lines of the prompt
 
-    def define_tool(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
-        """Return a tool with the description and schema of the run, because programs shorten them.
-
-        `schema` is the field of the schema.
-        """
-        ours = self.definitions.get(name or tool_name(tool))
-        known = {"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}
-        return {**tool, **known}
+    def define_tool(self, tool: Mapping[str, Any], schema_field: str, name: str | None = None) -> dict[str, Any]:
+        """Return a tool with the description and schema of the run, because programs shorten them."""
+        if (definition := self.definitions.get(name or tool_name(tool))) is None:
+            return dict(tool)
+        return {**tool, "description": definition.description or "", schema_field: definition.parameters_json_schema}
 
 
 class Dialect(Protocol):
@@ -310,12 +308,12 @@ class Conversation:
     def add_user(self, content: str | list[str | BinaryContent]) -> None:
         self._add_request_part(UserPromptPart(content))
 
-    def add_result(self, call_id: str, text: str, param: str, *, failed: bool = False) -> None:
+    def add_result(self, call_id: str, text: str, param: str, *, is_error: bool = False) -> None:
         self._flush_response()
         tool = self._open_calls.pop(call_id, None)
         if tool is None:
-            raise InvalidMessage(f"{param}: no open call {call_id!r} in the previous answer", param)
-        self._add_request_part(ToolReturnPart(tool, text, call_id, outcome="failed" if failed else "success"))
+            raise InvalidMessage(f"{param}: no open call {call_id!r} before this result", param)
+        self._add_request_part(ToolReturnPart(tool, text, call_id, outcome="failed" if is_error else "success"))
 
     def add_text(self, text: str) -> None:
         if text:
@@ -377,36 +375,33 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def tool_definition(tool: Mapping[str, Any], schema: str, param: str, prefix: str = "") -> ToolDefinition:
-    """Return the definition of an offered tool. `schema` is the field of its input schema."""
+def tool_definition(tool: Mapping[str, Any], schema_field: str, path: str, prefix: str = "") -> ToolDefinition:
     return ToolDefinition(
-        name=prefix + text(tool, "name", param),
-        description=None if tool.get("description") is None else text(tool, "description", param),
-        parameters_json_schema=optional_mapping(tool, schema, param),
+        name=prefix + text(tool, "name", path),
+        description=None if tool.get("description") is None else text(tool, "description", path),
+        parameters_json_schema=optional_mapping(tool, schema_field, path),
     )
 
 
-def request_settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
-    """Return the settings of a request. `limit` is the field of the maximum number of answer tokens."""
-    read = ModelSettings()
-    if (most := body.get(limit)) is not None:
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise InvalidMessage(f"{limit}: expected a positive integer", limit)
-        read["max_tokens"] = most
+def request_settings(body: Mapping[str, Any], limit_field: str) -> ModelSettings:
+    """Return the settings of a request. `limit_field` is the field of the maximum number of answer tokens."""
+    settings = ModelSettings()
+    if (max_tokens := body.get(limit_field)) is not None:
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+            raise InvalidMessage(f"{limit_field}: expected a positive integer", limit_field)
+        settings["max_tokens"] = max_tokens
     if (temperature := body.get("temperature")) is not None:
         if not isinstance(temperature, int | float) or isinstance(temperature, bool) or not 0 <= temperature <= 2:
             raise InvalidMessage("temperature: expected a number from 0 to 2", "temperature")
-        read["temperature"] = float(temperature)
-    return read
+        settings["temperature"] = float(temperature)
+    return settings
 
-
-# Writing answers
 
 WIRE = "wire"  # the key of the original answer in the details of a response
 
 
 def recorded_answer(response: ModelResponse, api: str) -> dict[str, Any] | None:
-    """Return the original answer of the provider, or None if it came from another API."""
+    """Return the provider's original answer, or None if the response has no original in the format of this API."""
     wire = (response.provider_details or {}).get(WIRE)
     return dict(wire["answer"]) if isinstance(wire, dict) and wire.get("api") == api else None  # pyright: ignore
 
@@ -442,8 +437,8 @@ def token_count(value: Any) -> int:
 
 def encode_event(data: Mapping[str, Any], name: str | None = None) -> str:
     """Return a server-sent event. It is ASCII, so that no character can look like a line break."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(data)}\n\n"
+    name_line = f"event: {name}\n" if name else ""
+    return f"{name_line}data: {json.dumps(data)}\n\n"
 
 
 def tool_calls(response: ModelResponse) -> list[ToolCallPart]:
@@ -455,7 +450,7 @@ DONE = "[DONE]"  # the last event of Chat Completions, which is not JSON
 
 
 def decode_event(data: bytes) -> dict[str, Any] | str | None:
-    """Return the object of an event, DONE, or None if the event has no data. Raise InvalidMessage otherwise."""
+    """Return the object of an event, DONE, or None if the event has no data. Raise InvalidMessage for other data."""
     if not data:
         return None
     if data.strip() == DONE.encode():

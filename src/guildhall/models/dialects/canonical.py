@@ -24,7 +24,7 @@ def sort_results(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
     for message in messages:
         if isinstance(message, ModelResponse):
             parts = (part for part in message.parts if isinstance(part, ToolCallPart))
-            calls = {part.tool_call_id: place for place, part in enumerate(parts)}
+            calls = {part.tool_call_id: index for index, part in enumerate(parts)}
             ordered.append(message)
         else:
             answered = (part.tool_call_id if isinstance(part, ToolReturnPart) else None for part in message.parts)
@@ -40,7 +40,7 @@ def sort_result_blocks(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[st
         content = message.get("content")
         blocks = cast("list[Any]", content) if isinstance(content, list) else []
         if message.get("role") == "assistant":
-            calls = {_block_field(block, "id"): place for place, block in enumerate(blocks)}
+            calls = {_block_field(block, "id"): index for index, block in enumerate(blocks)}
         elif blocks:
             answered = map(_answered_call, blocks)
             message = {**message, "content": _results_first(blocks, answered, calls)}
@@ -71,7 +71,7 @@ def rename_tools(
 ) -> Message:
     """Return a message with other tool names, and with the known results of calls.
 
-    The system prompt moves from the parts to the instructions, as in every run.
+    The instructions of a request become `prompt`, and its system prompt parts are removed, as in every run.
     """
     parts: list[Any] = []
     for part in message.parts:
@@ -81,5 +81,5 @@ def rename_tools(
                 part = replace(part, content=known.content, outcome=known.outcome)
         if part.part_kind != "system-prompt":
             parts.append(part)
-    more = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
-    return replace(message, parts=parts, **more)
+    instructions = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
+    return replace(message, parts=parts, **instructions)

@@ -1,7 +1,7 @@
-"""Dialect of OpenAI's Chat Completions API: reads and writes `/v1/chat/completions` and its stream of chunks.
+"""Dialect of OpenAI's Chat Completions API: parses and builds the data of `/v1/chat/completions`.
 
 Most other providers support this format too. Of several choices, only the first is read.
-Does not send requests: `models.passthrough.request` does.
+Does not send requests: `models.passthrough.relay` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-_REASONING_FIELDS = ("reasoning_content", "reasoning")  # not of OpenAI, but of compatible servers
+_REASONING_FIELDS = ("reasoning_content", "reasoning")  # of compatible servers, not of OpenAI
 _STREAMED_FIELDS = ("content", *_REASONING_FIELDS)
 _WIRE_REASONS = {"tool_call": "tool_calls", "length": "length", "content_filter": "content_filter"}
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -39,7 +39,7 @@ class ChatCollector:
 
     def __init__(self, *, wants_usage: bool) -> None:
         self._wants_usage = wants_usage
-        self._head: dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
         self._choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         self._chunks: dict[str, list[str]] = {}
@@ -54,29 +54,29 @@ class ChatCollector:
         if data.get("error"):
             raise IncompleteAnswer(data)
         text = ""
-        for choice, place in base.objects(data, "choices"):
+        for choice, path in base.objects(data, "choices"):
             if not choice.get("index"):
-                text += self._add_delta(base.optional_mapping(choice, "delta", place))
+                text += self._add_delta(base.optional_mapping(choice, "delta", path))
                 self._choice.update({k: v for k, v in choice.items() if k != "delta" and v is not None})
                 self._is_holding = self._is_holding or choice.get("finish_reason") is not None
-        self._head.update({k: v for k, v in data.items() if k != "choices" and v is not None})
+        self._fields.update({k: v for k, v in data.items() if k != "choices" and v is not None})
         if not data.get("choices") and data.get("usage") and not self._wants_usage:
             return CollectedEvent(text, "drop")
         return CollectedEvent(text, "hold" if self._is_holding else "forward")
 
     def answer(self) -> dict[str, Any]:
-        message = {**self._message, **{name: "".join(written) for name, written in self._chunks.items()}}
+        message = {**self._message, **{name: "".join(chunks) for name, chunks in self._chunks.items()}}
         if self._calls:
             message["tool_calls"] = [
                 {**call, "function": {**call["function"], "arguments": "".join(self._arguments[index])}}
                 for index, call in sorted(self._calls.items())
             ]
-        return {**self._head, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
+        return {**self._fields, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
 
     def _add_delta(self, delta: Mapping[str, Any]) -> str:
-        for call, place in base.objects(delta, "tool_calls"):
+        for call, path in base.objects(delta, "tool_calls"):
             self._is_holding = True  # programs execute a call as soon as its arguments could be complete
-            self._add_call(call, place)
+            self._add_call(call, path)
         for name, value in delta.items():
             if name == "role" or (isinstance(value, str) and name not in self._chunks and name not in _STREAMED_FIELDS):
                 self._message[name] = value
@@ -87,15 +87,15 @@ class ChatCollector:
         content = delta.get("content")
         return content if isinstance(content, str) else ""
 
-    def _add_call(self, call: Mapping[str, Any], place: str) -> None:
+    def _add_call(self, call: Mapping[str, Any], path: str) -> None:
         index = call.get("index", len(self._calls))
         if not isinstance(index, int):
-            raise InvalidMessage(f"{place}.index: expected a number")
-        function = base.optional_mapping(call, "function", place)
-        known = self._calls.setdefault(index, {"type": "function", "function": {}})
-        self._arguments.setdefault(index, []).append(base.text(function, "arguments", place, default=""))
-        known.update({k: v for k, v in call.items() if k not in ("index", "function") and v})
-        known["function"].update({k: v for k, v in function.items() if k != "arguments" and v})
+            raise InvalidMessage(f"{path}.index: expected an integer")
+        function = base.optional_mapping(call, "function", path)
+        collected = self._calls.setdefault(index, {"type": "function", "function": {}})
+        self._arguments.setdefault(index, []).append(base.text(function, "arguments", path, default=""))
+        collected.update({k: v for k, v in call.items() if k not in ("index", "function") and v})
+        collected["function"].update({k: v for k, v in function.items() if k != "arguments" and v})
 
 
 def _response_parts(message: Mapping[str, Any]) -> Iterator[ModelResponsePart]:
@@ -105,23 +105,23 @@ def _response_parts(message: Mapping[str, Any]) -> Iterator[ModelResponsePart]:
             break
     if field := next((name for name in ("content", "refusal") if message.get(name)), None):
         yield TextPart(base.text(message, field))
-    for call, place in base.objects(message, "tool_calls"):
-        function = base.mapping(call, "function", place)
-        name, id = base.text(function, "name", place), base.text(call, "id", place)
-        yield ToolCallPart(name, base.text(function, "arguments", place, default="{}"), id)
+    for call, path in base.objects(message, "tool_calls"):
+        function = base.mapping(call, "function", path)
+        name, id = base.text(function, "name", path), base.text(call, "id", path)
+        yield ToolCallPart(name, base.text(function, "arguments", path, default="{}"), id)
 
 
-def openai_usage(usage: Mapping[str, Any], sent: str, written: str) -> RequestUsage:
-    """Convert the usage. `sent` and `written` are the fields of the input tokens and output tokens."""
-    cached = base.optional_mapping(usage, f"{sent}_details")
-    reasoning = base.optional_mapping(usage, f"{written}_details")
-    input_tokens = base.token_count(usage.get(sent))
+def openai_usage(usage: Mapping[str, Any], input_field: str, output_field: str) -> RequestUsage:
+    """Convert the usage. The parameters are the fields of the token counts, which both APIs name differently."""
+    cached = base.optional_mapping(usage, f"{input_field}_details")
+    reasoning = base.optional_mapping(usage, f"{output_field}_details")
+    input_tokens = base.token_count(usage.get(input_field))
     read = min(input_tokens, base.token_count(cached.get("cached_tokens")))
     return RequestUsage(
         input_tokens=input_tokens,
         cache_read_tokens=read,
         cache_write_tokens=min(input_tokens - read, base.token_count(cached.get("cache_write_tokens"))),
-        output_tokens=base.token_count(usage.get(written)),
+        output_tokens=base.token_count(usage.get(output_field)),
         output_reasoning_tokens=base.token_count(reasoning.get("reasoning_tokens")),
     )
 
@@ -153,14 +153,14 @@ class OpenAIChat:
 
     def parse_request(self, body: Mapping[str, Any]) -> WireRequest:
         conversation = Conversation()
-        for message, place in base.objects(body, "messages"):
-            _read_message(conversation, message, place)
+        for message, path in base.objects(body, "messages"):
+            _append_message(conversation, message, path)
         limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
         options = base.optional_mapping(body, "stream_options")
         tools = [
-            base.tool_definition(base.mapping(tool, "function", place), "parameters", f"{place}.function")
-            for tool, place in base.objects(body, "tools")
-            if base.text(tool, "type", place) == "function"
+            base.tool_definition(base.mapping(tool, "function", path), "parameters", f"{path}.function")
+            for tool, path in base.objects(body, "tools")
+            if base.text(tool, "type", path) == "function"
         ]
         return WireRequest(
             model=base.text(body, "model"),
@@ -201,16 +201,16 @@ class OpenAIChat:
 
     def stream_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
         answer = self.build_answer(request, response, answer_id)
-        head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
-        head["object"] = "chat.completion.chunk"
+        chunk = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
+        chunk["object"] = "chat.completion.chunk"
         choice = answer["choices"][0]
         for delta in _message_deltas(choice["message"]):
             part = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-            yield base.encode_event({**head, "choices": [part]})
-        last: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
-        yield base.encode_event({**head, "choices": [last]})
+            yield base.encode_event({**chunk, "choices": [part]})
+        final_choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield base.encode_event({**chunk, "choices": [final_choice]})
         if request.stream_usage:
-            yield base.encode_event({**head, "choices": [], "usage": answer.get("usage")})
+            yield base.encode_event({**chunk, "choices": [], "usage": answer.get("usage")})
         yield f"data: {base.DONE}\n\n"
 
     def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
@@ -230,26 +230,26 @@ class OpenAIChat:
         if not isinstance(reason, str):
             raise IncompleteAnswer
         parts = list(_response_parts(base.mapping(choices[0], "message")))
-        called = any(isinstance(part, ToolCallPart) for part in parts)
+        has_tool_calls = any(isinstance(part, ToolCallPart) for part in parts)
         usage = openai_usage(base.optional_mapping(answer, "usage"), "prompt_tokens", "completion_tokens")
-        finish = _FINISH_REASONS.get(reason, "tool_call" if called else "stop")
+        finish = _FINISH_REASONS.get(reason, "tool_call" if has_tool_calls else "stop")
         return base.build_response(answer, parts, API, "openai", usage, finish)
 
     def system_prompt(self, body: Mapping[str, Any]) -> str:
-        messages = [(m, place) for m, place in base.objects(body, "messages") if m.get("role") in SYSTEM_ROLES]
-        return "\n".join(base.text_content(message, "content", place) for message, place in messages)
+        messages = [(m, path) for m, path in base.objects(body, "messages") if m.get("role") in SYSTEM_ROLES]
+        return "\n".join(base.text_content(message, "content", path) for message, path in messages)
 
     def trim(self, body: Mapping[str, Any], rules: base.TrimRules) -> dict[str, Any]:
         messages: list[dict[str, Any]] = [{"role": "system", "content": rules.prompt}] if rules.prompt else []
         messages += [m for m, _ in base.objects(body, "messages") if m.get("role") not in SYSTEM_ROLES]
         tools = [
             {**tool, "function": rules.define_tool(function, "parameters")}
-            for tool, place in base.objects(body, "tools")
-            if base.tool_name(function := base.optional_mapping(tool, "function", place)) in rules.tools
+            for tool, path in base.objects(body, "tools")
+            if base.tool_name(function := base.optional_mapping(tool, "function", path)) in rules.tools
         ]
-        without = {*base.FORBIDDEN_FIELDS, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
+        removed_fields = {*base.FORBIDDEN_FIELDS, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         trimmed = {**body, "messages": messages, "tools": tools}
-        return {name: value for name, value in trimmed.items() if name not in without}
+        return {name: value for name, value in trimmed.items() if name not in removed_fields}
 
     def upstream_body(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
         sent = {**body, "model": model}
@@ -261,40 +261,39 @@ class OpenAIChat:
         return sent
 
 
-def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
-    role = base.text(message, "role", place)
+def _append_message(conversation: Conversation, message: Mapping[str, Any], path: str) -> None:
+    role = base.text(message, "role", path)
     if role == "user":
-        conversation.add_user(base.user_content(message, place, _decode_file))
+        conversation.add_user(base.user_content(message, path, _decode_file))
         return
-    text = base.text_content(message, "content", place)
+    text = base.text_content(message, "content", path)
     if role in SYSTEM_ROLES:
         conversation.add_system(text)
     elif role == "tool":
-        call_id = base.text(message, "tool_call_id", place)
-        conversation.add_result(call_id, text, f"{place}.tool_call_id")
+        call_id = base.text(message, "tool_call_id", path)
+        conversation.add_result(call_id, text, f"{path}.tool_call_id")
     elif role == "assistant":
         conversation.add_text(text)
-        for call, call_place in base.objects(message, "tool_calls", place):
-            function = base.mapping(call, "function", call_place)
+        for call, call_path in base.objects(message, "tool_calls", path):
+            function = base.mapping(call, "function", call_path)
             conversation.add_call(
-                base.text(call, "id", call_place),
-                base.text(function, "name", f"{call_place}.function"),
-                base.text(function, "arguments", f"{call_place}.function"),
-                f"{call_place}.id",
+                base.text(call, "id", call_path),
+                base.text(function, "name", f"{call_path}.function"),
+                base.text(function, "arguments", f"{call_path}.function"),
+                f"{call_path}.id",
             )
         conversation.end_turn()
     else:
-        path = f"{place}.role"
-        raise InvalidMessage(f"{path}: expected system, developer, user, assistant or tool", path)
+        raise InvalidMessage(f"{path}.role: expected system, developer, user, assistant or tool", f"{path}.role")
 
 
-def _decode_file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
+def _decode_file(block: Mapping[str, Any], path: str) -> BinaryContent | None:
     """Return the image or file of a block, or None if the block does not contain its data."""
     match block.get("type"):
         case "image_url":
-            return base.decode_data_url(base.mapping(block, "image_url", place), "url", f"{place}.image_url")
+            return base.decode_data_url(base.mapping(block, "image_url", path), "url", f"{path}.image_url")
         case "file":
-            return base.decode_data_url(base.mapping(block, "file", place), "file_data", f"{place}.file")
+            return base.decode_data_url(base.mapping(block, "file", path), "file_data", f"{path}.file")
         case _:
             return None
 

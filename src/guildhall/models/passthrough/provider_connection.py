@@ -1,8 +1,8 @@
 """HTTP/1.1 connections of a run to its provider: post requests and yield each response as it arrives.
 
-A connection serves several requests, in sequence. More connections are opened when they are needed.
+A connection serves several requests in sequence. More connections are opened when they are needed.
 Each chunk of a response is yielded immediately. Common HTTP clients delay chunks, so they are only used with a proxy.
-Does not choose headers or keys: `request` does.
+Does not choose headers or keys: `relay` does.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class ConnectionPool:
         import httpx2
 
         if self._client is None:
-            silence = max(timeouts.first_byte, timeouts.between_bytes)
-            timeout = httpx2.Timeout(silence, connect=timeouts.connect)
+            silence_s = max(timeouts.first_byte, timeouts.between_bytes)
+            timeout = httpx2.Timeout(silence_s, connect=timeouts.connect)
             self._client = httpx2.AsyncClient(verify=ssl or _ssl_context(), timeout=timeout)
         try:
             async with self._client.stream("POST", url, content=body, headers=dict(headers)) as response:
@@ -153,7 +153,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. Raise ConnectionLost if it breaks off."""
+        """Yield the body as it arrives. Raise ConnectionLost if the connection ends before the body."""
         while True:
             while self._chunks:
                 chunk = self._chunks.popleft()
@@ -185,23 +185,23 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     @property
-    def _silence_s(self) -> float:
+    def _max_silence_s(self) -> float:
         """Return the time without data after which the request fails."""
         return self._timeouts.between_bytes if self._has_head else self._timeouts.first_byte
 
     def _start_timer(self) -> None:
         self._last_data_at = self._loop.time()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._silence_s, self._check_idle)
+            self._timer = self._loop.call_later(self._max_silence_s, self._check_silence)
 
-    def _check_idle(self) -> None:
+    def _check_silence(self) -> None:
         self._timer = None
-        left = self._last_data_at + self._silence_s - self._loop.time()
-        if left <= 0:
-            limit = f"{self._silence_s:g} s"
+        remaining_s = self._last_data_at + self._max_silence_s - self._loop.time()
+        if remaining_s <= 0:
+            limit = f"{self._max_silence_s:g} s"
             self._fail(f"no data for {limit}" if self._has_head else f"no response within {limit}")
         else:
-            self._timer = self._loop.call_later(left, self._check_idle)
+            self._timer = self._loop.call_later(remaining_s, self._check_silence)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -240,7 +240,7 @@ class _Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._buffered_bytes += len(name) + len(value)
         if self._buffered_bytes > _MAX_HEAD_BYTES:
-            raise ConnectionLost("the head of the response is too long")
+            raise ConnectionLost(f"the headers of the response are longer than {_MAX_HEAD_BYTES:,} bytes")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -270,7 +270,7 @@ HttpResponse = _Connection | _ProxiedResponse  # a response whose head has arriv
 
 async def _connect(address: tuple[str, int], ssl: SSLContext | None, timeouts: ModelTimeouts) -> _Connection:
     loop = asyncio.get_running_loop()
-    # Only names are raced: asyncio leaks the socket of a race that is cancelled at the moment it is won.
+    # Happy Eyeballs only for host names: asyncio leaks a socket if the race is cancelled at the moment it is won.
     is_address = ":" in address[0] or address[0].replace(".", "").isdecimal()
     delay = None if is_address else 0.25
     try:

@@ -3,7 +3,7 @@
 A request without the run's prompt, such as a request for a title, gets a fixed answer and is not recorded. If it
 contains an earlier answer, such as a request for a summary, the run fails.
 A call continues if the program disconnects. A repeated request gets the recorded answer.
-Does not call the provider: `request` does. Does not serve HTTP: `hall.doors` does.
+Does not call the provider: `relay` does. Does not serve HTTP: `hall.doors` does.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class RunContent:
     wait_for_results: Callable[[], Awaitable[None]] | None = None
 
     def trim_rules(self, *, has_login: bool) -> TrimRules:
-        ours = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
-        known = {theirs: ours[name] for theirs, name in self.names.items() if name in ours}
-        tools = frozenset(self.names)
-        return TrimRules(prompt=self.prompt, tools=tools, definitions=known, results=self.results, has_login=has_login)
+        tools = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
+        shown = {shown_name: tools[name] for shown_name, name in self.names.items() if name in tools}
+        names = frozenset(self.names)
+        return TrimRules(prompt=self.prompt, tools=names, definitions=shown, results=self.results, has_login=has_login)
 
 
 @dataclass(kw_only=True)

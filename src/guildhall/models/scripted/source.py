@@ -90,7 +90,7 @@ class ScriptedUsage(Strict):
     cache_write: NonNegativeInt = 0
 
     @model_validator(mode="after")
-    def _cache_is_input(self) -> ScriptedUsage:
+    def _check_cache_tokens(self) -> ScriptedUsage:
         if self.cache_read + self.cache_write > self.input:
             raise ValueError("cache_read and cache_write are parts of input and cannot exceed it")
         return self
@@ -129,7 +129,7 @@ class Answer(Strict):
     fail: Annotated[int, Field(ge=400, le=599)] | None = None
 
     @model_validator(mode="after")
-    def _one_meaning(self) -> Answer:
+    def _check_content(self) -> Answer:
         names = ("call", "calls", "say", "output", "usage", "expect", "expect_system", "sent")
         content = {name for name in names if getattr(self, name) is not None}
         if self.fail is not None and content:

@@ -106,7 +106,7 @@ class ForkServer:
         for _ in range(_MAX_STARTS):
             self.start()
             if self._is_closed or self._server is None:
-                raise RuntimeFailed("cannot start a process for the run: the hall is closing")
+                raise RuntimeFailed("cannot start a process for the run: the hall is stopping")
             server = self._server
             try:
                 async with self._slots:

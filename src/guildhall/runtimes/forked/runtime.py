@@ -155,18 +155,18 @@ class _DoorService:
                 try:
                     message = decode_message(line)
                 except (ValueError, RecursionError):
-                    raise _ProcessDied(f"sent an invalid message and was ended: {line[:100]!r}") from None
+                    raise _ProcessDied(f"sent an invalid message and was killed: {line[:100]!r}") from None
                 match message:
                     case CallModel():
                         if self._is_model_busy or message.after != len(self._conversation):
-                            raise _ProcessDied("called the model out of turn and was ended")
+                            raise _ProcessDied("called the model out of turn and was killed")
                         self._is_model_busy = True
                         self._conversation.extend(message.requests)
                         self._start(self._answer_model(message))
                     case CallTool(id=number, key=key):
                         if (call := self._open_calls.pop(key, None)) is None:
                             raise _ProcessDied(
-                                f"made a tool call that no model response contains ({key[:100]!r}) and was ended"
+                                f"made a tool call that no model response contains ({key[:100]!r}) and was killed"
                             )
                         self._start(self._answer_tool(number, call))
                     case NextMessage():
@@ -182,7 +182,7 @@ class _DoorService:
         try:
             return await self._reader.readline()
         except ValueError:
-            raise _ProcessDied(f"sent a line of more than {MAX_LINE_BYTES:,} bytes and was ended") from None
+            raise _ProcessDied(f"sent a line of more than {MAX_LINE_BYTES:,} bytes and was killed") from None
 
     def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._reply(work))
@@ -214,7 +214,7 @@ class _DoorService:
         length = len(self._conversation)
         is_turn = not self._is_model_busy and self._conversation[-1].kind == "response"
         if not (self._assignment.is_conversation and is_turn) or self._message_after == length:
-            raise _ProcessDied("requested the next user message out of turn and was ended")
+            raise _ProcessDied("requested the next user message out of turn and was killed")
         self._message_after = length
 
     async def _answer_message(self, number: int, key: str) -> Reply:
@@ -228,5 +228,5 @@ def _check_output(output: Any) -> Any:
     try:
         json.dumps(output, allow_nan=False)
     except (ValueError, RecursionError):
-        raise _ProcessDied("returned an output that cannot be recorded and was ended") from None
+        raise _ProcessDied("returned an output that cannot be recorded and was killed") from None
     return output

@@ -61,7 +61,7 @@ class Program:
         self.door = door  # the socket of the doors; its server closes it
         self._close = close
         self._tail: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
-        self._errors = asyncio.create_task(self._read_errors())
+        self._stderr_task = asyncio.create_task(self._read_stderr())
         self._ending: asyncio.Task[None] | None = None
 
     async def lines(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -89,7 +89,7 @@ class Program:
         try:
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 code = await self._confined.wait()
-                await asyncio.wait([self._errors])
+                await asyncio.wait([self._stderr_task])
         except TimeoutError:
             return f"closed its output and did not exit{self.output_tail}"
         return f"{_describe_code(code)}{self.output_tail}"
@@ -112,14 +112,14 @@ class Program:
         if stdin is not None:
             stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # processes that it started keep its pipes open
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # processes that the program started can keep its pipes open
                 while stdout is not None and await stdout.read(_CHUNK_BYTES):
                     pass
-                await asyncio.wait([self._errors])
-        self._errors.cancel()
+                await asyncio.wait([self._stderr_task])
+        self._stderr_task.cancel()
         await asyncio.to_thread(self._close)
 
-    async def _read_errors(self) -> None:
+    async def _read_stderr(self) -> None:
         reader = self._confined.process.stderr
         assert reader is not None
         async for line in _read_lines(reader):
@@ -178,11 +178,11 @@ def _write_files(home: Path, files: Mapping[str, str | bytes]) -> None:
         with _open_folder(home, "work"):
             pass
         for name, content in files.items():
-            *folders, last = Path(name).parts
+            *folders, file_name = Path(name).parts
             with _open_folder(home, *folders) as folder:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(last, dir_fd=folder)
-                fd = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+                    os.unlink(file_name, dir_fd=folder)
+                fd = os.open(file_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
                 with os.fdopen(fd, "wb") as file:
                     file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
     except OSError as error:
@@ -240,8 +240,8 @@ async def _read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield lines without their line breaks. A line that is too long is truncated."""
     line = bytearray()
     while chunk := await reader.read(_CHUNK_BYTES):
-        *whole, rest = chunk.split(b"\n")
-        for part in whole:
+        *line_ends, rest = chunk.split(b"\n")
+        for part in line_ends:
             line += part
             yield bytes(line)
             line.clear()

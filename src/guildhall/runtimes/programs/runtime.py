@@ -88,24 +88,24 @@ class ProgramRuntime:
 
     def __init__(
         self,
-        driver: Callable[[], Driver],
+        create_driver: Callable[[], Driver],
         programs: Programs,
         listen: Callable[[socket], Awaitable[Listener]],
         *,
         idle_timeout_s: float = _IDLE_TIMEOUT_S,
     ) -> None:
         """`listen` serves the doors on a socket. A program that is silent for `idle_timeout_s` is killed."""
-        self._driver = driver
+        self._create_driver = create_driver
         self._programs = programs
         self._listen = listen
         self._idle_timeout_s = idle_timeout_s
 
     async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
-        driver = self._driver()
+        driver = self._create_driver()
         installed = await self._programs.find(driver.info)
         exchange = _Exchange(assignment, driver, self._idle_timeout_s, doors)
         provider, _, name = assignment.model.rpartition(":")
-        model = "" if provider in ("script", "replay") or name == "auto" else name  # the provider's name of it
+        model = "" if provider in ("script", "replay") or name == "auto" else name  # as the provider names it
         with closing(doors.register(exchange.hooks())) as access:
             async with process.temporary_home() as home:
                 while True:
@@ -118,8 +118,8 @@ class ProgramRuntime:
                         )
                         opened.callback(started.door.close)
                         opened.push_async_callback(started.end)
-                        serving = await self._listen(started.door)
-                        opened.push_async_callback(serving.close, 0)
+                        listener = await self._listen(started.door)
+                        opened.push_async_callback(listener.close, 0)
                         opened.push_async_callback(started.end)  # before the doors are closed
                         try:
                             outcome = await exchange.outcome(started, access)
@@ -128,7 +128,7 @@ class ProgramRuntime:
                             await access.wait_for_calls()  # so that the next process finds them recorded
                             raise
                         except BaseException:
-                            access.close()  # before anything else
+                            access.close()
                             raise
                         if outcome is not None:
                             access.close()
@@ -148,9 +148,9 @@ class _Exchange:
         self._idle_timeout_s = idle_timeout_s
         self._judge = OutputJudge(assignment)
         self._last_answer: ModelResponse | None = None
-        self._cut_text = ""  # the text of earlier truncated responses that the program continued
+        self._truncated_text = ""  # the text of earlier truncated responses that the program continued
         self._problem: str | None = None  # the problem of the last final result
-        self._found: Outcome | None = None  # the outcome, while other calls of its response are running
+        self._pending_outcome: Outcome | None = None  # while other calls of its response are running
         self._active_at = time.monotonic()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -175,12 +175,12 @@ class _Exchange:
     def _on_answer(self, response: ModelResponse) -> None:
         self._active_at = time.monotonic()
         if self._last_answer is not None and self._last_answer.finish_reason == "length":
-            self._cut_text += response_text(self._last_answer)
+            self._truncated_text += response_text(self._last_answer)
         self._last_answer = response
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
         final = [call for call in calls if self._judge.is_output_call(call)]
         if calls:
-            self._cut_text = ""
+            self._truncated_text = ""
         if not final:
             if calls:
                 self._judge.reset()
@@ -189,9 +189,9 @@ class _Exchange:
         if self._problem is not None:
             self._record_miss(self._problem)
             return
-        self._found = Outcome(output=output, messages=())
+        self._pending_outcome = Outcome(output=output, messages=())
         if len(calls) == 1:
-            self._set_outcome(self._found)
+            self._set_outcome(self._pending_outcome)
 
     async def _on_result(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Reply to a final result, which was checked with its model response.
@@ -200,14 +200,14 @@ class _Exchange:
         """
         if not self._driver.info.uses_model_door:
             self._on_answer(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
-        problem = self._problem if self._found is None else None
+        problem = self._problem if self._pending_outcome is None else None
         return ToolResult(content=(Text(problem or _RESULT_ACCEPTED),), is_error=problem is not None)
 
     def _is_finished(self) -> bool:
         """Return True if the output is known. Its response has no running calls when the program calls the model."""
-        if self._found is not None:
-            self._set_outcome(self._found)
-        return self._found is not None
+        if self._pending_outcome is not None:
+            self._set_outcome(self._pending_outcome)
+        return self._pending_outcome is not None
 
     async def _follow_lines(self, started: Program) -> None:
         lines = started.lines()
@@ -238,14 +238,14 @@ class _Exchange:
         """
         if self._last_answer is None:
             raise RuntimeFailed(f"{self._driver.info.title} ended its turn without a model call")
-        if self._found is not None:
-            self._set_outcome(self._found)
+        if self._pending_outcome is not None:
+            self._set_outcome(self._pending_outcome)
             return False
         problem, output = self._judge.check(self._last_answer, [])
         if self._is_conversation and (problem is None or self._judge.is_last_try()):
             return self._send(started, await self._wait_for_message())
         if problem is None:
-            text = f"{self._cut_text}{output}" if self._schema is None else output
+            text = f"{self._truncated_text}{output}" if self._schema is None else output
             self._set_outcome(Outcome(output=text, messages=()))
             return False
         self._record_miss(problem)
@@ -262,7 +262,7 @@ class _Exchange:
             self._active_at = time.monotonic()
 
     def _send(self, started: Program, text: str) -> bool:
-        self._last_answer, self._cut_text = None, ""
+        self._last_answer, self._truncated_text = None, ""
         data = self._driver.next_input(text)
         if data is not None:
             started.write(data)
@@ -321,5 +321,5 @@ def driver_factory(runtime: str, environ: Mapping[str, str]) -> Callable[[], Dri
         "cursor": lambda: cursor.Cursor(environ),
     }
     if runtime not in drivers:
-        raise RuntimeUnusable(f"unknown runtime {runtime!r}")
+        raise RuntimeUnusable(f"unknown runtime {runtime!r}", hint=f"Programs: {', '.join(drivers)}.")
     return drivers[runtime]

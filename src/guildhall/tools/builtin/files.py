@@ -89,7 +89,7 @@ class _Files:
         return ToolResult.of(text, file_before="absent" if is_new else None)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
-        """Replace a text in a file. It must occur exactly once unless replace_all is set.
+        """Replace a text in a file. The text must occur exactly once unless replace_all is set.
 
         Args:
             file_path: Absolute, or relative to the working folder.
@@ -146,7 +146,7 @@ def media_type(data: bytes) -> str | None:
 def _create_blob(contents: Contents, media_type: str, path: str) -> Blob:
     suffixes = contents.folder.attachment_suffixes
     if not has_suffix(contents.name, suffixes):
-        raise Refused(f"{path}: only files ending in {', '.join(suffixes)} may be attached")
+        raise Refused(f"cannot read {path}: only files ending in {', '.join(suffixes)} may be attached")
     if len(contents.data) > _MAX_BLOB_BYTES:
         sizes = f"{len(contents.data):,} bytes, at most {_MAX_BLOB_BYTES:,} are allowed"
         raise Refused(f"{path} is too large: {sizes}", hint="Use a smaller file.")
@@ -241,7 +241,8 @@ class _Sandboxes:
 
     def _folder(self, name: str, *, is_writer: bool = False) -> Folder:
         """Return the sandbox with this name. An empty name stands for the only sandbox that the tool can use."""
-        folders = [one for one in self._files.view.folders if one.name and (one.is_writable or not is_writer)]
+        named = [folder for folder in self._files.view.folders if folder.name]
+        folders = [folder for folder in named if folder.is_writable or not is_writer]
         return folders[0] if not name and len(folders) == 1 else self._files.find_sandbox(name)
 
     def list_files(self, sandbox: str = "", pattern: str = "**/*") -> str:
@@ -273,7 +274,7 @@ class _Sandboxes:
             max_chars: The maximum number of characters.
         """
         if max_chars < 1:
-            raise UsageError("max_chars must be at least 1")
+            raise UsageError("max_chars: expected at least 1")
         folder = self._folder(sandbox)
         data = self._files.read(self._files.locate_in(folder, path), is_text=True).data
         try:

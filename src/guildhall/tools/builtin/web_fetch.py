@@ -112,9 +112,9 @@ TIMEOUT_S = 30.0
 MAX_REDIRECTS = 5
 MAX_CHARS = 100_000
 _AGENT = "guildhall-webfetch"
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _TEXT = re.compile(r"text/|application/(.*\+)?(json|xml|javascript|yaml|toml|x-ndjson)\b|^$")
-_RELAYS = ipaddress.IPv4Network("192.88.99.0/24")  # reserved since RFC 7526, but global for Python
+_RELAY_NETWORK = ipaddress.IPv4Network("192.88.99.0/24")  # reserved since RFC 7526, but global for Python
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
 
 
@@ -135,7 +135,7 @@ def is_public(address: Address) -> bool:
             return False
         if any(address in network for network in _EMBEDDING):  # the embedded IPv4 address could be private
             return False
-    elif address in _RELAYS:
+    elif address in _RELAY_NETWORK:
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
@@ -152,7 +152,7 @@ class _Page:
     content_type: str
     location: str | None
     body: bytes
-    is_cut: bool
+    is_truncated: bool
 
 
 class _Fetcher:
@@ -169,14 +169,14 @@ class _Fetcher:
             max_chars: The maximum number of characters, at most 100000.
         """
         if not 1 <= max_chars <= MAX_CHARS:
-            raise UsageError(f"max_chars is from 1 to {MAX_CHARS:,}")
+            raise UsageError(f"max_chars: expected 1 to {MAX_CHARS:,}")
         deadline = self._clock.monotonic() + TIMEOUT_S
         for _ in range(MAX_REDIRECTS + 1):
             page = self._get(url, deadline)
-            if page.status not in _REDIRECTS or page.location is None:
+            if page.status not in _REDIRECT_STATUSES or page.location is None:
                 return _format_page(url, page, max_chars)
             url = urljoin(url, page.location)
-        raise Refused(f"more than {MAX_REDIRECTS} redirects; the last one leads to {url}")
+        raise Refused(f"cannot fetch the page: more than {MAX_REDIRECTS} redirects, the last one to {url}")
 
     def _get(self, url: str, deadline: float) -> _Page:
         parts, host, port = _check_url(url)
@@ -193,20 +193,20 @@ class _Fetcher:
             connection.close()
 
     def _exchange(self, connection: _Connection, parts: SplitResult, deadline: float) -> _Page:
-        left = deadline - self._clock.monotonic()
-        if left <= 0:
+        remaining_s = deadline - self._clock.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError
-        connection.timeout = left
-        watch = threading.Timer(left, connection.cut_off)  # a server can send slowly without end
-        watch.daemon = True
-        watch.start()
+        connection.timeout = remaining_s
+        timer = threading.Timer(remaining_s, connection.cut_off)  # a server can send slowly without end
+        timer.daemon = True
+        timer.start()
         try:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             headers = {"User-Agent": _AGENT, "Accept": "text/html,text/*;q=0.9,*/*;q=0.5", "Accept-Encoding": "gzip"}
             connection.request("GET", target, headers=headers)
             page = _read(connection.getresponse())
         finally:
-            watch.cancel()
+            timer.cancel()
         if self._clock.monotonic() >= deadline:
             raise TimeoutError
         return page
@@ -257,14 +257,14 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _check_url(url: str) -> tuple[SplitResult, str, int]:
-    """Return the parts, the host and the port of a URL. Raise Refused if it may not be fetched."""
+    """Return the parts, the host and the port of a URL. Raise UsageError or Refused if it cannot be fetched."""
     if len(url) > 8_000 or re.search(r"[\x00-\x20\x7f]", url):
         raise UsageError("invalid URL: contains spaces or control characters, or is longer than 8,000 characters")
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:
-        raise UsageError(f"invalid URL {url!r}") from None
+    except ValueError as error:
+        raise UsageError(f"invalid URL {url!r}: {error}") from None
     if parts.scheme not in {"http", "https"}:
         raise Refused(f"cannot fetch {url!r}: the scheme must be http or https")
     if parts.username is not None or parts.password is not None:
@@ -273,7 +273,8 @@ def _check_url(url: str) -> tuple[SplitResult, str, int]:
         host = _host(parts.hostname or "")
         f"{parts.path}{parts.query}".encode("ascii")
     except ValueError:
-        raise UsageError(f"invalid URL {url!r}", hint="Write characters outside of ASCII as %XX.") from None
+        problem = f"invalid URL {url!r}: invalid host name, or a character outside of ASCII"
+        raise UsageError(problem, hint="Write characters outside of ASCII as %XX.") from None
     port = port if port is not None else 443 if parts.scheme == "https" else 80
     if port < 1024 and port not in {80, 443}:
         raise Refused(f"cannot fetch port {port}: only 80, 443 and ports from 1024 are allowed")
@@ -301,7 +302,7 @@ def _read(response: http.client.HTTPResponse) -> _Page:
         content_type=response.getheader("Content-Type") or "",
         location=response.getheader("Location"),
         body=body[:MAX_BYTES],
-        is_cut=len(body) > MAX_BYTES,
+        is_truncated=len(body) > MAX_BYTES,
     )
 
 
@@ -312,7 +313,7 @@ def _format_page(url: str, page: _Page, max_chars: int) -> ToolResult:
     text = _decode(page)
     if media_type in {"text/html", "application/xhtml+xml"} or (not media_type and text.lstrip()[:1] == "<"):
         text = readable(text, url)
-    notes = [f"only the first {MAX_BYTES:,} bytes were read"] if page.is_cut else []
+    notes = [f"only the first {MAX_BYTES:,} bytes were read"] if page.is_truncated else []
     if len(text) > max_chars:
         notes.append(f"{len(text) - max_chars:,} of {len(text):,} characters are left out")
         text = text[:max_chars]

@@ -29,6 +29,9 @@ _SETUP_HINT = (
     "Set `web_search: {provider: native}` in the settings to search with the provider of the model, `{searxng: URL}`, "
     "or `{provider: tavily}` or `{provider: brave}` with TAVILY_API_KEY or BRAVE_API_KEY in the environment."
 )
+_FAILURE_HINT = (
+    "Search again once, then continue without WebSearch. The user can check the network and web_search: in config.yaml."
+)
 _KEYS = {"tavily": "TAVILY_API_KEY", "brave": "BRAVE_API_KEY"}
 
 
@@ -39,18 +42,18 @@ class _Engine:
     name: str
     build_request: Callable[[str, int], dict[str, Any]]  # returns the arguments of httpx2 for a query and a limit
     results: tuple[str, ...]  # the path of the results in the response
-    snippet: str
+    snippet: str  # the field of a result
 
 
 def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], *, base_url: str | None = None) -> Tool:
     """Return WebSearch for the `web_search` settings. `base_url` replaces the URL of the engine."""
     if (settings or {}).get("provider") == "native" and not (settings or {}).get("searxng"):
-        return _native()
-    search = _Search(_engine(settings or {}, environ, base_url))
+        return _native_tool()
+    search = _Search(_choose_engine(settings or {}, environ, base_url))
     return tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search.search)
 
 
-def _native() -> Tool:
+def _native_tool() -> Tool:
     """Return the tool for the search of the model's provider. The provider describes the tool to the model."""
 
     async def search() -> str:
@@ -77,21 +80,21 @@ class _Search:
         if not 1 <= max_results <= MAX_RESULTS:
             raise UsageError(f"max_results: expected 1 to {MAX_RESULTS}")
         response = await _fetch_json(self._engine.name, self._engine.build_request(query, max_results))
-        formatted = (_format_result(entry, self._engine.snippet) for entry in _results(response, self._engine))
-        found = [text for text in formatted if text]
-        if not found:
+        formatted = (_format_result(entry, self._engine.snippet) for entry in _find_results(response, self._engine))
+        results = [text for text in formatted if text]
+        if not results:
             return f"No results for {query!r}."
-        return "\n\n".join(f"{number}. {text}" for number, text in enumerate(found[:max_results], 1))
+        return "\n\n".join(f"{number}. {text}" for number, text in enumerate(results[:max_results], 1))
 
 
-def _engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: str | None) -> _Engine:
+def _choose_engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: str | None) -> _Engine:
     searxng, provider = settings.get("searxng"), settings.get("provider")
     if searxng:
         return _searxng(str(base_url or searxng))
     if not provider:
         raise ToolUnavailable("WebSearch has no search engine", hint=_SETUP_HINT)
     if provider not in _KEYS:
-        hint = did_you_mean(str(provider), _KEYS)
+        hint = did_you_mean(str(provider), (*_KEYS, "native"))
         raise ToolUnavailable(f"web_search.provider: unknown search engine {provider!r}", hint=hint)
     key = environ.get(_KEYS[provider], "")
     if not key:
@@ -135,7 +138,7 @@ def _brave(key: str, base: str | None) -> _Engine:
 
 
 async def _fetch_json(name: str, request: Mapping[str, Any]) -> Any:
-    """Return the JSON response of an engine."""
+    """Send a request to an engine and return its JSON response."""
     import httpx2
 
     body = bytearray()
@@ -150,27 +153,28 @@ async def _fetch_json(name: str, request: Mapping[str, Any]) -> Any:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    raise NotFound(f"{name} responded with more than {MAX_BYTES:,} bytes")
+                    problem = f"{name} responded with more than {MAX_BYTES:,} bytes"
+                    raise NotFound(problem, hint="Request fewer results.")
     except (TimeoutError, httpx2.TimeoutException):
-        raise TimedOut(f"{name} did not respond within {TIMEOUT_S:g} s") from None
+        raise TimedOut(f"{name} did not respond within {TIMEOUT_S:g} s", hint=_FAILURE_HINT) from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise NotFound(f"cannot reach {name}: {type(error).__name__}") from None
+        raise NotFound(f"cannot reach {name}: {type(error).__name__}", hint=_FAILURE_HINT) from None
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise NotFound(f"{name} did not respond with JSON") from None
+        raise NotFound(f"{name} did not respond with JSON", hint=_FAILURE_HINT) from None
 
 
 def _http_error(name: str, status: int) -> GuildError:
     hints = {
-        401: "Check the key of the search engine.",
-        403: "Check the key of the search engine, and that its JSON format is enabled.",
-        429: "Wait a while, then search again.",
+        401: "Continue without WebSearch. The user must check the key of the search engine.",
+        403: "Continue without WebSearch. The user must check the key of the search engine, or enable JSON in SearXNG.",
+        429: "Wait a minute, then search again.",
     }
-    return NotFound(f"{name} responded with HTTP status {status}", hint=hints.get(status))
+    return NotFound(f"{name} responded with HTTP status {status}", hint=hints.get(status, _FAILURE_HINT))
 
 
-def _results(response: Any, engine: _Engine) -> list[Any]:
+def _find_results(response: Any, engine: _Engine) -> list[Any]:
     for name in engine.results:
         response = cast("dict[str, Any]", response).get(name) if isinstance(response, dict) else None
     return cast("list[Any]", response) if isinstance(response, list) else []

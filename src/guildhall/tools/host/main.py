@@ -80,11 +80,11 @@ class Host:
             result = tool(request["arguments"])
         self._reply(request["id"], result)
 
-    def _reply(self, number: int, result: ToolResult) -> None:
+    def _reply(self, call_id: int, result: ToolResult) -> None:
         try:
-            self._send({"id": number, "result": result.as_dict()})
+            self._send({"id": call_id, "result": result.as_dict()})
         except ValueError as error:
-            self._send({"id": number, "result": ToolResult.error(str(error)).as_dict()})
+            self._send({"id": call_id, "result": ToolResult.error(str(error)).as_dict()})
 
     def _send(self, message: Mapping[str, Any]) -> None:
         data = to_frame(message)
@@ -94,8 +94,8 @@ class Host:
             self._connection.sendall(data)
 
     def _receive(self) -> dict[str, Any] | None:
-        head = self._receive_bytes(LENGTH.size)
-        body = self._receive_bytes(LENGTH.unpack(head)[0]) if head else None
+        length = self._receive_bytes(LENGTH.size)
+        body = self._receive_bytes(LENGTH.unpack(length)[0]) if length else None
         return json.loads(body) if body else None
 
     def _receive_bytes(self, size: int) -> bytes | None:

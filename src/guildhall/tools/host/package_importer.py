@@ -78,7 +78,8 @@ class PackageImporter(MetaPathFinder, Loader):
     def install(self) -> None:
         """Insert this finder first. Raise ToolUnavailable if the package has the name of a loaded module."""
         if taken := sorted({*self._files, *self._packages} & sys.modules.keys()):
-            raise ToolUnavailable(f"the module name {taken[0]!r} is in use", hint="Rename the module.")
+            problem = f"cannot load the package: the module name {taken[0]!r} is in use"
+            raise ToolUnavailable(problem, hint="Rename the module.")
         sys.meta_path.insert(0, self)
 
     def find_spec(

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S = 600.0
 _START_TIMEOUT_S = 60.0
-_LOG_BYTES = 65_536
-_LOG_LINES = 12
+_OUTPUT_BYTES = 65_536
+_OUTPUT_LINES = 12
 _BOOT = (
     "import json, sys; fd, paths = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
     "from guildhall.tools.host.main import main; main(int(fd))"
@@ -65,20 +65,20 @@ class ToolHost:
 
     async def describe(self) -> list[dict[str, Any]]:
         """Return the tools of the toolboxes. Raise ToolUnavailable with the file and line that cannot be loaded."""
-        return (await self._running()).tools
+        return (await self._ensure_running()).tools
 
     async def schema(self) -> Mapping[str, Any]:
         """Return the JSON Schema of the model that the spec names. Raise ToolUnavailable if that fails."""
-        return (await self._running()).schema
+        return (await self._ensure_running()).schema
 
     async def activation(self) -> Any:
         """Return the result of the activation function. Raise ToolUnavailable if it fails."""
-        return (await self._running()).activation
+        return (await self._ensure_running()).activation
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Return the result of a call. A failure of the host is an error result."""
         try:
-            child = await self._running()
+            child = await self._ensure_running()
         except GuildError as error:
             return ToolResult.error(str(error))
         try:
@@ -99,11 +99,11 @@ class ToolHost:
             if self._child is not None:
                 await self._child.end("The tool host was closed.")
 
-    async def _running(self) -> _Child:
+    async def _ensure_running(self) -> _Child:
         async with self._starting:
             if self._closed:
                 raise ToolUnavailable("cannot call a tool: the run has ended")
-            if self._child is None or self._child.ended:
+            if self._child is None or self._child.has_ended:
                 if self._sources is None:
                     self._sources = await asyncio.to_thread(_read_sources, self._spec)
                 self._child = await _Child.start(self._spec, self._sources, self._kind)
@@ -118,12 +118,12 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._calls: dict[int, asyncio.Future[ToolResult]] = {}
-        self._log = bytearray()
+        self._output = bytearray()  # its last bytes
         self._call_ids = count(1)
         self._end_reason: str | None = None
-        self._log_task = asyncio.create_task(self._keep_log())
-        self._listen_task: asyncio.Task[None] | None = None
-        self.ended = False
+        self._output_task = asyncio.create_task(self._read_output())
+        self._results_task: asyncio.Task[None] | None = None
+        self.has_ended = False
         self.tools: list[dict[str, Any]] = []
         self.schema: Mapping[str, Any] = {}
         self.activation: Any = None
@@ -142,7 +142,8 @@ class _Child:
                 await child._load(spec, sources)
         except TimeoutError:
             await child.end("The tool host did not start.")
-            raise ToolUnavailable(f"the tool host was not ready after {_START_TIMEOUT_S:g} s") from None
+            hint = "Move slow work from the import of the toolbox into its tools."
+            raise ToolUnavailable(f"the tool host was not ready after {_START_TIMEOUT_S:g} s", hint=hint) from None
         except BaseException:
             await child.end("The tool host did not start.")
             raise
@@ -156,8 +157,8 @@ class _Child:
             await self._writer.drain()
             reply = await self._receive()
         if reply is None:
-            await asyncio.wait([self._log_task], timeout=1)
-            raise ToolUnavailable("the tool host exited before it was ready", hint=self._last_lines() or None)
+            await asyncio.wait([self._output_task], timeout=1)
+            raise ToolUnavailable("the tool host exited before it was ready", hint=self._last_output() or None)
         _check_error(reply)
         if spec.schema_of is not None:
             self.schema = _check_schema(reply.get("schema"))
@@ -165,22 +166,22 @@ class _Child:
             self.activation = reply.get("activation")
         else:
             self.tools = _check_tools(reply.get("tools"))
-        self._listen_task = asyncio.create_task(self._listen())
+        self._results_task = asyncio.create_task(self._read_results())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         call_id = next(self._call_ids)
         future = self._calls[call_id] = asyncio.get_running_loop().create_future()
         try:
-            if self.ended:
+            if self.has_ended:
                 return ToolResult.error(self._end_reason or "The tool host has exited.")
             self._writer.write(to_frame({"id": call_id, "tool": tool, "arguments": dict(arguments)}))
-            with contextlib.suppress(ConnectionError):  # the listener reports the reason
+            with contextlib.suppress(ConnectionError):  # `_read_results` reports the reason
                 await self._writer.drain()
             return await future
         finally:
             del self._calls[call_id]
 
-    async def _listen(self) -> None:
+    async def _read_results(self) -> None:
         """Deliver results to their calls. At the end, fail the remaining calls."""
         is_invalid = False
         try:
@@ -194,13 +195,13 @@ class _Child:
             pass
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_invalid = True  # a handler wrote to the connection
-        self.ended = True
+        self.has_ended = True
         if is_invalid:
             await self._confined.kill()
         code = await self._confined.wait()
-        await asyncio.wait([self._log_task], timeout=1)
+        await asyncio.wait([self._output_task], timeout=1)
         ending = "sent an invalid message and was killed" if is_invalid else describe_exit(code)
-        last = f"\nIts last output:\n{lines}" if (lines := self._last_lines()) else ""
+        last = f"\nIts last output:\n{lines}" if (lines := self._last_output()) else ""
         failure = f"The tool host {ending} while the call was running; the effect of the call is unknown.{last}"
         for future in self._calls.values():
             if not future.done():
@@ -209,18 +210,18 @@ class _Child:
 
     async def end(self, reason: str) -> None:
         """Kill the process. Running calls fail with the reason."""
-        self.ended = True
+        self.has_ended = True
         self._end_reason = self._end_reason or reason
         await asyncio.shield(self._kill())
 
     async def _kill(self) -> None:
         await self._confined.kill()
-        if self._listen_task is not None:
-            await asyncio.wait([self._listen_task])
+        if self._results_task is not None:
+            await asyncio.wait([self._results_task])
         else:
-            await asyncio.wait([self._log_task], timeout=1)
+            await asyncio.wait([self._output_task], timeout=1)
             self._writer.close()
-        self._log_task.cancel()
+        self._output_task.cancel()
 
     async def _receive(self) -> dict[str, Any]:
         (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
@@ -231,14 +232,14 @@ class _Child:
             raise ValueError("a message is not an object")
         return cast("dict[str, Any]", message)
 
-    async def _keep_log(self) -> None:
+    async def _read_output(self) -> None:
         stream = self._confined.process.stdout
-        while stream is not None and (chunk := await stream.read(_LOG_BYTES)):
-            self._log += chunk
-            del self._log[:-_LOG_BYTES]
+        while stream is not None and (chunk := await stream.read(_OUTPUT_BYTES)):
+            self._output += chunk
+            del self._output[:-_OUTPUT_BYTES]
 
-    def _last_lines(self) -> str:
-        return "\n".join(self._log.decode("utf-8", "replace").splitlines()[-_LOG_LINES:])
+    def _last_output(self) -> str:
+        return "\n".join(self._output.decode("utf-8", "replace").splitlines()[-_OUTPUT_LINES:])
 
 
 def _check_tools(tools: Any) -> list[dict[str, Any]]:
@@ -326,7 +327,7 @@ def _read_sources(spec: HostSpec) -> dict[str, str]:
     for name, path in spec.toolboxes:
         data = read_source(path)
         if spec.pins.get(name, pinned := source_digest(data)) != pinned:
-            hint = "Review the change, then run: guild trust"
+            hint = "The user must review the change and trust the file again."
             raise NotTrusted(f"the toolbox {name!r} has changed since it was trusted", where=str(path), hint=hint)
         sources[name] = decode_source(name, path, data)
     return sources
@@ -337,7 +338,8 @@ def decode_source(name: str, path: Path, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise ToolUnavailable(f"the toolbox {name!r} is not UTF-8 text", where=str(path)) from None
+        problem = f"invalid toolbox {name!r}: not UTF-8 text"
+        raise ToolUnavailable(problem, where=str(path), hint="Convert it to UTF-8.") from None
 
 
 async def schema_of(reference: str, sources: Mapping[str, str], cwd: Path) -> Mapping[str, Any]:

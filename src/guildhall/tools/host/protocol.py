@@ -106,7 +106,7 @@ def read_source(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ToolUnavailable("not a regular file", where=str(path))
+                raise ToolUnavailable("cannot read the file: not a regular file", where=str(path))
             data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
         raise ToolUnavailable(f"cannot read the file: {error.strerror or error}", where=str(path)) from None

@@ -69,6 +69,7 @@ class Server:
     ) -> Server:
         """Connect to a server and list its tools. Raise ToolUnavailable if that fails."""
         transport = await StdioTransport.start(spec) if spec.command else HttpTransport(spec)
+        hint = "Run the command of the server to see its output." if spec.command else "Check its URL and its token."
         server = Server(spec, transport, call_timeout_s)
         try:
             async with asyncio.timeout(start_timeout_s):
@@ -77,9 +78,8 @@ class Server:
         except BaseException as error:
             await transport.close()
             if isinstance(error, TimeoutError):
-                raise spec.error(f"the server was not ready after {start_timeout_s:g} s") from None
+                raise spec.error(f"the server was not ready after {start_timeout_s:g} s", hint) from None
             if isinstance(error, TransportError):
-                hint = "Run the command of the server to see its output." if spec.command else None
                 raise spec.error(f"the server {error.reason}", hint) from None
             if isinstance(error, _ErrorResponse):
                 raise spec.error(f"the server cannot be used: {error}") from None

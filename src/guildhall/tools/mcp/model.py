@@ -59,7 +59,7 @@ class ServerSpec:
 
 
 class Transport(Protocol):
-    """Exchanges JSON-RPC messages with a server over its standard streams or HTTP."""
+    """Exchanges JSON-RPC messages with a server over stdio or Streamable HTTP."""
 
     async def request(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
         """Send a request and return the response. Raise TransportError if there is no response."""
@@ -78,7 +78,7 @@ class Transport(Protocol):
 
 
 class TransportError(Exception):
-    """A request without a response. `may_have_arrived` is False if the server certainly did not get it."""
+    """A request without a response. `may_have_arrived` is False if the server certainly did not receive the request."""
 
     def __init__(self, reason: str, *, may_have_arrived: bool = True) -> None:
         super().__init__(reason)
@@ -208,8 +208,8 @@ def _decode_blob(data: str, media_type: str) -> Block:
         return Text("[invalid content block: the data is not base64]")
 
 
-def reply_to_request(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the response to a request from a server, or None if the message is not a request.
+def build_reply(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the reply to a request of a server, or None if the message is not a request.
 
     Only `ping` is supported. Every other request gets an error.
     """

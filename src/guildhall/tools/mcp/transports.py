@@ -1,9 +1,9 @@
-"""MCP transports: exchange messages with a server over streamable HTTP or the standard streams of a program.
+"""MCP transports: exchange messages with a server over Streamable HTTP or stdio.
 
-An HTTP response is a JSON body or a stream of events. A program is started confined and ended with the run. Does not
-interpret results (see `tools.mcp.model`).
+An HTTP response is a JSON body or a stream of server-sent events. The program of a stdio server is confined, and is
+stopped with the run. Does not interpret results (see `tools.mcp.model`).
 
-Invariant: HTTP redirects are not followed, because the token is for a single URL.
+Invariant: HTTP redirects are not followed, because the token is only for the configured URL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guildhall.tools.mcp.model import (
     META_PREFIX,
     ServerSpec,
     TransportError,
-    reply_to_request,
+    build_reply,
     to_single_line,
 )
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 10.0
+_DELETE_TIMEOUT_S = 1.0  # for the request that ends the session
 _SESSION_HEADER = "mcp-session-id"
 _MAX_EVENTS = 10_000  # of one response
 
@@ -52,7 +53,7 @@ class HttpTransport:
 
     @property
     def end_reason(self) -> str | None:
-        return None  # an HTTP server has no process that could end
+        return None  # the process of an HTTP server is not observed
 
     async def request(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
         import httpx2
@@ -62,10 +63,10 @@ class HttpTransport:
                 return await self._post(message)
         except TimeoutError:
             raise TransportError(f"did not respond within {timeout_s:g} s") from None
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
             reason = f"cannot be reached: {to_single_line(str(error))}"
             raise TransportError(reason, may_have_arrived=False) from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except httpx2.HTTPError as error:
             reason = to_single_line(str(error)) or type(error).__name__
             raise TransportError(f"did not respond: {reason}") from None
 
@@ -78,7 +79,12 @@ class HttpTransport:
                 reply = _parse_message(await _read_body(response))
             if reply is not None and ("result" in reply or "error" in reply):
                 return reply
-        meaning = {401: " (invalid token)", 403: " (forbidden)", 404: " (not found)"}.get(response.status_code, "")
+        meanings = {401: " (missing or invalid token)", 403: " (forbidden)", 404: " (not found)"}
+        meaning = meanings.get(response.status_code, "")
+        if response.is_redirect:
+            meaning = " (redirects are not followed)"
+        elif not response.is_error:
+            meaning = " and without a JSON-RPC response"
         raise TransportError(f"responded with HTTP status {response.status_code}{meaning}")
 
     def _headers(self, message: Mapping[str, Any]) -> dict[str, str]:
@@ -97,16 +103,16 @@ class HttpTransport:
         return headers
 
     async def _read_events(self, response: httpx2.Response, request_id: object) -> Mapping[str, Any]:
-        """Return the response from a stream of events. Reply to requests from the server meanwhile."""
+        """Return the response to a request from a stream of events. Reply to requests of the server until then."""
         async for data in _iterate_events(response):
             message = _parse_message(data)
             if message is None:
                 continue
-            if (reply := reply_to_request(message)) is not None:
+            if (reply := build_reply(message)) is not None:
                 await self.send(reply)
             elif message.get("id") == request_id:
                 return message
-        raise TransportError("closed the stream before its response")
+        raise TransportError("closed the stream before responding")
 
     async def send(self, message: Mapping[str, Any]) -> None:
         import httpx2
@@ -122,7 +128,7 @@ class HttpTransport:
 
         if self._session_id is not None:
             with contextlib.suppress(httpx2.HTTPError, TimeoutError):
-                async with asyncio.timeout(_EXIT_TIMEOUT_S):
+                async with asyncio.timeout(_DELETE_TIMEOUT_S):
                     await self._client.delete(self._url, headers={_SESSION_HEADER: self._session_id})
         await self._client.aclose()
 
@@ -146,7 +152,7 @@ async def _iterate_events(response: httpx2.Response) -> AsyncIterator[bytes]:
                     yield event.data
                     count += 1
             if count > _MAX_EVENTS:
-                raise TransportError(f"sent more than {_MAX_EVENTS:,} events before its response")
+                raise TransportError(f"sent more than {_MAX_EVENTS:,} events before responding")
     except EventTooLarge:
         raise TransportError(f"sent an event of more than {MAX_MESSAGE_BYTES:,} bytes") from None
 
@@ -160,10 +166,10 @@ def _parse_message(data: bytes | bytearray) -> Mapping[str, Any] | None:
 
 
 _CHUNK_BYTES = 65_536
-_LOG_BYTES = 16_384
-_LAST_LINES = 5  # a stack trace ends with lines that say nothing, such as `}` or the version of the interpreter
+_STDERR_BYTES = 16_384
+_STDERR_LINES = 5  # more than one, because a stack trace can end with `}` or the version of the interpreter
 _EXIT_TIMEOUT_S = 1.0  # for a server to exit after its input ends
-_DRAIN_TIMEOUT_S = 10.0
+_DISCARD_TIMEOUT_S = 10.0
 _MAX_UNRELATED_LINES = 100_000  # in a row that are not responses
 
 
@@ -173,10 +179,10 @@ class StdioTransport:
     def __init__(self, confined: ConfinedProcess) -> None:
         self._confined = confined
         self._pending: dict[int | str, asyncio.Future[Mapping[str, Any]]] = {}
-        self._log = bytearray()
+        self._stderr = bytearray()  # its last bytes
         self._end_reason: str | None = None
         self._ended = asyncio.Event()
-        self._log_task = asyncio.create_task(self._keep_log())
+        self._stderr_task = asyncio.create_task(self._read_stderr())
         self._read_task = asyncio.create_task(self._read())
 
     @staticmethod
@@ -213,7 +219,7 @@ class StdioTransport:
 
     async def close(self) -> None:
         """Close the input, wait briefly for the program to exit, then kill it."""
-        self._end_reason = self._end_reason or "was stopped with the run"
+        self._end_reason = self._end_reason or "was stopped by the hall"
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
@@ -224,33 +230,34 @@ class StdioTransport:
             async with asyncio.timeout(_EXIT_TIMEOUT_S):
                 await self._ended.wait()
         await self._confined.kill()
-        self._log_task.cancel()
-        await asyncio.wait([self._read_task, self._log_task], timeout=1)
+        self._stderr_task.cancel()
+        await asyncio.wait([self._read_task, self._stderr_task], timeout=1)
 
     async def _read(self) -> None:
         """Deliver responses to their requests. At the end, fail the remaining requests with the reason."""
         reason: str | None = None
         try:
-            reason = await self._listen()
+            reason = await self._read_messages()
         except (OSError, EOFError):
             pass
         finally:
             await self._finish(reason)
 
-    async def _listen(self) -> str | None:
-        """Read messages until the stream ends. Return the reason if the program must be killed, or None."""
+    async def _read_messages(self) -> str | None:
+        """Handle messages until the output ends. Return why the program must be killed, or None."""
         stream = self._confined.process.stdout
-        buffer, unrelated = bytearray(), 0
+        buffer, unrelated_lines = bytearray(), 0
         while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
             buffer += chunk
             if b"\n" in chunk:
-                *lines, buffer = buffer.split(b"\n")
-                for line in lines:
-                    unrelated = 0 if await self._handle_line(line) else unrelated + 1
+                *complete_lines, buffer = buffer.split(b"\n")
+                for line in complete_lines:
+                    unrelated_lines = 0 if await self._handle_line(line) else unrelated_lines + 1
             if len(buffer) > MAX_MESSAGE_BYTES:
-                return f"wrote a message of more than {MAX_MESSAGE_BYTES:,} bytes and was killed"
-            if unrelated > _MAX_UNRELATED_LINES:
-                return f"wrote more than {_MAX_UNRELATED_LINES:,} lines that are not responses and was killed"
+                return f"was killed after a message of more than {MAX_MESSAGE_BYTES:,} bytes"
+            if unrelated_lines > _MAX_UNRELATED_LINES:
+                lines = f"{_MAX_UNRELATED_LINES:,} consecutive lines that are not responses"
+                return f"was killed after more than {lines}"
         return None
 
     async def _handle_line(self, line: bytes | bytearray) -> bool:
@@ -261,7 +268,7 @@ class StdioTransport:
         message = _parse_message(line)
         if message is None:
             return False
-        if (reply := reply_to_request(message)) is not None:
+        if (reply := build_reply(message)) is not None:
             await self.send(reply)
             return False
         request_id = message.get("id")
@@ -277,32 +284,32 @@ class StdioTransport:
                 async with asyncio.timeout(_EXIT_TIMEOUT_S):
                     await self._confined.process.wait()
             except TimeoutError:
-                reason = "closed its output and was killed"
+                reason = "was killed because it closed its output and did not exit"
         if reason is not None:
-            await asyncio.gather(self._confined.kill(), self._drain())
+            await asyncio.gather(self._confined.kill(), self._discard_output())
         code = await self._confined.wait()
-        await asyncio.wait([self._log_task], timeout=0.2)
-        self._end_reason = self._end_reason or f"{reason or describe_exit(code)}{self._last_output()}"
+        await asyncio.wait([self._stderr_task], timeout=0.2)
+        self._end_reason = self._end_reason or f"{reason or describe_exit(code)}{self._describe_stderr()}"
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(TransportError(self._end_reason))
         self._ended.set()
 
-    async def _drain(self) -> None:
+    async def _discard_output(self) -> None:
         """Read the rest of the output, so that the pipe can close and the process can exit."""
         stream = self._confined.process.stdout
         with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+            async with asyncio.timeout(_DISCARD_TIMEOUT_S):
                 while stream is not None and await stream.read(_CHUNK_BYTES):
                     pass
 
-    async def _keep_log(self) -> None:
+    async def _read_stderr(self) -> None:
         stream = self._confined.process.stderr
         while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
-            self._log += chunk
-            del self._log[:-_LOG_BYTES]
+            self._stderr += chunk
+            del self._stderr[:-_STDERR_BYTES]
 
-    def _last_output(self) -> str:
-        lines = [line for line in self._log.decode("utf-8", "replace").splitlines() if line.strip()]
-        text = " | ".join(to_single_line(line.strip()) for line in lines[-_LAST_LINES:])
+    def _describe_stderr(self) -> str:
+        lines = [line for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+        text = " | ".join(to_single_line(line.strip()) for line in lines[-_STDERR_LINES:])
         return f"; its last output: {text}" if text else ""
