@@ -233,11 +233,11 @@ class Commissions:
         tools = CommissionTools(context, commission.id, contract, questions, call.key)
         return await call_with_answers(tools, tool, call, questions)
 
-    async def _on_run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
+    async def _on_run_stopped(self, id: str, run_id: str, ending: SegmentEnd) -> None:
         """Clean up after a recorded end, or free the slot of a paused commission."""
         await asyncio.to_thread(artifact.current_artifact, self.context, self.get(id))  # stores the redacted texts
         if ending.status == "waiting" and self._timers is not None:
-            self._timers.start(run)
+            self._timers.start(run_id)
         if ending.status not in RUN_ENDED:
             if ending.pause != "shutdown":  # the commission waits for the user and takes no slot
                 self._start(self._queue.run)
@@ -251,11 +251,11 @@ class Commissions:
 
     # the owner of runs (RunOwner)
 
-    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run_id: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
-        context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
-        commission = context.commission_of(run)
-        if commission.run != run or commission.status != "in_progress":
+        context, purpose = self.context, self.context.history.purpose(run_id, CommissionPurpose)
+        commission = context.commission_of(run_id)
+        if commission.run != run_id or commission.status != "in_progress":
             message = f"cannot resume commission {commission.id}: it is {commission.status}"
             raise Conflict(message, hint=commission.next_command)
         async with context.locks[commission.id]:
@@ -266,17 +266,17 @@ class Commissions:
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workspace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
-            prepared = await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
+            prepared = await context.runs().prepare_resume(run_id, frame, grant=grant, hooks=hooks)
             await context.release(commission.id)
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
         contract.record_lost_checkout(self.context, checkout)
 
-    async def stop(self, run: str) -> list[str]:
+    async def stop(self, run_id: str) -> list[str]:
         """Cancel the commission of a run. Return the run, or an empty list if the commission was completed instead."""
-        cancelled = await self.cancel(self.context.commission_of(run).id)
-        return [run] if cancelled.status == "cancelled" else []
+        cancelled = await self.cancel(self.context.commission_of(run_id).id)
+        return [run_id] if cancelled.status == "cancelled" else []
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Put a commission whose run cannot be resumed on hold, or finish it if its result is submitted."""
@@ -290,10 +290,10 @@ class Commissions:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def apply_end(self, run: str) -> None:
+    async def apply_end(self, run_id: str) -> None:
         """End a commission whose run was ended in the database while no hall executed it."""
-        commission = self.context.commission_of(run)
-        if commission.run == run and commission.status == "in_progress":
+        commission = self.context.commission_of(run_id)
+        if commission.run == run_id and commission.status == "in_progress":
             await do_next_step(self.context, commission)
             await self._after_change()
 

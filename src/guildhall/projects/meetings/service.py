@@ -213,19 +213,19 @@ class Meetings:
 
     # the owner of runs (RunOwner)
 
-    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run_id: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a meeting to resume in its checkout."""
-        async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
-            return await self._sessions.resume(run, frame, grant)
+        async with self._sessions.locks[self.context.history.purpose(run_id, MeetingPurpose).id]:
+            return await self._sessions.resume(run_id, frame, grant)
 
-    async def stop(self, run: str) -> list[str]:
+    async def stop(self, run_id: str) -> list[str]:
         """Close the meeting of a run without asking for a summary."""
-        meeting = self.get(self.context.history.purpose(run, MeetingPurpose).id)
+        meeting = self.get(self.context.history.purpose(run_id, MeetingPurpose).id)
         if meeting.status != "open":
             message = f"cannot stop meeting {meeting.id}: it is {meeting.status}"
             raise Conflict(message, hint=f"Show it: guild show {meeting.id}")
         await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
-        return [run]
+        return [run_id]
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Fail a run that cannot be resumed. Its meeting stays open, and the next message starts a new session."""
@@ -235,7 +235,7 @@ class Meetings:
         now = self.context.now()
         await self.context.store.write(lambda c: run_records.fail_run(c, run.id, error.as_dict(), now))
 
-    async def apply_end(self, run: str) -> None:
+    async def apply_end(self, run_id: str) -> None:
         """Do nothing: the end of a run does not change its meeting."""
 
     async def apply_answer(self, ask: Ask) -> None:
