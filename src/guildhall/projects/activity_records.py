@@ -127,8 +127,8 @@ class ActivityRecords(Generic[ActivityT, EventT, KindT]):
 
     def get(self, connection: Connection, id: str) -> ActivityT:
         """Return an activity. Raise NotFound for an unknown id."""
-        if (found := self.find(connection, id)) is not None:
-            return found
+        if (activity := self.find(connection, id)) is not None:
+            return activity
         known = connection.execute(select(self.table.c.id)).scalars().all()
         hint = suggest_or(id[:60], known, f"List the {self.noun}s: guild ls {self.noun}s")
         raise NotFound(f"unknown {self.noun} {id[:60]!r}", hint=hint)

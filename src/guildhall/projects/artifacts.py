@@ -54,12 +54,12 @@ class CheckoutStore:
             return None
 
     def read_files(self, folder: str) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         with suppress(NotFound):
             for name, _ in self._files.list_files(self._files.locate(folder)):
                 with suppress(GuildError):  # a link that leads out of the checkout, or a removed file
-                    found[f"{folder}/{name}"] = self.read(f"{folder}/{name}") or b""
-        return found
+                    contents[f"{folder}/{name}"] = self.read(f"{folder}/{name}") or b""
+        return contents
 
     def write(self, path: str, data: bytes) -> None:
         self._files.write(self._files.locate(path), data)
@@ -106,7 +106,7 @@ class Artifacts:
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise Refused(f"cannot read {path}: not UTF-8 text") from None
+            raise Refused(f"cannot read {path}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
 
     def write(
         self,
@@ -124,8 +124,8 @@ class Artifacts:
         """
         path = artifact_path(path)
         if not path.endswith(".md"):
-            message = f"invalid artifact path: {path} does not end in .md"
-            raise UsageError(message, hint="Artifacts are Markdown files.")
+            message = f"invalid artifact path {path!r}: it does not end in .md"
+            raise UsageError(message, hint="Add .md to the path.")
         if is_hall_path(path):
             hint = "Write to another folder of `.lore/`, and refer to this file by its path."
             raise Refused(f"cannot write {path}: only the hall may write there", hint=hint)
@@ -146,7 +146,9 @@ class Artifacts:
         try:
             data = new.render().encode()
         except UnicodeEncodeError:
-            raise UsageError("invalid content: contains a lone surrogate", hint="Write plain text.") from None
+            raise UsageError(
+                "invalid content: contains a lone surrogate", hint="Remove the invalid characters."
+            ) from None
         if len(data) > MAX_ARTIFACT_BYTES:
             size = f"{len(data):,} bytes (maximum: {MAX_ARTIFACT_BYTES:,})"
             raise Refused(f"cannot write {path}: {size}", hint="Split the artifact.")
@@ -155,27 +157,32 @@ class Artifacts:
 
     def list(self, folder: str | None = None) -> dict[str, Artifact]:
         """Return the artifacts below a folder by path. An unreadable artifact has empty fields."""
-        found: dict[str, Artifact] = {}
+        artifacts: dict[str, Artifact] = {}
         name = (folder or "").removesuffix("/")
         for path, data in self._store.read_files(LORE if name in ("", ".", LORE) else artifact_path(name)).items():
             if path.endswith(".md"):
                 try:
-                    found[path] = Artifact.parse(data[:MAX_ARTIFACT_BYTES].decode("utf-8-sig"), path)
+                    artifacts[path] = Artifact.parse(data[:MAX_ARTIFACT_BYTES].decode("utf-8-sig"), path)
                 except (GuildError, UnicodeDecodeError):
-                    found[path] = Artifact()
-        return found
+                    artifacts[path] = Artifact()
+        return artifacts
 
 
 def artifact_path(path: str) -> str:
-    """Return the path of an artifact in the project. `path` may omit the prefix `.lore/`."""
+    """Return the path of an artifact in the project. Raise UsageError if it is invalid.
+
+    `path` may omit the prefix `.lore/`.
+    """
     parts = path.removeprefix(f"{LORE}/").split("/")
     hint = "Give the path below `.lore/`, such as plans/launch.md."
     if not path.isprintable() or len(path.encode("utf-8", "replace")) > _MAX_PATH_BYTES or len(parts) > _MAX_DEPTH:
-        raise UsageError(f"invalid artifact path: {path[:80]!a}", hint=hint)
+        reason = f"more than {_MAX_PATH_BYTES} bytes or {_MAX_DEPTH} parts, or not printable"
+        raise UsageError(f"invalid artifact path {path[:80]!a}: {reason}", hint=hint)
     for part in parts:
         is_long = len(part.encode("utf-8", "replace")) > _MAX_NAME_BYTES
         if not part or part.startswith((".", "-")) or "\\" in part or is_long:
-            raise UsageError(f"invalid artifact path: {path[:80]!r} contains the invalid name {part[:40]!r}", hint=hint)
+            reason = f"{part[:40]!r} is empty, starts with '.' or '-', contains a backslash or is too long"
+            raise UsageError(f"invalid artifact path {path[:80]!r}: {reason}", hint=hint)
     return f"{LORE}/{'/'.join(parts)}"
 
 
@@ -232,13 +239,13 @@ class ArtifactTools:
         Args:
             under: A folder of artifacts, such as plans. Omit it to list all artifacts.
         """
-        found = await asyncio.to_thread(self._artifacts.list, under)
-        if not found:
+        artifacts = await asyncio.to_thread(self._artifacts.list, under)
+        if not artifacts:
             return f"No artifacts below {under}." if under else "No artifacts."
         lines: list[str] = []
-        for path, artifact in islice(found.items(), _MAX_LISTED):
+        for path, artifact in islice(artifacts.items(), _MAX_LISTED):
             status = f"[{artifact.status}] " if artifact.status else ""
             lines.append(" ".join(f"{path}  {status}{artifact.title}".splitlines()).rstrip())
-        if (omitted := len(found) - _MAX_LISTED) > 0:
+        if (omitted := len(artifacts) - _MAX_LISTED) > 0:
             lines.append(f"... and {omitted:,} more. Name a folder to list them.")
         return "\n".join(lines)

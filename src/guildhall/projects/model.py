@@ -118,7 +118,6 @@ class Transition(Generic[StatusT]):
 
     sources: tuple[StatusT, ...]
     target: StatusT
-    participle: str  # for error messages: "it cannot be cancelled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,16 +154,16 @@ class Artifact:
     @staticmethod
     def parse(text: str, where: str = "the artifact") -> Artifact:
         """Parse an artifact. Without front matter, the whole text is the body."""
-        head, body = _split_front_matter(text)
-        if head is None:
+        front_matter, body = _split_front_matter(text)
+        if front_matter is None:
             return Artifact(body=text)
-        if len(head) > _MAX_FRONT_MATTER_CHARS:
-            raise InvalidFile(f"front matter: longer than {_MAX_FRONT_MATTER_CHARS:,} characters", where=where)
-        data: Any = yaml.parse(Path(where), head).data
+        if len(front_matter) > _MAX_FRONT_MATTER_CHARS:
+            raise InvalidFile(f"invalid front matter: longer than {_MAX_FRONT_MATTER_CHARS:,} characters", where=where)
+        data: Any = yaml.parse(Path(where), front_matter).data
         if data is None:
             return Artifact(body=body)
         if not isinstance(data, dict):
-            raise InvalidFile("front matter: expected fields such as `title: ...`", where=where)
+            raise InvalidFile("invalid front matter: expected fields such as `title: ...`", where=where)
         fields = cast("dict[str, Any]", data)
         texts = {name: _parse_text(fields.get(name), name, where) for name in _TEXT_FIELDS}
         extra = {name: value for name, value in fields.items() if name not in (*_TEXT_FIELDS, "tags")}
@@ -190,10 +189,10 @@ class Artifact:
         """Return the text of the artifact. `parse` is the inverse."""
         texts = {name: value for name in _TEXT_FIELDS if (value := getattr(self, name))}
         tags = {"tags": list(self.tags)} if self.tags else {}
-        head = {**texts, **tags, **self.extra}
-        if not head and _split_front_matter(self.body)[0] is None:
+        fields = {**texts, **tags, **self.extra}
+        if not fields and _split_front_matter(self.body)[0] is None:
             return self.body
-        return f"{_FENCE}\n{dump(head)}{_FENCE}\n{self.body}"
+        return f"{_FENCE}\n{dump(fields)}{_FENCE}\n{self.body}"
 
 
 def _split_front_matter(text: str) -> tuple[str | None, str]:

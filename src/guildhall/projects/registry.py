@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -101,10 +102,10 @@ def _texts_without_entry(text: str, name: str) -> Iterator[str]:
     node = _projects_node(text)
     if node is not None and not node.flow_style and len(node.value) > 1:
         starts = [(key.value, key.start_mark) for key, _ in node.value]
-        place = next(n for n, (key, _) in enumerate(starts) if key == name)
-        start = text.rfind("\n", 0, starts[place][1].index) + 1
-        is_last = place == len(starts) - 1
-        end = _end_of(text, node) if is_last else text.rfind("\n", 0, starts[place + 1][1].index) + 1
+        position = next(n for n, (key, _) in enumerate(starts) if key == name)
+        start = text.rfind("\n", 0, starts[position][1].index) + 1
+        is_last = position == len(starts) - 1
+        end = _end_of(text, node) if is_last else text.rfind("\n", 0, starts[position + 1][1].index) + 1
         yield text[:start] + text[end:]
     yield yaml_writer.round_trip(text, lambda tree: tree["projects"].pop(name))
 
@@ -112,9 +113,9 @@ def _texts_without_entry(text: str, name: str) -> Iterator[str]:
 def _texts_with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
     entries = {key.value: value.value for key, value in _projects_node(text).value}
     entry: list[tuple[Any, Any]] = entries[name]
-    places = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
+    spans = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
     new = text
-    for start, end, field in sorted(places, reverse=True):  # from the end, so that the other marks stay valid
+    for start, end, field in sorted(spans, reverse=True):  # from the end, so that the other marks stay valid
         new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
     yield new
     yield yaml_writer.round_trip(text, lambda tree: tree["projects"][name].update(fields))
@@ -205,8 +206,8 @@ class Projects:
     def find_at(self, path: Path) -> Project | None:
         """Return the project whose folder contains a path, or None."""
         real = Path(os.path.realpath(path))
-        found = [project for project in self.list_valid() if project.path == real or project.path in real.parents]
-        return max(found, key=lambda project: len(project.path.parts), default=None)
+        containing = [project for project in self.list_valid() if project.path in (real, *real.parents)]
+        return max(containing, key=lambda project: len(project.path.parts), default=None)
 
     def add(self, path: Path, name: str | None = None, branch: str | None = None) -> Project:
         folder = Path(os.path.realpath(path))
@@ -215,7 +216,7 @@ class Projects:
         name = folder.name if name is None else name
         if not is_name(name):
             shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > MAX_NAME_CHARS else "")
-            raise UsageError(f"invalid project name: {shown}", hint=f"Set another name with --name NAME: {NAME_RULE}.")
+            raise UsageError(f"invalid project name {shown}", hint=f"Set another name with --name NAME: {NAME_RULE}.")
         self._check_unregistered(name, folder)
         project = Project(name=name, path=folder, branch=branch or _current_branch(folder))
         self._check_usable(project)
@@ -262,34 +263,39 @@ class Projects:
             common = repository.common_directory(project.path)
         except GuildError as error:
             return [Problem(message=error.message, hint=error.hint)]
-        found: list[Problem] = []
+        problems: list[Problem] = []
         home = Path(os.path.realpath(self._home.path))
         if project.path == home or home in project.path.parents:
-            found.append(Problem(message="the repository is inside the home of Guildhall", hint="Move it elsewhere."))
-        if not _has_branch(project):
+            problems.append(
+                Problem(message="the repository is inside the home of Guildhall", hint="Move it elsewhere.")
+            )
+        if project.branch.startswith(BRANCH_PREFIX):
+            message = f"cannot use the branch {project.branch}: it is a branch of the hall"
+            problems.append(Problem(message=message, hint="Choose another: `--branch NAME`."))
+        elif not _resolves(project.path, f"{project.ref}^{{commit}}"):
             names = repository.run_git(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").text
             others = [branch for branch in names.split() if not branch.startswith(BRANCH_PREFIX)]
             message = f"the branch {project.branch!r} does not exist or has no commit"
             hint = did_you_mean(project.branch, others) or "Create a commit: `git commit --allow-empty -m Start`."
-            found.append(Problem(message=message, hint=hint))
+            problems.append(Problem(message=message, hint=hint))
         prefix = BRANCH_PREFIX.removesuffix("/")
-        ref = f"refs/heads/{prefix}"
-        if repository.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
+        if _resolves(project.path, f"refs/heads/{prefix}"):
             message = f"cannot create the branch {INTEGRATION}: a branch {prefix!r} exists"
-            found.append(Problem(message=message, hint=f"Rename it: `git branch -m {prefix} NAME`."))
-        found += _storage_problems(project.path, common)
+            problems.append(Problem(message=message, hint=f"Rename it: `git branch -m {prefix} NAME`."))
+        problems += _storage_problems(project.path, common)
         for head, where in repository.list_checkouts(common):
             if head == f"refs/heads/{INTEGRATION}":
                 message = f"{INTEGRATION} is checked out in {where}, so the hall cannot update it"
-                found.append(Problem(message=message, hint=f"Run `git switch {project.branch}` there."))
-        return found
+                problems.append(Problem(message=message, hint=f"Run `git switch {project.branch}` there."))
+        return problems
 
     def _check_unregistered(self, name: str, folder: Path) -> None:
         others = self.list_valid()
         for other in others:
             if other.path == folder:
                 hint = f"Check it: `guild check {other.name}`."
-                raise Conflict(f"already registered as {other.name!r}", where=str(folder), hint=hint)
+                message = f"cannot register this folder: it is already registered as {other.name!r}"
+                raise Conflict(message, where=str(folder), hint=hint)
         for other in others:
             if other.name == name:
                 raise Conflict(f"project {name!r} already exists: {other.path}", hint="Choose another: `--name NAME`.")
@@ -298,7 +304,9 @@ class Projects:
             except GuildError:  # the folder of the other project is missing
                 continue
             if is_same:
-                raise Conflict(f"this repository is already registered as {other.name!r}", where=str(folder))
+                message = f"cannot register this folder: its repository is already registered as {other.name!r}"
+                hint = f"To register this folder instead, first remove that project: guild project rm {other.name}"
+                raise Conflict(message, where=str(folder), hint=hint)
         if name in self._names():
             raise Conflict(f"project {name!r} already exists", hint="Choose another: `--name NAME`.")
 
@@ -348,38 +356,36 @@ def _check_repository(folder: Path) -> None:
     output = repository.run_git(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).text
     root = Path(os.path.realpath(output or common))
     if root != folder:
-        raise Conflict("not the root folder of the repository", where=str(folder), hint=f"Register {root}.")
+        hint = f"Register the root folder: guild project add {shlex.quote(str(root))}"
+        raise Conflict("cannot register this folder: not the root of its repository", where=str(folder), hint=hint)
 
 
 def _current_branch(folder: Path) -> str:
     branch = repository.run_git(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).text
     if not branch:
-        raise Conflict("no branch is checked out (detached HEAD)", where=str(folder), hint="Add `--branch NAME`.")
-    if branch.startswith(BRANCH_PREFIX):
-        raise Conflict(f"{branch} is a branch of the hall", where=str(folder), hint="Choose another: `--branch NAME`.")
+        message = "cannot choose a branch: none is checked out (detached HEAD)"
+        raise Conflict(message, where=str(folder), hint="Choose a branch: `--branch NAME`.")
     return branch
 
 
-def _has_branch(project: Project) -> bool:
-    if project.branch.startswith(BRANCH_PREFIX):
-        return False
-    ref = f"{project.ref}^{{commit}}"
-    return repository.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
+def _resolves(folder: Path, ref: str) -> bool:
+    return repository.run_git(folder, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
 
 
 def _storage_problems(folder: Path, common: Path) -> list[Problem]:
     """Return the problems with the format and the permissions of a repository."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     storage = repository.run_git(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).text
     if storage not in ("", "files"):
-        found.append(Problem(message=f"unsupported ref storage format: {storage!r}"))
+        hint = "Convert it: `git refs migrate --ref-format=files`."
+        problems.append(Problem(message=f"unsupported ref storage format {storage!r}", hint=hint))
     if repository.run_git(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).text:
         message = "this is a partial clone: missing objects cannot be checked out"
-        found.append(Problem(message=message, hint="Fetch them: `git fetch --refetch --filter=blob:limit=1000g`."))
+        problems.append(Problem(message=message, hint="Fetch them: `git fetch --refetch --filter=blob:limit=1000g`."))
     if (common / "shallow").exists():
         message = "this is a shallow clone: older history is missing"
-        found.append(Problem(message=message, hint="Fetch it: `git fetch --unshallow`.", blocks=False))
+        problems.append(Problem(message=message, hint="Fetch it: `git fetch --unshallow`.", blocks=False))
     if not os.access(common, os.W_OK):
         message = f"the git directory is not writable: {common}"
-        found.append(Problem(message=message, hint="Give yourself write permission."))
-    return found
+        problems.append(Problem(message=message, hint="Give yourself write permission."))
+    return problems

@@ -103,10 +103,7 @@ class Identities:
     def _archive(self, name: str, id: str) -> None:
         self._store.submit(lambda connection: archive_project(connection, name, id)).result()
         shutil.rmtree(self._home.git_dirs / name, ignore_errors=True)
-        for folder in (
-            self._home.worktrees,
-            self._records,
-        ):  # the binding last, for a repeat after a crash
+        for folder in (self._home.worktrees, self._records):  # the binding last, for a repeat after a crash
             if (folder / name).is_dir():
                 _rename(folder / name, folder / archive_key(name, id))
 

@@ -121,8 +121,8 @@ def adapt_worker(worker: Worker, instructions: str, **changes: Any) -> Worker:
 class WorkerChecks:
     """Checks that a worker can run, before a commission or meeting is created."""
 
-    settings: Callable[[Frame], Settings]
-    source: Callable[[str, Frame, bool], Source]  # raises if the model cannot be called
+    load_settings: Callable[[Frame], Settings]
+    find_source: Callable[[str, Frame, bool], Source]  # raises if the model cannot be called
     is_priced: Callable[[str, Frame], bool | None]  # returns None if unknown
     find_problems: Callable[[Worker, Frame], Sequence[GuildError]]  # with the program, code, servers and sandboxes
 
@@ -135,7 +135,7 @@ class WorkerChecks:
         """
         choice = self.choose_model(worker, frame, override)
         raise_problems(self.find_problems(worker, frame), worker.place)
-        self.source(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
+        self.find_source(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
         if has_budget and self.is_priced(choice.model, frame) is False:
             raise no_price_error(choice.model)
 
@@ -143,7 +143,7 @@ class WorkerChecks:
         self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION
     ) -> ModelChoice:
         """Return the worker's model, or raise if it has none. `model_option`: the option that the error recommends."""
-        choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
+        choice = choose_model(worker, frame, self.load_settings(frame), override=override, model_option=model_option)
         return adapt_model(worker, choice)
 
 

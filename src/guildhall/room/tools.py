@@ -1,7 +1,8 @@
 """The room tools of an agent: present the operations for agents as tools.
 
 The actor of a call is the agent of the run, never an argument.
-Does not declare tools: an operation with capabilities is a tool, and its docstring is the description.
+Does not declare tools: `ROOM_TOOLS` of `workers.model` names them, and the docstring of an operation is the
+description.
 """
 
 from __future__ import annotations

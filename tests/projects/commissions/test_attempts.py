@@ -129,7 +129,7 @@ def test_cancel_keeps_the_work_on_its_branch(harness: CommissionProject) -> None
         assert not path.exists()
         with pytest.raises(Conflict, match="cannot be cancelled"):
             await shop.commissions.cancel(made.id)
-        with pytest.raises(Conflict, match="cannot be resumed"):
+        with pytest.raises(Conflict, match="cannot resume commission"):
             await shop.commissions.prepare_resume(str(done.run), shop.frame)
         gone = await shop.commissions.abandon(made.id, "never")
         assert gone.status == "abandoned"
@@ -181,7 +181,7 @@ def test_editing_an_active_commission_restarts_it(harness: CommissionProject) ->
         after = [one.after for one in (await shop.commissions.details(made.id)).timeline if one.after]
         once = ["pending", "dispatched", "in_progress"]
         assert after == [*once, "cancelled", *once, "completed"]
-        with pytest.raises(Conflict, match="cannot be edited"):
+        with pytest.raises(Conflict, match="cannot edit commission"):
             await shop.commissions.edit(made.id, {"prompt": "Silver."}, shop.frame)
 
     harness.run_in_hall(work)

@@ -43,7 +43,7 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(harness: CommissionProjec
         assert (meeting.worker, meeting.by, meeting.ask) == ("smith", "hall", asks["meeting"].id)
         ask = asks["conflict"]
         shop.repo.git("switch", "-q", "claude/main")
-        with pytest.raises(Conflict, match="claude/main is checked out"):
+        with pytest.raises(Conflict, match="cannot move claude/main: it is checked out"):
             await shop.client.asks.answer(ask.id, Answer(choice="redispatch", by="person"))
         assert shop.hall.asks.get(ask.id).status == "open", "what could not be done can be said again"
         shop.repo.git("switch", "-q", "main")

@@ -78,8 +78,11 @@ def test_finished_work_is_on_hold_while_the_branch_is_checked_out(harness: Commi
         run = str(shop.commissions.get(made.id).run)
         await shop.wait_until(lambda: shop.hall.history.get(run).status == "paused")
         assert shop.commissions.get(made.id).status == "in_progress"
-        assert "cannot be merged now: claude/main is checked out" in (await shop.timeline_reasons(made.id))[-1]
-        with pytest.raises(Conflict, match="claude/main is checked out"):
+        assert (
+            "cannot be merged now: cannot move claude/main: it is checked out"
+            in (await shop.timeline_reasons(made.id))[-1]
+        )
+        with pytest.raises(Conflict, match="cannot move claude/main: it is checked out"):
             await shop.commissions.dispatch((await shop.create_commission(title="Another")).id, shop.frame)
         if cancelled:
             ended = await shop.commissions.cancel(made.id)

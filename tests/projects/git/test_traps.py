@@ -207,7 +207,7 @@ def test_a_person_on_the_integration_branch_is_not_moved_under(
 ) -> None:
     branches.ensure()
     repo.git("checkout", "-q", "claude/main")
-    with pytest.raises(Conflict, match="claude/main is checked out") as caught:
+    with pytest.raises(Conflict, match="cannot move claude/main: it is checked out") as caught:
         branches.write({".lore/x.md": b"x"}, "Write", "writer")
     assert "git switch main" in str(caught.value)
     repo.git("checkout", "-q", "main")

@@ -196,7 +196,7 @@ def test_a_rejected_push_is_told_and_nothing_is_forced(desk: Desk, tmp_path: Pat
     desk.repo.git("push", "-q", "origin", INTEGRATION, cwd=other)
     theirs = desk.remote_tip()
     desk.work({"src/till.py": "pay = 3\n"})
-    with pytest.raises(Conflict, match="origin rejected claude/main: it has commits that are missing here") as caught:
+    with pytest.raises(Conflict, match="cannot push claude/main: origin has commits that are missing here") as caught:
         desk.open()
     assert "git fetch origin" in (caught.value.hint or "")
     assert desk.remote_tip() == theirs

@@ -92,7 +92,8 @@ def test_what_depends_on_another_waits_for_it(harness: CommissionProject) -> Non
     async def work(shop: CommissionProject) -> None:
         lock = [write("src/lock.py", "lock = 1\n"), submit("Locked."), say()]
         said = await call_tools(shop, *answers, smith=[KEY, lock])
-        assert "is blocked: waiting for src/key.py" in said[2]
+        assert "cannot dispatch commission " in said[2]
+        assert ": waiting for src/key.py" in said[2]
         assert "depends on" in said[4]
         assert " pending: Second" in said[4]
         assert said[6].count("completed: ") == 2
@@ -367,7 +368,7 @@ def test_outside_of_a_project_it_has_to_name_one(harness: CommissionProject, tmp
         every = {tool.name: tool for tool in shop.services.manager_tools(worker, elsewhere, "r-x", "run")}
         said = await called(every["list_workers"], "t1")
         assert said.is_error
-        assert "Registered projects: shop." in said.text
+        assert "Name a project: shop." in said.text
         assert "smith" in (await called(every["list_workers"], "t1", project="shop")).text
         assert (await called(every["list_projects"], "t1")).text.startswith("- shop: ")
 

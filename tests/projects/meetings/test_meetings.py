@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, Refused, UsageError
-from guildhall.projects.meetings.model import MAX_MESSAGE
+from guildhall.projects.meetings.model import MAX_MESSAGE_CHARS
 from guildhall.runs import limits
 from guildhall.runs.record.entries import ModelAsked, Resumed, Said
 from tests.projects.meetings.harness import call, say
@@ -125,7 +125,7 @@ def test_what_was_said_is_answered_though_nobody_follows(harness: MeetingProject
 def test_what_cannot_be_said_is_refused_and_nothing_changes(harness: MeetingProject) -> None:
     async def work() -> None:
         meeting = await harness.open_meeting()
-        for words in ("", "  \n", "a\0b", "x" * (MAX_MESSAGE + 1)):
+        for words in ("", "  \n", "a\0b", "x" * (MAX_MESSAGE_CHARS + 1)):
             with pytest.raises(UsageError):
                 await harness.say(meeting.id, words)
             assert len(harness.meetings.context.list_messages(meeting.id)) == 1

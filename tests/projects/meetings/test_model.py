@@ -6,15 +6,15 @@ import pytest
 
 from guildhall.core.errors import UsageError
 from guildhall.projects.meetings.model import (
-    MAX_MESSAGE,
-    MAX_TOPIC,
+    MAX_MESSAGE_CHARS,
+    MAX_TOPIC_CHARS,
     check_message,
     topic_line,
 )
 from guildhall.runs.model import DATE, parse_choice, parse_date
 
 
-@pytest.mark.parametrize("words", ["", " \n\t ", "a\0b", "\ud800", "x" * (MAX_MESSAGE + 1), None, 7])
+@pytest.mark.parametrize("words", ["", " \n\t ", "a\0b", "\ud800", "x" * (MAX_MESSAGE_CHARS + 1), None, 7])
 def test_what_cannot_be_said(words: object) -> None:
     with pytest.raises(UsageError):
         check_message(words)  # pyright: ignore
@@ -26,7 +26,7 @@ def test_what_cannot_be_said(words: object) -> None:
         ("Exports", "Exports"),
         ("\n\n  Exports  \nand more", "Exports"),
         ("a\x1b[31mb\u2028c", "a [31mb"),
-        ("x" * 5000, "x" * (MAX_TOPIC - 3) + "..."),
+        ("x" * 5000, "x" * (MAX_TOPIC_CHARS - 3) + "..."),
     ],
 )
 def test_a_topic_is_one_line_that_can_be_shown(text: str, topic: str) -> None:

@@ -141,8 +141,8 @@ class ProjectServices:
         from guildhall.projects.workspace import WorkerChecks
 
         return WorkerChecks(
-            settings=self.environment.settings,
-            source=self.workers.model_source,
+            load_settings=self.environment.settings,
+            find_source=self.workers.model_source,
             is_priced=self.workers.has_price,
             find_problems=partial(self.workers.preflight.find_problems, script=False),
         )
@@ -240,7 +240,7 @@ class ProjectServices:
                 is_alive=self._main.is_alive,
                 find_worker=partial(self._find_worker, use="dispatch"),
                 checks=self.worker_checks,
-                output_schema=self.workers.preflight.output_schema,
+                load_output_schema=self.workers.preflight.output_schema,
                 frame_at=self.environment.hall_frame,
                 max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,
@@ -277,8 +277,8 @@ class ProjectServices:
                 projects=self.projects,
                 commissions=lambda: self.commissions,
                 meetings=lambda: self.meetings,
-                workers=self._workers_for_manager,
-                review=self._open_pull_request,
+                list_workers=self._workers_for_manager,
+                open_review=self._open_pull_request,
                 call_started_at=lambda key: self._call_started_at(run, key),
             )
         )

@@ -75,15 +75,17 @@ class RunServices:
     @cached_property
     def recordings(self) -> Recordings:
         from guildhall.jobs import service as jobs
-        from guildhall.projects.commissions.service import recorded_hooks
-        from guildhall.projects.meetings.service import recorded_session_hooks
+        from guildhall.projects.commissions.service import commission_replay_hooks
+        from guildhall.projects.meetings.service import meeting_replay_hooks
         from guildhall.runs.replay.replay import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            recorded_hooks=lambda run: jobs.job_replay_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
+            recorded_hooks=lambda run: (
+                jobs.job_replay_hooks(run) or commission_replay_hooks(run) or meeting_replay_hooks(run)
+            ),
             runtime_of=self.runtimes.runtime_for_replay,
             tokens=self.runtimes.tokens,
         )

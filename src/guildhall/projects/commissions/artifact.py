@@ -41,8 +41,8 @@ _log = logging.getLogger("guildhall.commissions")
 def list_decisions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Decision]:
     """Return the decisions of the worker in all attempts, without duplicates."""
     runs = context.runs_of_attempts(timeline)
-    journals = [context.history.entries(run.id) for run in runs]
-    return list(dict.fromkeys(one for entries in journals for one in activity_records.list_decisions(entries)))
+    attempts = [activity_records.list_decisions(context.history.entries(run.id)) for run in runs]
+    return list(dict.fromkeys(decision for decisions in attempts for decision in decisions))
 
 
 def list_questions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[AskedQuestion]:
@@ -109,12 +109,12 @@ def render(
         sections.append(f"## Result\n\n{text[:_MAX_RESULT_CHARS]}{note}")
     if decisions:
         lines = [
-            f"- {line(one.question)}\n  - decided: {line(one.decision)}\n  - because: {line(one.reasoning)}"
-            for one in decisions
+            f"- {line(made.question)}\n  - decided: {line(made.decision)}\n  - because: {line(made.reasoning)}"
+            for made in decisions
         ]
         sections.append("## Decisions\n\n" + "\n".join(lines))
     if asked:
-        lines = [f"- {line(one.question)}\n  - {line(one.answer) if one.answer else 'not answered'}" for one in asked]
+        lines = [f"- {line(ask.question)}\n  - {line(ask.answer) if ask.answer else 'not answered'}" for ask in asked]
         sections.append("## Questions\n\n" + "\n".join(lines))
     sections.append("## Timeline\n\n" + "\n".join(map(transition, timeline)))
     artifact = Artifact(
@@ -154,7 +154,7 @@ def rebuild_rows(context: CommissionContext, project: Project) -> None:
 
 
 def parse(id: str, project: str, data: bytes, now: str) -> Commission:
-    """Return the commission of an artifact. Raise InvalidFile if the artifact is not that of a commission.
+    """Return the commission of an artifact. Raise InvalidFile if the artifact is invalid.
 
     A worker may have written the file, so checks are dropped and only the user may dispatch the commission.
     """
@@ -163,7 +163,7 @@ def parse(id: str, project: str, data: bytes, now: str) -> Commission:
         artifact = Artifact.parse(data.decode(), where)
         extra = artifact.extra
         if not is_id(id, COMMISSION) or extra.get("commission") != id:
-            raise InvalidFile("not the artifact of this commission", where=where)
+            raise InvalidFile("its path and its id do not match", where=where)
         fields: dict[str, Any] = {name: extra[name] for name in _FIELDS if extra.get(name) is not None}
         fields |= {name: tuple(fields[name]) for name in _LISTS if name in fields}
         draft = Draft(title=str(artifact.title), **fields)
@@ -182,4 +182,4 @@ def parse(id: str, project: str, data: bytes, now: str) -> Commission:
             changed_at=now,
         )
     except (GuildError, TypeError, ValueError) as error:
-        raise InvalidFile(f"not a valid commission: {error}", where=where) from None
+        raise InvalidFile(f"invalid artifact of a commission: {error}", where=where) from None

@@ -65,7 +65,7 @@ def commission_message(commission: Commission) -> str:
 def commission_tools(schema: Mapping[str, Any] | None) -> tuple[Tool, ...]:
     """Return the tool definitions. `schema`: JSON Schema of the result, or None for text."""
     tools = bind_tools(CommissionTools, dict.fromkeys(TOOLS, ()))
-    return tuple(with_output_schema(one, schema) if one.name == SUBMIT else one for one in tools)
+    return tuple(with_output_schema(tool, schema) if tool.name == SUBMIT else tool for tool in tools)
 
 
 class CommissionTools:

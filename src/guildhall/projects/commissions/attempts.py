@@ -53,8 +53,8 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
     commission = context.get(id)
     if commission.status == "blocked":
         missing = await asyncio.to_thread(find_missing, context, commission)
-        hint = f"The commission becomes pending when these files exist on {INTEGRATION} or on your branch."
-        raise Conflict(f"commission {id} is blocked: {blocked_reason(missing)}", hint=hint)
+        hint = f"Dispatch it when these files exist on {INTEGRATION} or on the branch of the project."
+        raise Conflict(f"cannot dispatch commission {id}: {blocked_reason(missing)}", hint=hint)
     check_event(commission, "dispatch")
     context.branches_of(commission).check_movable()  # before model calls cost money
     frame = context.project_frame(context.project(commission), frame)
@@ -97,7 +97,7 @@ async def start(
             return
         except Exception as error:  # noqa: BLE001 - a dispatched commission must not stay without a run
             if not isinstance(error, GuildError):
-                _log.exception("%s", id)
+                _log.exception("cannot start %s", id)
             await _fail_to_start(context, id, error)
 
 
@@ -107,7 +107,7 @@ async def _start_run(
     frame = context.project_frame(context.project(commission), frame)
     worker = context.find_worker(commission.worker, frame)
     budget = await asyncio.to_thread(attempt_budget, context, commission, worker)
-    schema = await context.output_schema(worker, frame)
+    schema = await context.load_output_schema(worker, frame)
 
     def check_out() -> Frame:
         workspace = context.workspace(commission)
@@ -129,7 +129,7 @@ async def _start_run(
 
 
 def record_start(context: CommissionContext, id: str, connection: Connection, run: str) -> None:
-    """Apply `start`, in the transaction that creates the run."""
+    """Apply `start`, in the transaction that creates the run. `run`: its id."""
     commission = records.get(connection, id)
     data = {"run": run, "branch": commission.branch, "attempt": commission.attempt}
     reason = f"{commission.worker} is working on it"
@@ -137,16 +137,16 @@ def record_start(context: CommissionContext, id: str, connection: Connection, ru
 
 
 async def _fail_to_start(context: CommissionContext, id: str, error: Exception) -> None:
-    known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
-    where = f"{known.where}: " if known.where else ""
-    reason = f"cannot start: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
-    if isinstance(known, ModelUnusable) and not isinstance(known, NoModel):  # the hint of NoModel contains the command
+    cause = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
+    where = f"{cause.where}: " if cause.where else ""
+    reason = f"cannot start: {where}{cause.message}" + (f". {cause.hint}" if cause.hint else "")
+    if isinstance(cause, ModelUnusable) and not isinstance(cause, NoModel):  # the hint of NoModel contains the command
         reason = f"{reason.rstrip('.')}. Change the model or the limits: guild edit {id}"
     reason = context.redact(reason)
 
     def write(connection: Connection) -> None:
         if records.get(connection, id).status == "dispatched":
-            records.record_event(connection, id, "fail", reason, context.now(), data={"error": known.as_dict()})
+            records.record_event(connection, id, "fail", reason, context.now(), data={"error": cause.as_dict()})
 
     await context.store.write(write)
     await clean_up(context, id)
@@ -248,7 +248,7 @@ class Queue:
     def __init__(self, context: CommissionContext, start: Callable[[str, Frame | None], Awaitable[None]]) -> None:
         self._context = context
         self._start = start
-        self._running = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._frames: dict[str, Frame] = {}  # of the users who dispatched; not stored, because frames contain keys
 
     def add(self, id: str, frame: Frame) -> None:
@@ -259,7 +259,7 @@ class Queue:
 
     async def run(self) -> None:
         """Start commissions until no slot is free or nothing is queued."""
-        async with self._running:
+        async with self._lock:
             tried: set[str] = set()
             while (commission := self._next(tried)) is not None:
                 tried.add(commission.id)
@@ -269,23 +269,24 @@ class Queue:
 
     def _next(self, tried: set[str]) -> Commission | None:
         active = self._context.store.read(records.list_active)
-        working = self._working(active)
+        working = self._select_working(active)
         if len(working) >= self._context.max_running():
             return None
-        by_project = Counter(one.project for one in working)
-        for one in active:
-            if one.status == "dispatched" and one.id not in tried and by_project[one.project] < self._limit(one):
-                return one
+        counts = Counter(commission.project for commission in working)
+        for commission in active:
+            is_queued = commission.status == "dispatched" and commission.id not in tried
+            if is_queued and counts[commission.project] < self._limit(commission):
+                return commission
         return None
 
     def waiting_reason(self, commission: Commission) -> str | None:
         """Return the reason why a dispatched commission has not started, or None if it can start."""
-        working = self._working(self._context.store.read(records.list_active))
-        in_project = [one.id for one in working if one.project == commission.project]
+        working = self._select_working(self._context.store.read(records.list_active))
+        in_project = [other.id for other in working if other.project == commission.project]
         if len(in_project) >= self._limit(commission):
             return f"queued: {commission.project} has no free slot (running: {', '.join(in_project)})"
         if len(working) >= self._context.max_running():
-            return f"queued: no free slot (running: {', '.join(one.id for one in working)})"
+            return f"queued: no free slot (running: {', '.join(other.id for other in working)})"
         _, holders = remaining_budget(self._context, commission)
         return f"queued: the manager's budget is reserved for {', '.join(holders)}" if holders else None
 
@@ -294,8 +295,8 @@ class Queue:
         _, holders = remaining_budget(self._context, commission)
         return bool(holders) and all(self._is_paused(self._context.get(id)) for id in holders)
 
-    def _working(self, active: Iterable[Commission]) -> list[Commission]:
-        return [one for one in active if one.status == "in_progress" and not self._is_paused(one)]
+    def _select_working(self, active: Iterable[Commission]) -> list[Commission]:
+        return [other for other in active if other.status == "in_progress" and not self._is_paused(other)]
 
     def _is_paused(self, commission: Commission) -> bool:
         run = self._context.find_run(commission.run)

@@ -3,7 +3,7 @@
 The steps are: commit the work on its branch, check the contract, get the review, squash the work and the final artifact
 into the integration branch as one commit, record the end of the run and of the commission in one transaction, remove
 the checkout. After a conflict, branch and checkout remain until the user decides.
-Does not check the contract (`contract.py`) and does not detect conflicts (`git/integration.py`).
+Does not check the contract (`contract.py`) and does not detect conflicts (`git/integration_branch.py`).
 
 Invariant: each step is idempotent, so that it can be repeated after a crash.
 """
@@ -40,7 +40,7 @@ _log = logging.getLogger("guildhall.commissions")
 
 
 async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEnd) -> SegmentEnd:
-    """Return the end of a commission's run as it is to be recorded.
+    """Check the end of a segment against the contract, merge fulfilled work, and return the end to record.
 
     A submitted result counts even if the run failed afterwards. If something outside of the work prevents the merge,
     the run is paused and the commission is put on hold.
@@ -54,9 +54,9 @@ async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEn
         return SegmentEnd(status="failed", reason=error.code, error=error.as_dict(), output=ending.output)
     except Exception as error:  # noqa: BLE001 - such as a full disk, a branch in use, an invalid config.yaml
         if not isinstance(error, GuildError):
-            _log.exception("%s", id)
-        known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
-        await context.hold(id, "cannot_merge", known)
+            _log.exception("cannot merge %s", id)
+        cause = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
+        await context.hold(id, "cannot_merge", cause)
         return SegmentEnd.paused("user")
 
 
@@ -111,20 +111,20 @@ def record_end(context: CommissionContext, id: str, connection: Connection, run:
 
 async def finish(context: CommissionContext, commission: Commission, ending: SegmentEnd) -> None:
     """End a commission whose run has stopped, as if the run had ended with `ending`."""
-    run = str(commission.run)
-    judged = await judge(context, commission.id, run, ending)
+    run_id = str(commission.run)
+    judged = await judge(context, commission.id, run_id, ending)
     if judged.status not in RUN_ENDED:  # on hold
         return
 
     def write(connection: Connection) -> None:
-        found = run_records.find_run(connection, run)
-        if found is not None and found.status not in RUN_ENDED:
+        run = run_records.find_run(connection, run_id)
+        if run is not None and run.status not in RUN_ENDED:
             if judged.status == "completed":
-                run_records.complete_run(connection, run, judged.output, context.now())
+                run_records.complete_run(connection, run_id, judged.output, context.now())
             else:
                 error = judged.error or ErrorInfo(code="error", message=judged.reason or "unknown reason")
-                run_records.fail_run(connection, run, error, context.now())
-        record_end(context, commission.id, connection, run, judged)
+                run_records.fail_run(connection, run_id, error, context.now())
+        record_end(context, commission.id, connection, run_id, judged)
 
     await context.store.write(write)
     await clean_up(context, commission.id)

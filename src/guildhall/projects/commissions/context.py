@@ -34,7 +34,7 @@ class CommissionContext(ProjectContext):
     """The collaborators of the commission operations."""
 
     asks: Asks
-    output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
+    load_output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
     max_running: Callable[[], int]  # maximum of running commissions, over all projects
     request_meeting: Callable[[Commission], Awaitable[None]]  # about a merge conflict
     withdraw_meeting: Callable[[str], Awaitable[None]]  # about the merge conflict of a run
@@ -60,10 +60,11 @@ class CommissionContext(ProjectContext):
 
     def commission_of(self, run: str) -> Commission:
         """Return the commission that a run works on or reviews. Raise Conflict if it was deleted."""
+        id = self.history.purpose(run, CommissionPurpose).id
         try:
-            return self.get(self.history.purpose(run, CommissionPurpose).id)
-        except NotFound as error:
-            raise Conflict(f"{error.message}: it was deleted", hint="Create a new commission.") from None
+            return self.get(id)
+        except NotFound:
+            raise Conflict(f"commission {id} was deleted", hint="Create a new commission.") from None
 
     async def note(self, id: str, kind: Note, text: str, **data: Any) -> None:
         """Append a timeline entry that is not a transition."""
@@ -75,8 +76,8 @@ class CommissionContext(ProjectContext):
         hold, now = Hold.from_error(kind, error), self.now()
 
         def write(connection: Connection) -> None:
-            found = records.find(connection, id)
-            if found is None or found.status != "in_progress" or found.hold == hold:
+            commission = records.find(connection, id)
+            if commission is None or commission.status != "in_progress" or commission.hold == hold:
                 return
             records.update_fields(connection, id, now, hold=hold)
             records.add_note(connection, id, "hold", hold.text(id), now, error=error.as_dict())
@@ -95,10 +96,10 @@ class CommissionContext(ProjectContext):
         return replace(frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
 
     def reclaim(self, id: str) -> Commission:
-        """Return a commission whose project may have been registered again under another name."""
-        found = self.get(id)
+        """Return a commission, after claiming the records of all repositories if its project is not registered."""
+        commission = self.get(id)
         registered = self.projects().list_valid()
-        if found.project not in {project.name for project in registered}:
+        if commission.project not in {project.name for project in registered}:
             for project in registered:
                 self.branches(project)  # claims the records of this repository
         return self.get(id)

@@ -47,14 +47,14 @@ _MAX_OUTPUT_CHARS = 4_000  # of a check, from the end
 _log = logging.getLogger("guildhall.commissions")
 
 
-async def submit(context: CommissionContext, id: str, call: str, contract: Contract, output: Any) -> str:
+async def submit(context: CommissionContext, id: str, call_key: str, contract: Contract, output: Any) -> str:
     """Accept a result, and return a warning for the worker or "". Raise NotFulfilled if the contract is not met.
 
     If an error outside of the work prevents the inspection, the contract is checked at the end of the run.
     """
     commission = context.get(id)
     try:
-        value, commit, warning = await _inspect(context, commission, call, contract, output)
+        value, commit, warning = await _inspect(context, commission, call_key, contract, output)
     except NotFulfilled:
         raise
     except (GuildError, OSError) as error:
@@ -75,7 +75,7 @@ async def submit(context: CommissionContext, id: str, call: str, contract: Contr
 
 
 async def _inspect(
-    context: CommissionContext, commission: Commission, call: str, contract: Contract, output: Any
+    context: CommissionContext, commission: Commission, call_key: str, contract: Contract, output: Any
 ) -> tuple[Any, str | None, str]:
     """Return the value of a result, the inspected commit, and a warning about files that will not be merged."""
     workspace = context.workspace(commission)
@@ -85,7 +85,7 @@ async def _inspect(
             "the checkout was removed, with all changes since the last submitted result",
             hint="Finish now. Only the user can start the commission again.",
         )
-    await _report_lost_work(context, commission, call)
+    await _report_lost_work(context, commission, call_key)
     work = await commit_work(context, commission)
     value, changed = await check_contract(context, commission, contract, output, work)
     ignored = await asyncio.to_thread(workspace.list_ignored)
@@ -123,7 +123,7 @@ async def check_contract(
 ) -> tuple[Any, Sequence[str]]:
     """Return the parsed result, and the changed files in folders of the hall, which will not be merged.
 
-    Raise NotFulfilled, listing all problems, if the contract is not met.
+    Raise NotFulfilled with the first problems if the contract is not met.
     """
     project = context.project(commission)
     branches, commit = context.branches(project), work.tip
@@ -165,21 +165,21 @@ def record_lost_checkout(context: CommissionContext, checkout: str) -> None:
     id, now = parse_checkout_name(checkout), context.now()
 
     def write(connection: Connection) -> None:
-        found = records.find(connection, id) if id is not None else None
-        if found is not None and found.checkout == checkout and found.status == "in_progress":
-            records.update_fields(connection, found.id, now, checkout_lost_at=now, loss_reported_by=None)
-            records.add_note(connection, found.id, "restore_checkout", _LOST, now)
+        current = records.find(connection, id) if id is not None else None
+        if current is not None and current.checkout == checkout and current.status == "in_progress":
+            records.update_fields(connection, current.id, now, checkout_lost_at=now, loss_reported_by=None)
+            records.add_note(connection, current.id, "restore_checkout", _LOST, now)
 
     context.store.submit(write).result()
 
 
-async def _report_lost_work(context: CommissionContext, commission: Commission, call: str) -> None:
+async def _report_lost_work(context: CommissionContext, commission: Commission, call_key: str) -> None:
     """Raise NotFulfilled in one tool call after a checkout was lost, to report the lost files to the worker.
 
     If the hall crashes before the result of that call is recorded, the repeated call raises again.
     """
     lost_at = commission.checkout_lost_at
-    if lost_at is None or commission.run is None or commission.loss_reported_by not in (None, call):
+    if lost_at is None or commission.run is None or commission.loss_reported_by not in (None, call_key):
         return
     entries = context.history.entries(commission.run)
     before = [entry.data for entry in entries_with(entries, ToolStarted) if entry.at <= lost_at]
@@ -187,10 +187,10 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
     if not write_calls:
         return
     await context.store.write(
-        lambda connection: records.update_fields(connection, commission.id, context.now(), loss_reported_by=call)
+        lambda connection: records.update_fields(connection, commission.id, context.now(), loss_reported_by=call_key)
     )
     written: list[Mapping[str, Any]] = [call.arguments or {} for call in write_calls if call.tool in WRITE_TOOLS]
-    names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
+    names = list(dict.fromkeys(str(arguments["file_path"]) for arguments in written if "file_path" in arguments))
     files = f": {join_names(names)}" if names else ""
     raise NotFulfilled(
         f"{_LOST}: your changes since the last submitted result are lost{files}",
@@ -299,7 +299,9 @@ async def require_approval(
         return None
     if not context.is_alive(run):
         message = f"no review from {reviewer}: the run {run} has stopped"
-        raise NotFulfilled(message) if context.history.get(run).status in RUN_ENDED else Conflict(message)
+        if context.history.get(run).status in RUN_ENDED:
+            raise NotFulfilled(message, hint=f"Try again: guild retry {commission.id}")
+        raise Conflict(message)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
         return SegmentEnd(status=review.status, pause=review.pause, reason=review.reason)

@@ -95,7 +95,7 @@ def find_missing(context: CommissionContext, commission: Commission) -> list[str
     return missing_paths(commission.draft.dependencies, exists, completed.__contains__)
 
 
-def missing_links(context: CommissionContext, commission: Commission) -> list[str]:
+def missing_link_warnings(context: CommissionContext, commission: Commission) -> list[str]:
     """Return a warning for every linked file that does not exist. Links do not block a commission."""
     branches = context.branches_of(commission)
     absent = [path for path in commission.draft.linked if not branches.has_file(path)]
@@ -111,13 +111,13 @@ def follow_user_branch(context: CommissionContext, project: str) -> None:
     try:
         context.branches(context.projects().get(project)).update()
     except GuildError as error:  # reported when a commission is started there
-        _log.info("%s: %s", project, error)
+        _log.info("cannot merge the user's branch of %s: %s", project, error)
 
 
 async def update_blocked(context: CommissionContext, project: str | None = None) -> None:
     """Apply `unblock` and `block` to the commissions whose dependencies have appeared or disappeared."""
-    waiting = [one for one in context.list_commissions(project) if one.status in ("pending", "blocked")]
-    affected = [one for one in waiting if one.draft.dependencies or one.status == "blocked"]
+    waiting = [other for other in context.list_commissions(project) if other.status in ("pending", "blocked")]
+    affected = [other for other in waiting if other.draft.dependencies or other.status == "blocked"]
     for name in dict.fromkeys(commission.project for commission in affected):
         await asyncio.to_thread(follow_user_branch, context, name)
     for commission in affected:
@@ -133,11 +133,11 @@ async def _update(context: CommissionContext, commission: Commission) -> None:
         return
 
     def write(connection: Connection) -> None:
-        now = records.find(connection, commission.id)
-        if now is not None and now.status == commission.status:
+        current = records.find(connection, commission.id)
+        if current is not None and current.status == commission.status:
             event = "block" if missing else "unblock"
             reason, data = blocked_reason(missing), {"missing": missing}
-            records.record_event(connection, now.id, event, reason, context.now(), data=data)
+            records.record_event(connection, current.id, event, reason, context.now(), data=data)
 
     await context.store.write(write)
 
@@ -145,13 +145,13 @@ async def _update(context: CommissionContext, commission: Commission) -> None:
 # commits of the user
 
 
-def _stat(path: Path) -> object:
+def _file_fingerprint(path: Path) -> object:
     try:
-        found = path.stat()
+        file_stat = path.stat()
     except OSError:
         return None
     # The time of the .git folder changes with every file inside it, such as the index.
-    return found.st_ino if path.name == ".git" else (found.st_ino, found.st_mtime_ns, found.st_size)
+    return file_stat.st_ino if path.name == ".git" else (file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
 
 
 class BranchWatcher:
@@ -162,7 +162,7 @@ class BranchWatcher:
 
     def __init__(self, context: CommissionContext) -> None:
         self._context = context
-        self._stats: dict[str, dict[Path, object]] = {}  # by project: stat results of the files of its branches
+        self._fingerprints: dict[str, dict[Path, object]] = {}  # by project: of the files of its branches
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -181,18 +181,19 @@ class BranchWatcher:
             except GuildError as error:  # for example an invalid config.yaml
                 _log.info("%s", error)
             except Exception:  # noqa: BLE001 - the next poll may succeed
-                _log.exception("polling branches")
+                _log.exception("cannot poll the branches of projects")
 
     def find_moved(self) -> list[str]:
         """Return the projects with blocked commissions whose branches have moved since the last call."""
-        before, self._stats = self._stats, {}
+        before, self._fingerprints = self._fingerprints, {}
         moved: list[str] = []
         for name in self._context.store.read(records.list_projects_with_blocked):
-            refs = before.get(name)
-            if refs is None or refs != {path: _stat(path) for path in refs}:
-                refs = {path: _stat(path) for path in self._ref_paths(name)}  # before the commissions are updated
+            files = before.get(name)
+            if files is None or files != {path: _file_fingerprint(path) for path in files}:
+                # Before the commissions are updated, so that a branch that moves meanwhile is noticed.
+                files = {path: _file_fingerprint(path) for path in self._ref_paths(name)}
                 moved.append(name)
-            self._stats[name] = refs
+            self._fingerprints[name] = files
         return moved
 
     def _ref_paths(self, name: str) -> tuple[Path, ...]:

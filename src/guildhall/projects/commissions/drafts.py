@@ -93,12 +93,12 @@ def _edited_draft(
     context: CommissionContext, before: Commission, changes: Mapping[str, Any], frame: Frame, by: By
 ) -> Draft:
     if before.status in FINAL:
-        raise Conflict(f"commission {before.id} is {before.status}: it cannot be edited", hint="Create another one.")
+        raise Conflict(f"cannot edit commission {before.id}: it is {before.status}", hint="Create another commission.")
     draft = before.draft.edit(changes)
     check_draft(context, context.project(before), draft, frame, by, changed=tuple(changes))
     after = replace(before, draft=draft)
     _remember_secrets(context, after)
-    others = [one for one in context.list_commissions(before.project) if one.id != before.id]
+    others = [other for other in context.list_commissions(before.project) if other.id != before.id]
     dependencies.check_acyclic([*others, after], before.id)
     return draft
 
@@ -118,7 +118,8 @@ async def _restart(context: CommissionContext, before: Commission, draft: Draft,
     stopped = await stop(context, id)
     if stopped is None:
         ended = context.get(id)
-        raise Conflict(f"commission {id} is {ended.status}: it ended before the edit", hint=ended.next_command)
+        message = f"cannot edit commission {id}: its status became {ended.status} meanwhile"
+        raise Conflict(message, hint=ended.next_command)
 
     def write(connection: Connection) -> None:
         now = context.now()
@@ -147,12 +148,13 @@ def _delete(connection: Connection, id: str, now: str) -> None:
     commission = records.get(connection, id)
     if commission.status not in FINAL:
         hint = f"Cancel it first: guild stop {id}{'' if commission.status in ACTIVE else ' --abandon'}"
-        raise NotDeletable(f"commission {id} is {commission.status}: it cannot be deleted", hint=hint)
+        raise NotDeletable(f"cannot delete commission {id}: it is {commission.status}", hint=hint)
     others = records.list_commissions(connection, project=commission.project)
-    dependents = [one.id for one in others if one.status not in FINAL and commission.path in one.draft.dependencies]
+    unfinished = [other for other in others if other.status not in FINAL]
+    dependents = [other.id for other in unfinished if commission.path in other.draft.dependencies]
     if dependents:
         hint = "Cancel these commissions first, or edit their dependencies. Otherwise they would stay blocked."
-        message = f"commission {id} cannot be deleted: other commissions depend on it: {', '.join(dependents)}"
+        message = f"cannot delete commission {id}: other commissions depend on it: {', '.join(dependents)}"
         raise NotDeletable(message, hint=hint)
     withdraw_asks(connection, commission, now)
     records.remove(connection, id, now)
@@ -177,7 +179,7 @@ def check_draft(
     draft.check()
     if reserved := [path for path in draft.artifacts if is_hall_path(path)]:
         hint = "Choose another folder, such as .lore/plans."
-        raise UsageError(f"artifacts: only the hall may write {reserved[0]}", hint=hint)
+        raise UsageError(f"artifacts: invalid path {reserved[0]!r}: only the hall may write there", hint=hint)
     if by != "person":
         _check_not_reserved(draft, changed)
     if changed is None or "dependencies" in changed:
@@ -202,7 +204,7 @@ def _check_not_reserved(draft: Draft, changed: Collection[str] | None) -> None:
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
         if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILE_SUFFIXES):
-            raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Use the name of a worker, not a path.")
+            raise UsageError(f"invalid worker name {name[:60]!r}", hint="Use the name of a worker, not a path.")
 
 
 def _remember_secrets(context: CommissionContext, commission: Commission) -> None:

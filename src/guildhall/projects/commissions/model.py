@@ -93,8 +93,8 @@ class Draft:
         """Raise UsageError if a field is invalid."""
         for field in ("title", "worker"):
             check_line(field, getattr(self, field), MAX_TITLE_CHARS, empty_hint=_EMPTY_HINT)
-        long = "Put the text into a file of the project and link that file."
-        check_text("prompt", self.prompt, max_bytes=MAX_PROMPT_BYTES, empty_hint=_EMPTY_HINT, long_hint=long)
+        hint = "Put a part of the text into a file of the project and link that file."
+        check_text("prompt", self.prompt, max_bytes=MAX_PROMPT_BYTES, empty_hint=_EMPTY_HINT, long_hint=hint)
         for field in ("dependencies", "artifacts", "linked"):
             paths = [repository_path(field, path) for path in _items(field, getattr(self, field), MAX_PATHS)]
             if len(set(paths)) != len(paths):
@@ -106,8 +106,7 @@ class Draft:
         for command in _items("checks", self.checks, MAX_CHECKS):
             check_text("checks", command, MAX_COMMAND_CHARS, empty_hint=_EMPTY_HINT)
         if len(json.dumps(self.as_dict())) > MAX_DRAFT_BYTES:
-            hint = "Put a part of the text into a file of the project and link that file."
-            raise UsageError(f"the commission is too long: more than {MAX_DRAFT_BYTES:,} bytes", hint=hint)
+            raise UsageError(f"invalid commission: larger than {MAX_DRAFT_BYTES:,} bytes", hint=hint)
 
     def edit(self, changes: Mapping[str, Any]) -> Draft:
         """Return the draft with some fields changed. Raise UsageError if a field is unknown or invalid."""
@@ -138,7 +137,7 @@ def _items(field: str, value: object, maximum: int) -> Sequence[object]:
         raise UsageError(f"{field}: expected a list")
     items = cast("Sequence[object]", value)
     if len(items) > maximum:
-        raise UsageError(f"{field}: too many items (maximum: {maximum})")
+        raise UsageError(f"{field}: more than {maximum} items")
     return items
 
 
@@ -153,12 +152,12 @@ class Commission:
     reason: str | None = None  # for the last transition; only for people
     by: By = "person"
     made_by: str | None = None  # the run and the tool call of the manager, as `RUN#KEY`
-    # Every transition resets these fields.
+    # Every transition clears these fields, unless it sets them.
     hold: Hold | None = None  # set while the status is in_progress and the run cannot continue
     conflict: tuple[str, ...] = ()  # the files of an unresolved merge conflict
-    # Every new attempt resets these fields.
+    # Every new attempt sets or clears these fields.
     attempt: int = 0  # starts at 1, or 0 if never dispatched
-    run: str | None = None
+    run: str | None = None  # id of the run of the current attempt
     branch: str | None = None
     summary: str | None = None  # the worker's last progress report
     result: Any = None

@@ -20,7 +20,7 @@ from guildhall.projects.activity_records import list_known_ids
 from guildhall.projects.commissions import artifact, attempts, completion, contract, dependencies, drafts, records
 from guildhall.projects.commissions.assignee_tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.projects.commissions.contract import REVIEW_SERVER, REVIEW_TOOLS, WITHHELD, review_profile
-from guildhall.projects.commissions.dependencies import find_missing, missing_links, update_blocked
+from guildhall.projects.commissions.dependencies import find_missing, missing_link_warnings, update_blocked
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, ENDED, Event, Status, next_step
 from guildhall.runs.model import ENDED as RUN_ENDED
@@ -105,26 +105,28 @@ class Commissions:
             return [reason] if reason is not None else []
         if commission.status == "in_progress":
             return []
-        links = missing_links(self.context, commission) if commission.status in ("pending", "blocked") else []
-        return self.context.artifact_warnings(commission) + links
+        warnings = self.context.artifact_warnings(commission)
+        is_waiting = commission.status in ("pending", "blocked")
+        return warnings + missing_link_warnings(self.context, commission) if is_waiting else warnings
 
     def needs_user(self, id: str) -> bool:
         """Return True if the commission has ended or cannot make progress without user action."""
-        found = self.get(id)
-        if found.status == "dispatched":
-            return self._queue.needs_user(found)
-        if found.status == "in_progress":
-            return found.run is not None and (found.hold is not None or self._run_needs_user(found.run))
-        if found.status != "blocked":
+        commission = self.get(id)
+        if commission.status == "dispatched":
+            return self._queue.needs_user(commission)
+        if commission.status == "in_progress":
+            run_id = commission.run
+            return run_id is not None and (commission.hold is not None or self._run_needs_user(run_id))
+        if commission.status != "blocked":
             return True
-        graph = dependencies.dependency_graph(self.context.list_commissions(found.project))
+        graph = dependencies.dependency_graph(self.context.list_commissions(commission.project))
         statuses = [self.get(producer).status for _, producer in graph.get(id, ())]
         return not any(status in (*ACTIVE, "blocked") for status in statuses)
 
-    def _run_needs_user(self, run: str) -> bool:
-        """Return True if a run waits for the user. A question alone does not stop it."""
-        open_asks = (ask for ask in self.context.asks.list_of_run(run) if ask.status == "open")
-        return self.context.history.get(run).needs_user or any(ask.kind != "question" for ask in open_asks)
+    def _run_needs_user(self, run_id: str) -> bool:
+        """Return True if a run waits for the user. A question alone does not stop the run."""
+        open_asks = (ask for ask in self.context.asks.list_of_run(run_id) if ask.status == "open")
+        return self.context.history.get(run_id).needs_user or any(ask.kind != "question" for ask in open_asks)
 
     async def wait_idle(self, ids: Sequence[str], timeout_s: float) -> bool:
         """Wait until each commission has ended or needs the user. Return False after the timeout."""
@@ -212,7 +214,7 @@ class Commissions:
             server=SERVER,
             adapt_worker=commission_profile,
             judge=partial(completion.judge, context, id),
-            on_stopped=partial(self._run_stopped, id),
+            on_stopped=partial(self._on_run_stopped, id),
         )
 
     async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
@@ -222,7 +224,7 @@ class Commissions:
             context.redact(asked.question)  # stores the redacted text, so that every hall writes the same artifact
 
         questions = QuestionChannel(
-            title=f"{commission.worker} asks, in commission {commission.id} ({commission.title})",
+            title=f"Question from {commission.worker} in commission {commission.id} ({commission.title})",
             lock=self._tool_locks[commission.id],
             store=context.store,
             ledger=lambda: context.runs().ledger(run),
@@ -231,11 +233,11 @@ class Commissions:
         tools = CommissionTools(context, commission.id, contract, questions, call.key)
         return await call_with_answers(tools, tool, call, questions)
 
-    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
+    async def _on_run_stopped(self, id: str, run_id: str, ending: SegmentEnd) -> None:
         """Clean up after a recorded end, or free the slot of a paused commission."""
         await asyncio.to_thread(artifact.current_artifact, self.context, self.get(id))  # stores the redacted texts
         if ending.status == "waiting" and self._timers is not None:
-            self._timers.start(run)
+            self._timers.start(run_id)
         if ending.status not in RUN_ENDED:
             if ending.pause != "shutdown":  # the commission waits for the user and takes no slot
                 self._start(self._queue.run)
@@ -249,12 +251,12 @@ class Commissions:
 
     # the owner of runs (RunOwner)
 
-    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run_id: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
-        context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
-        commission = context.commission_of(run)
-        if commission.run != run or commission.status != "in_progress":
-            message = f"commission {commission.id} is {commission.status}: its run cannot be resumed"
+        context, purpose = self.context, self.context.history.purpose(run_id, CommissionPurpose)
+        commission = context.commission_of(run_id)
+        if commission.run != run_id or commission.status != "in_progress":
+            message = f"cannot resume commission {commission.id}: it is {commission.status}"
             raise Conflict(message, hint=commission.next_command)
         async with context.locks[commission.id]:
             commission = await asyncio.to_thread(context.reclaim, commission.id)
@@ -264,17 +266,17 @@ class Commissions:
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workspace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
-            prepared = await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
+            prepared = await context.runs().prepare_resume(run_id, frame, grant=grant, hooks=hooks)
             await context.release(commission.id)
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
         contract.record_lost_checkout(self.context, checkout)
 
-    async def stop(self, run: str) -> list[str]:
-        """Cancel the commission of a run, and return the ids of the cancelled runs."""
-        cancelled = await self.cancel(self.context.commission_of(run).id)
-        return [run] if cancelled.status == "cancelled" else []
+    async def stop(self, run_id: str) -> list[str]:
+        """Cancel the commission of a run. Return the run, or an empty list if the commission was completed instead."""
+        cancelled = await self.cancel(self.context.commission_of(run_id).id)
+        return [run_id] if cancelled.status == "cancelled" else []
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Put a commission whose run cannot be resumed on hold, or finish it if its result is submitted."""
@@ -288,10 +290,10 @@ class Commissions:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def apply_end(self, run: str) -> None:
+    async def apply_end(self, run_id: str) -> None:
         """End a commission whose run was ended in the database while no hall executed it."""
-        commission = self.context.commission_of(run)
-        if commission.run == run and commission.status == "in_progress":
+        commission = self.context.commission_of(run_id)
+        if commission.run == run_id and commission.status == "in_progress":
             await do_next_step(self.context, commission)
             await self._after_change()
 
@@ -306,9 +308,9 @@ class Commissions:
             return
         if ask.kind == "question":
             context.redact(answer_text(ask))
-            found = context.store.read(lambda connection: records.find(connection, purpose.id))
-            if found is not None and found.status in ENDED:
-                await artifact.write_artifact(context, found.id)
+            commission = context.store.read(lambda connection: records.find(connection, purpose.id))
+            if commission is not None and commission.status in ENDED:
+                await artifact.write_artifact(context, commission.id)
         elif ask.kind == completion.CONFLICT:
             try:
                 await self._resolve_conflict(ask, ask.answer)
@@ -352,9 +354,11 @@ class Commissions:
 
     @property
     def has_pending_resume(self) -> bool:
+        """Return True while a background task runs or a timer waits to resume a run."""
         return bool(self._tasks) or (self._timers is not None and self._timers.is_busy)
 
     async def drain(self) -> None:
+        """Wait until no background task runs."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -373,10 +377,10 @@ async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
     except GuildError as error:  # for example an invalid config.yaml
         _log.warning("%s", error)
     except Exception:  # noqa: BLE001 - a background task has no caller
-        _log.exception("commissions")
+        _log.exception("a background task of the commissions failed")
 
 
-def recorded_hooks(run: Run) -> RunHooks | None:
+def commission_replay_hooks(run: Run) -> RunHooks | None:
     """Return the replay hooks of a run or review of a commission, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
@@ -402,7 +406,7 @@ async def recover(context: CommissionContext) -> None:
         except GuildError as error:
             _log.warning("%s: %s", commission.id, error)
         except Exception:  # noqa: BLE001 - a broken commission must not stop the others
-            _log.exception("%s", commission.id)
+            _log.exception("cannot recover %s", commission.id)
     await update_blocked(context)
 
 
@@ -412,8 +416,8 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
     match next_step(commission, run, is_alive=run is not None and context.is_alive(run.id)):
         case "finish":
             assert run is not None
-            failed = run.status != "completed"
-            ending = SegmentEnd(status="failed" if failed else "completed", reason=run.reason, error=run.error)
+            status = "completed" if run.status == "completed" else "failed"
+            ending = SegmentEnd(status=status, reason=run.reason, error=run.error)
             await completion.finish(context, commission, ending)
         case "cancel":
             await _end(context, id, "cancel", "its run was cancelled")

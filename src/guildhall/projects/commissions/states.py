@@ -8,7 +8,8 @@
     dispatch  pending                            dispatched   worker and model usable, branch not in use attempts
     start     dispatched                         in_progress  free slot, enough budget                   attempts
     complete  in_progress                        completed    contract met, approved, merged             completion
-    fail      dispatched, in_progress            failed       cannot start, or ended without a result    completion
+    fail      dispatched, in_progress            failed       cannot start, or ended without a result    attempts,
+                                                                                                         completion
     cancel    pending, blocked, dispatched,      cancelled    no submitted result that can be merged     attempts
               in_progress
     reopen    failed, cancelled                  pending      redispatch, then `dispatch` follows        attempts
@@ -55,15 +56,15 @@ Creation = Literal["create", "rebuild"]  # by a user or the manager, or from an 
 
 
 TRANSITIONS: Mapping[Event, Transition[Status]] = {
-    "block": Transition(("pending",), "blocked", "blocked"),
-    "unblock": Transition(("blocked",), "pending", "unblocked"),
-    "dispatch": Transition(("pending",), "dispatched", "dispatched"),
-    "start": Transition(("dispatched",), "in_progress", "started"),
-    "complete": Transition(("in_progress",), "completed", "completed"),
-    "fail": Transition(("dispatched", "in_progress"), "failed", "failed"),
-    "cancel": Transition(("pending", "blocked", "dispatched", "in_progress"), "cancelled", "cancelled"),
-    "reopen": Transition(("failed", "cancelled"), "pending", "redispatched"),
-    "abandon": Transition(("pending", "blocked", "failed", "cancelled"), "abandoned", "abandoned"),
+    "block": Transition(("pending",), "blocked"),
+    "unblock": Transition(("blocked",), "pending"),
+    "dispatch": Transition(("pending",), "dispatched"),
+    "start": Transition(("dispatched",), "in_progress"),
+    "complete": Transition(("in_progress",), "completed"),
+    "fail": Transition(("dispatched", "in_progress"), "failed"),
+    "cancel": Transition(("pending", "blocked", "dispatched", "in_progress"), "cancelled"),
+    "reopen": Transition(("failed", "cancelled"), "pending"),
+    "abandon": Transition(("pending", "blocked", "failed", "cancelled"), "abandoned"),
 }
 
 HoldKind = Literal["cannot_resume", "cannot_merge"]
@@ -106,9 +107,8 @@ def parse_status(name: str) -> Status:
 
 def check_event(commission: Commission, event: Event) -> None:
     """Raise Conflict if an event is not allowed in the current state."""
-    transition = TRANSITIONS[event]
-    if commission.status not in transition.sources:
-        message = f"commission {commission.id} is {commission.status}: it cannot be {transition.participle}"
+    if commission.status not in TRANSITIONS[event].sources:
+        message = f"cannot {event} commission {commission.id}: it is {commission.status}"
         raise Conflict(message, hint=commission.next_command)
 
 

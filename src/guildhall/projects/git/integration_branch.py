@@ -92,7 +92,7 @@ class Branches:
         """Return the commit of a branch, a full ref or a commit id. Raise NotFound for an unknown ref."""
         commit = ref if is_object_id(ref) else self.git.resolve(ref)
         if commit is None:
-            raise NotFound(f"project {self.project.name} has no branch {ref!r}", where=str(self.project.path))
+            raise NotFound(f"unknown branch {ref!r} of project {self.project.name}", where=str(self.project.path))
         return commit
 
     def exists(self, branch: str) -> bool:
@@ -109,13 +109,13 @@ class Branches:
 
     def _find_file(self, path: str, ref: str) -> TreeEntry | None:
         name = repository.encode_path(path)
-        found = repository.list_entries(self.git, self.tip(ref), name)
-        return next((entry for entry in found if entry.path == name and entry.is_file), None)
+        entries = repository.list_entries(self.git, self.tip(ref), name)
+        return next((entry for entry in entries if entry.path == name and entry.is_file), None)
 
     def read_files(self, folder: str = LORE, ref: str = INTEGRATION) -> dict[str, bytes]:
         """Return the files below a folder with their contents, sorted."""
-        found = repository.read_contents(self.git, self._list_entries(folder, ref))
-        return {path.decode("utf-8", "surrogateescape"): found[path] for path in sorted(found)}
+        contents = repository.read_contents(self.git, self._list_entries(folder, ref))
+        return {path.decode("utf-8", "surrogateescape"): contents[path] for path in sorted(contents)}
 
     def list_files(self, folder: str = LORE, ref: str = INTEGRATION) -> list[str]:
         """Return the paths of the files below a folder, sorted."""
@@ -204,14 +204,14 @@ class Branches:
         branch_tip = self.git.resolve(branch) or self.tip(ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX))
         trailer = f"{_TRAILER}: {branch} {branch_tip}"  # several branches may have the same tip
         options = ("--format=%H", "--fixed-strings", f"--grep={trailer}", "--max-count=1")
-        if found := self.git.run("log", *options, self.ensure(), f"^{branch_tip}").text:
-            return found
-        further = self._store_files(files or {})
+        if earlier := self.git.run("log", *options, self.ensure(), f"^{branch_tip}").text:
+            return earlier
+        file_entries = self._store_files(files or {})
         text = f"{self.redact(message).rstrip()}\n\n{trailer}\n"
 
         def commit(tip: str | None) -> str:
             tip = tip or self.ensure()
-            tree = self._merge_work(tip, branch_tip, further)
+            tree = self._merge_work(tip, branch_tip, file_entries)
             return repository.create_commit(self.git, tree, [tip], text, author)
 
         return self._move(commit, f"squash {branch}")
@@ -225,7 +225,7 @@ class Branches:
         tip = self.git.resolve(ref)
         if tip is None:
             if self.git.resolve(archived) is None:
-                raise NotFound(f"project {self.project.name} has no branch {branch!r}")
+                raise NotFound(f"unknown branch {branch!r} of project {self.project.name}")
             return archived
         self.check_movable(ref)
         before = self.git.resolve(archived)
@@ -249,7 +249,7 @@ class Branches:
     def _merge_user_tree(self, tip: str, user: str) -> str:
         if self._merge_base(tip, user) is None:
             raise Conflict(
-                f"{self.project.branch} and {INTEGRATION} have no common history",
+                f"cannot merge {self.project.branch} into {INTEGRATION}: they have no common history",
                 where=str(self.project.path),
                 hint=f"Rename the old branch: `git branch -m {INTEGRATION} claude/old`. A new branch is created.",
             )
@@ -265,7 +265,8 @@ class Branches:
             )
         return merged.tree
 
-    def _merge_work(self, tip: str, branch_tip: str, further: list[TreeEntry]) -> str:
+    def _merge_work(self, tip: str, branch_tip: str, file_entries: list[TreeEntry]) -> str:
+        """Return the merged tree with further files. In conflicts below `.lore/`, one side wins."""
         merged = repository.merge(self.git, tip, branch_tip)
         lore = f"{LORE}/".encode()
         outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
@@ -282,12 +283,14 @@ class Branches:
             for path, stages in merged.conflicts.items()
             if not any(path == folder or path.startswith(folder + b"/") for folder in _HALL_PATHS)
         ]
-        changes = {entry.path: entry for entry in (*theirs, *self._restored_hall_files(tip, merged.tree), *further)}
+        changes = {
+            entry.path: entry for entry in (*theirs, *self._restored_hall_files(tip, merged.tree), *file_entries)
+        }
         return repository.write_tree(self.git, merged.tree, changes.values()) if changes else merged.tree
 
     def _restored_hall_files(self, tip: str, tree: str) -> list[TreeEntry]:
         """Return the changes that restore the hall's files in a tree to the version of the integration branch."""
-        ours, theirs = (set(repository.list_entries(self.git, of, *_HALL_PATHS, deep=True)) for of in (tip, tree))
+        ours, theirs = (set(repository.list_entries(self.git, ref, *_HALL_PATHS, deep=True)) for ref in (tip, tree))
         added = {entry.path for entry in theirs} - {entry.path for entry in ours}
         return [*(ours - theirs), *(TreeEntry(path=path) for path in added)]
 
@@ -306,16 +309,17 @@ class Branches:
                     raise
             else:
                 return new
-        raise Conflict(f"cannot update {INTEGRATION}: another process keeps moving it", where=str(self.project.path))
+        message = f"cannot update {INTEGRATION}: another process keeps moving it"
+        raise Conflict(message, where=str(self.project.path), hint="Try again.")
 
     def check_movable(self, ref: str = _REF) -> None:
-        """Raise Conflict if the user has checked out a branch: every changed file would look modified there."""
+        """Raise Conflict if the user has checked out the branch. Every changed file would look modified there."""
         for head, where in repository.list_checkouts(self.git.common):
             if head == ref:
                 raise Conflict(
-                    f"{ref.removeprefix('refs/heads/')} is checked out",
+                    f"cannot move {ref.removeprefix('refs/heads/')}: it is checked out",
                     where=str(where),
-                    hint=f"The hall must move it. Run `git switch {self.project.branch}` there, then try again.",
+                    hint=f"Run `git switch {self.project.branch}` there, then try again.",
                 )
 
     def _store_files(self, files: Mapping[str, bytes | None]) -> list[TreeEntry]:

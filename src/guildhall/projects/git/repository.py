@@ -1,7 +1,7 @@
 """The git command: runs git on the objects and refs of a repository, and reads, writes and merges trees.
 
 Git runs with a separate git directory below the home, which has the hall's own config and attributes.
-Does not decide which refs move (`integration.py`) and does not read the files of a checkout (`snapshot.py`).
+Does not decide which refs move (`integration_branch.py`) and does not read the files of a checkout (`snapshot.py`).
 
 Invariant: git ignores the settings, hooks and filters of the user's config and of the repository.
 """
@@ -24,13 +24,13 @@ from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable
 
 MIN_VERSION = (2, 38)  # merge-tree --write-tree
 _TIMEOUT_S = 300.0  # of one call
-_HALL = ("Guildhall", "hall@guildhall.invalid")
+_HALL_AUTHOR = ("Guildhall", "hall@guildhall.invalid")
 _MAX_STDERR_CHARS = 2000  # in an error
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
-_LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
+_LOCK_ERROR = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
 _MAX_ATTEMPTS = 5  # to update refs; each removes at most one stale lock
-_STALE_S = 0.9  # minimum age of a stale lock; git itself waits for 1 s
-_STALE_SHARED_S = 60.0  # minimum age of a stale lock that the user's git may have created
+_MIN_STALE_AGE_S = 0.9  # of a lock; git itself waits for 1 s
+_MIN_SHARED_STALE_AGE_S = 60.0  # of a lock that the user's git may have created
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _COMMIT_REFS = ("refs/heads/", "refs/guildhall/")  # refs that name commits; a tag may name a tag object
 
@@ -131,8 +131,8 @@ class Git:
             if (commit := self._read_ref_file(ref)) is not None:
                 return commit
         name = f"{ref}^{{commit}}"
-        found = self.run_in_repository("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=(0, 1, 128))
-        return found.text if found.code == 0 else None
+        result = self.run_in_repository("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=(0, 1, 128))
+        return result.text if result.code == 0 else None
 
     def _read_ref_file(self, ref: str) -> str | None:
         """Return the commit of a loose ref without starting git, or None if only git can resolve the ref."""
@@ -149,23 +149,23 @@ class Git:
         input = "".join(f"{line}\n" for line in ("start", *commands, "prepare", "commit")).encode()
         message = "".join(char for char in reason if char.isprintable() or char == "\n").strip().partition("\n")[0]
         args = ("update-ref", "--create-reflog", "-m", f"guildhall: {message}", "--stdin")
-        for left in reversed(range(_MAX_ATTEMPTS)):
+        for attempts_left in reversed(range(_MAX_ATTEMPTS)):
             try:
                 self.run_in_repository(*args, input=input)
                 return
             except GitFailed as error:
-                if not left or not self._remove_stale_lock(error.message):
+                if not attempts_left or not self._remove_stale_lock(error.message):
                     raise
 
     def _remove_stale_lock(self, message: str) -> bool:
         """Remove the ref lock that git reports in an error, if the lock is stale. Return True if it was removed."""
-        found = _LOCKED.search(message)
-        lock = Path(found[1]) if found else self.common
+        match = _LOCK_ERROR.search(message)
+        lock = Path(match[1]) if match else self.common
         is_own = any(lock.is_relative_to(self.common / folder) for folder in ("refs/heads/claude", "refs/guildhall"))
         is_shared = lock == self.common / "packed-refs.lock"
         try:
-            stale_s = _STALE_S if is_own else _STALE_SHARED_S
-            if not (is_own or is_shared) or time.time() - lock.stat().st_mtime < stale_s:
+            min_age_s = _MIN_STALE_AGE_S if is_own else _MIN_SHARED_STALE_AGE_S
+            if not (is_own or is_shared) or time.time() - lock.stat().st_mtime < min_age_s:
                 return False
             lock.unlink(missing_ok=True)
         except OSError:
@@ -181,7 +181,7 @@ class Git:
     @cached_property
     def git_dir(self) -> Path:
         """Return the hall's git directory for this repository. Create it if necessary."""
-        marker = self._git_dir / "made"  # the repository, because the project name may be reassigned
+        marker = self._git_dir / "made"  # names the repository, because the project name may be reassigned
         if not marker.exists() or marker.read_text() != str(self.common):
             self._create_git_dir()
             marker.write_text(str(self.common))
@@ -209,7 +209,7 @@ def _locate(repo: Path) -> tuple[Path, str]:
     if result.code:
         if "not a git repository" in result.stderr:
             raise NotFound("not a git repository", where=str(repo), hint="Create one there: `git init`.")
-        raise GitFailed(f"git cannot use this repository: {_shorten(result.stderr)}", where=str(repo))
+        raise GitFailed(f"cannot use this repository: {_shorten(result.stderr)}", where=str(repo))
     object_format, _, common = result.stdout.rstrip(b"\n").partition(b"\n")
     return Path(os.path.realpath(repo / os.fsdecode(common))), object_format.decode()
 
@@ -226,27 +226,28 @@ def is_object_id(name: str) -> bool:
 def check_version() -> None:
     """Raise ToolUnavailable if git is not installed or too old."""
     version = run_git(Path("/"), "version").text
-    found = _VERSION.match(version)
-    if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
+    match = _VERSION.match(version)
+    if match is None or (int(match[1]), int(match[2])) < MIN_VERSION:
         minimum = ".".join(map(str, MIN_VERSION))
-        raise ToolUnavailable(f"projects need git {minimum} or newer, found {version[:60]!r}", hint="Update git.")
+        message = f"cannot use {version[:60]!r}: projects need git {minimum} or newer"
+        raise ToolUnavailable(message, hint="Update git.")
 
 
 def list_checkouts(common: Path) -> list[tuple[str, Path]]:
     """Return the ref and the folder of every checkout of the user."""
-    found: list[tuple[str, Path]] = [(_read_head(common / "HEAD"), common.parent)]
+    checkouts: list[tuple[str, Path]] = [(_read_head(common / "HEAD"), common.parent)]
     try:
         others = sorted((common / "worktrees").iterdir())
     except OSError:
-        return found
+        return checkouts
     for other in others:
         if not (other / "guildhall").exists():
             try:
                 where = Path((other / "gitdir").read_text().strip()).parent
             except (OSError, ValueError):
                 where = other
-            found.append((_read_head(other / "HEAD"), where))
-    return found
+            checkouts.append((_read_head(other / "HEAD"), where))
+    return checkouts
 
 
 def _read_head(path: Path) -> str:
@@ -264,12 +265,12 @@ def _author_env(author: str | None) -> dict[str, str]:
     plain = "".join(char for char in author or "" if char.isprintable() and char not in "<>")
     plain = plain.strip(" .,:;\"'\\")[:100]
     local = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "-" for char in plain)
-    name, email = (plain or "worker", f"{local or 'worker'}@guildhall.invalid") if author is not None else _HALL
+    name, email = (plain or "worker", f"{local or 'worker'}@guildhall.invalid") if author is not None else _HALL_AUTHOR
     return {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
-        "GIT_COMMITTER_NAME": _HALL[0],
-        "GIT_COMMITTER_EMAIL": _HALL[1],
+        "GIT_COMMITTER_NAME": _HALL_AUTHOR[0],
+        "GIT_COMMITTER_EMAIL": _HALL_AUTHOR[1],
     }
 
 
@@ -278,10 +279,10 @@ def _run(
 ) -> GitResult:
     program = shutil.which("git")
     if program is None:
-        raise ToolUnavailable("git is not installed", hint="Install git 2.38 or newer.")
+        raise ToolUnavailable("git is not installed", hint=f"Install git {'.'.join(map(str, MIN_VERSION))} or newer.")
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [program, *settings, *args],
             cwd=cwd,
             env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **env},
@@ -299,11 +300,11 @@ def _run(
             hint = "If you moved the repository, register its new folder: guild project add PATH"
             raise GitFailed("folder not found", where=str(cwd), hint=hint) from None
         raise GitFailed(f"cannot start git: {error.strerror}", where=str(cwd)) from None
-    stderr = done.stderr.decode("utf-8", "replace")
-    if done.returncode not in ok:
-        message = f"git {args[0]} failed: {_shorten(stderr) or f'exit code {done.returncode}'}"
+    stderr = completed.stderr.decode("utf-8", "replace")
+    if completed.returncode not in ok:
+        message = f"git {args[0]} failed: {_shorten(stderr) or f'exit code {completed.returncode}'}"
         raise GitFailed(message, where=str(cwd))
-    return GitResult(code=done.returncode, stdout=done.stdout, stderr=stderr)
+    return GitResult(code=completed.returncode, stdout=completed.stdout, stderr=stderr)
 
 
 def _shorten(stderr: str) -> str:
@@ -340,37 +341,38 @@ def encode_path(path: str) -> bytes:
     """Return a path as git stores it. Raise UsageError if git would not accept it."""
     parts = path.split("/")
     if not path or "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
-        raise UsageError(f"invalid path: {path[:200]!r}", hint="Use a path relative to the project.")
+        hint = "Use a path relative to the project, without '..' and '.git', such as src/app.py."
+        raise UsageError(f"invalid path {path[:200]!r}: not a normal path inside the project", hint=hint)
     try:
         return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError(f"invalid path: {path[:200]!a} contains a lone surrogate") from None
+        raise UsageError(f"invalid path {path[:200]!a}: it contains a lone surrogate") from None
 
 
 def list_entries(git: Git, commit: str, *paths: bytes, deep: bool = False) -> list[TreeEntry]:
     """Return the entries of a commit or tree at some paths, or with `deep` all entries below them."""
     names = (path.decode("utf-8", "surrogateescape") for path in paths)
     output = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *names).stdout
-    found: list[TreeEntry] = []
+    entries: list[TreeEntry] = []
     for line in filter(None, output.split(b"\0")):
-        head, _, path = line.partition(b"\t")
-        mode, _, id = head.decode().split(" ")
-        found.append(TreeEntry(path=path, mode=mode, object=id))
-    return found
+        fields, _, path = line.partition(b"\t")
+        mode, _, id = fields.decode().split(" ")
+        entries.append(TreeEntry(path=path, mode=mode, object=id))
+    return entries
 
 
 def read_contents(git: Git, entries: Iterable[TreeEntry]) -> dict[bytes, bytes]:
     """Return the content of every regular file by its path, with one call of git."""
     files = [entry for entry in entries if entry.is_file]
     output = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in files).encode()).stdout
-    found: dict[bytes, bytes] = {}
+    contents: dict[bytes, bytes] = {}
     start = 0
     for entry in files:
         end = output.index(b"\n", start)
         size = int(output[start:end].rpartition(b" ")[2])
-        found[entry.path] = output[end + 1 : end + 1 + size]
+        contents[entry.path] = output[end + 1 : end + 1 + size]
         start = end + size + 2
-    return found
+    return contents
 
 
 def write_tree(git: Git, tree: str, changes: Iterable[TreeEntry]) -> str:
@@ -386,8 +388,8 @@ def update_index(git: Git, index: Path, changes: Iterable[TreeEntry]) -> None:
     """Apply changes to an index. Paths are removed first, so that a file can become a folder."""
     lines = b""
     for entry in sorted(changes, key=lambda entry: entry.object is not None):
-        head = f"0 {git.null_id}" if entry.object is None else f"{entry.mode} {entry.object}"
-        lines += head.encode() + b"\t" + entry.path + b"\0"
+        fields = f"0 {git.null_id}" if entry.object is None else f"{entry.mode} {entry.object}"
+        lines += fields.encode() + b"\t" + entry.path + b"\0"
     git.run("update-index", "-z", "--index-info", index=index, input=lines)
 
 
@@ -397,8 +399,8 @@ def merge(git: Git, ours: str, theirs: str) -> MergeResult:
     tree, *lines = output.split(b"\0")
     conflicts: dict[bytes, dict[int, TreeEntry]] = {}
     for line in filter(None, lines):
-        head, _, path = line.partition(b"\t")
-        mode, id, stage = head.decode().split(" ")
+        fields, _, path = line.partition(b"\t")
+        mode, id, stage = fields.decode().split(" ")
         conflicts.setdefault(path, {})[int(stage)] = TreeEntry(path=path, mode=mode, object=id)
     return MergeResult(tree=tree.decode(), conflicts=conflicts)
 

@@ -146,15 +146,15 @@ def _add_path(root: int, path: bytes, snapshot: Snapshot) -> None:
 
 
 def _add_entry(parent: int, name: bytes, path: bytes, snapshot: Snapshot, depth: int) -> None:
-    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if stat.S_ISLNK(status.st_mode):
+    file_stat = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISLNK(file_stat.st_mode):
         if name.lower() == b".gitmodules":
             snapshot.reject(path, _RESERVED_NAME)
         else:
             snapshot.add(path, _LINK, os.readlink(name, dir_fd=parent))
-    elif stat.S_ISREG(status.st_mode):
+    elif stat.S_ISREG(file_stat.st_mode):
         _add_file(parent, name, path, snapshot)
-    elif stat.S_ISDIR(status.st_mode):
+    elif stat.S_ISDIR(file_stat.st_mode):
         _add_folder(parent, name, path, snapshot, depth)
     # Pipes, sockets and devices are skipped.
 
@@ -180,11 +180,11 @@ def _add_file(parent: int, name: bytes, path: bytes, snapshot: Snapshot) -> None
         _make_readable(parent, name)
         descriptor = os.open(name, _OPEN_FILE, dir_fd=parent)
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
-        if not stat.S_ISREG(status.st_mode):
+        file_stat = os.fstat(descriptor)
+        mode = "100755" if file_stat.st_mode & stat.S_IXUSR else "100644"
+        if not stat.S_ISREG(file_stat.st_mode):
             return
-        if status.st_size > _MAX_BATCH_BYTES:
+        if file_stat.st_size > _MAX_BATCH_BYTES:
             snapshot.add_large(path, mode, descriptor)
         else:
             snapshot.add(path, mode, file.read())
@@ -200,9 +200,9 @@ def _make_readable(parent: int, name: bytes) -> None:
     """Make a file readable for its owner. Do not follow links."""
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISLNK(status.st_mode):
-            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # noqa: PTH101
+        file_stat = os.fstat(descriptor)
+        if not stat.S_ISLNK(file_stat.st_mode):
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(file_stat.st_mode) | stat.S_IRWXU)  # noqa: PTH101
     finally:
         os.close(descriptor)
 
@@ -266,26 +266,26 @@ class UncommittedFiles:
 
 
 def archive_ignored(git: Git, tree: Path, index: Path, branch: str, tip: str) -> UncommittedFiles | None:
-    """Store the ignored files of a checkout, or return None if it has none. Idempotent."""
-    wanted: list[bytes] = []
+    """Store the ignored files of a checkout, and return their names, or None if it has none. Idempotent."""
+    archived: list[bytes] = []
     lost: list[str] = []
-    files = size = 0
+    total_files = total_bytes = 0
     for path in list_ignored(git, tree, index):
         try:
-            count, length = _measure(tree / os.fsdecode(path))
+            files, size = _measure(tree / os.fsdecode(path))
         except OSError as error:
             lost.append(f"{_decode(path)} ({error.strerror})")
             continue
-        if not count:
+        if not files:
             continue
-        is_large = count > _MAX_FILES or length > _MAX_BYTES
-        if is_large or files + count > _MAX_TOTAL_FILES or size + length > _MAX_TOTAL_BYTES:
-            extent = f"{count:,} files, {length:,} bytes" if count <= _MAX_FILES else f"more than {_MAX_FILES} files"
+        is_large = files > _MAX_FILES or size > _MAX_BYTES
+        if is_large or total_files + files > _MAX_TOTAL_FILES or total_bytes + size > _MAX_TOTAL_BYTES:
+            extent = f"{files:,} files, {size:,} bytes" if files <= _MAX_FILES else f"more than {_MAX_FILES} files"
             lost.append(f"{_decode(path)} ({extent})")
             continue
-        files, size = files + count, size + length
-        wanted.append(path)
-    snapshot = snapshot_paths(git, tree, wanted)
+        total_files, total_bytes = total_files + files, total_bytes + size
+        archived.append(path)
+    snapshot = snapshot_paths(git, tree, archived)
     entries = [entry for entry in snapshot.changes if entry.object is not None]
     lost += [f"{name} ({reason})" for name, reason in snapshot.rejected]
     if not entries:
@@ -322,11 +322,11 @@ def _measure(path: Path) -> tuple[int, int]:
     if path.is_symlink() or not path.is_dir():
         return 1, path.lstat().st_size
 
-    def stop(error: OSError) -> None:
+    def raise_error(error: OSError) -> None:
         raise error
 
     count = size = 0
-    for folder, _, names in os.walk(path, onerror=stop):
+    for folder, _, names in os.walk(path, onerror=raise_error):
         count += len(names)
         for name in names:
             size += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - there may be very many

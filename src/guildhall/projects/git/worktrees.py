@@ -1,7 +1,7 @@
 """Worktrees: create, restore, commit and remove the hall's checkouts below its home.
 
 A checkout is a linked worktree of the user's repository. This module writes the metadata of the worktree itself.
-Does not merge (`integration.py`) and does not read the content of files (`snapshot.py`).
+Does not merge (`integration_branch.py`) and does not read the content of files (`snapshot.py`).
 
 Invariant: a crash leaves a complete checkout or none. A checkout is not removed before its content is committed.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
-from guildhall.core.ids import is_name
+from guildhall.core.ids import NAME_RULE, is_name
 from guildhall.projects.git import repository
 from guildhall.projects.git.integration_branch import Branches
 from guildhall.projects.git.snapshot import UncommittedFiles, archive_ignored, list_ignored, move_files, take_snapshot
@@ -65,7 +65,7 @@ class Worktrees:
     def path(self, project: Project, activity: str) -> Path:
         """Return the path of an activity's checkout, which may not exist."""
         if not is_name(activity):
-            raise UsageError(f"invalid activity: {activity[:60]!r}")
+            raise UsageError(f"invalid name of an activity {activity[:60]!r}: {NAME_RULE}")
         return self._home.worktrees / project.name / activity
 
     def list_activities(self, project: str) -> list[str]:
@@ -77,28 +77,28 @@ class Worktrees:
     def check_out(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """Return the checkout of an activity, created or completed if necessary. A new branch starts at claude/main."""
         if not branch.startswith(BRANCH_PREFIX) or branch == INTEGRATION:
-            raise UsageError(f"invalid branch: {branch!r} is not the branch of an activity")
+            raise UsageError(f"invalid branch {branch!r}: not the branch of an activity")
         path = self.path(project, activity)
         with self._lock(path):
             before = self._read_record(path)
             if before is not None and path.exists() and (before.branch, before.scope) != (branch, scope):
                 self._remove(project, path, before)
             tip = self._ensure_branch(project, branch, before.tip if before and before.branch == branch else None)
-            wanted = Worktree(project=project.name, activity=activity, branch=branch, scope=scope, tip=tip)
-            self._write_record(path, wanted)
-            self._check_out(project, path, wanted)
+            record = Worktree(project=project.name, activity=activity, branch=branch, scope=scope, tip=tip)
+            self._write_record(path, record)
+            self._check_out(project, path, record)
         return path
 
     def list_missing(self, project: Project) -> list[Worktree]:
         """Return the checkouts of a project whose folders were removed by hand."""
-        found: list[Worktree] = []
+        missing: list[Worktree] = []
         for file in sorted((self._home.worktrees / project.name).glob("*.json")):
             path = file.with_suffix("")
             record = self._read_record(path)
             is_removing = _sibling(path, _REMOVING).exists() or not self._index_path(project, path).parent.exists()
             if record is not None and not path.exists() and not is_removing:
-                found.append(replace(record, activity=path.name))
-        return found
+                missing.append(replace(record, activity=path.name))
+        return missing
 
     def restore(self, project: Project, activity: str, branch: str, scope: Scope) -> bool:
         """Create a checkout if it is missing, and return True if it was. Errors are logged."""
@@ -128,8 +128,8 @@ class Worktrees:
         """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
         path = self.path(project, activity)
         with self._lock(path):
-            found = list_ignored(self._git(project), path, self._index_path(project, path))
-        return [name.decode("utf-8", "replace") for name in found]
+            paths = list_ignored(self._git(project), path, self._index_path(project, path))
+        return [name.decode("utf-8", "replace") for name in paths]
 
     def remove(self, project: Project, activity: str) -> UncommittedFiles | None:
         """Remove a checkout after committing its content. Return the files that are not on its branch, or None."""
@@ -137,7 +137,8 @@ class Worktrees:
         with self._lock(path):
             record = self._read_record(path)
             if path.is_dir() and record is None:
-                raise Conflict("cannot remove: not a worktree of the hall", where=str(path), hint="Move it elsewhere.")
+                message = "cannot remove this folder: not a worktree of the hall"
+                raise Conflict(message, where=str(path), hint="Move it elsewhere.")
             uncommitted = self._remove(project, path, record) if record is not None else None
             self._remove_temporary(path)
             return uncommitted
@@ -184,25 +185,25 @@ class Worktrees:
                 raise
         return git.resolve(ref) or start
 
-    def _check_out(self, project: Project, path: Path, wanted: Worktree) -> None:
+    def _check_out(self, project: Project, path: Path, record: Worktree) -> None:
         git = self._git(project)
         index = self._index_path(project, path)
-        self._write_metadata(path, index.parent, wanted)
+        self._write_metadata(path, index.parent, record)
         if not path.is_dir():
             making = _sibling(path, _MAKING)
             delete_folder(making)
             making.mkdir(parents=True)
             new_index = _new_index_path(index)
-            sparse = ("-c", f"core.sparseCheckout={str(wanted.scope == 'sparse').lower()}")
-            git.run(*sparse, "read-tree", "-m", "-u", wanted.tip or wanted.branch, tree=making, index=new_index)
-            _write(making / ".git", f"gitdir: {index.parent}\n")
+            sparse = ("-c", f"core.sparseCheckout={str(record.scope == 'sparse').lower()}")
+            git.run(*sparse, "read-tree", "-m", "-u", record.tip or record.branch, tree=making, index=new_index)
+            _write_file(making / ".git", f"gitdir: {index.parent}\n")
             new_index.replace(index)
             making.rename(path)
         self._write_git_file(path, index.parent)
         if not index.exists():
-            self._rebuild_index(git, path, index, wanted)
+            self._rebuild_index(git, path, index, record)
 
-    def _write_metadata(self, path: Path, folder: Path, wanted: Worktree) -> None:
+    def _write_metadata(self, path: Path, folder: Path, record: Worktree) -> None:
         """Write git's metadata of a linked worktree. `locked` comes first, so that git does not prune it meanwhile."""
         try:
             folder.parent.mkdir(exist_ok=True)
@@ -213,11 +214,11 @@ class Worktrees:
                 where=str(folder.parents[1]),
                 hint="If you moved it, set its path under `projects:` in config.yaml, or move it back.",
             ) from None
-        _write(folder / "locked", "Guildhall works here\n")
-        _write(folder / "guildhall", f"{wanted.activity}\n")
-        _write(folder / "commondir", "../..\n")
-        _write(folder / "gitdir", f"{path / '.git'}\n")
-        _write(folder / "HEAD", f"ref: refs/heads/{wanted.branch}\n")
+        _write_file(folder / "locked", "Guildhall works here\n")
+        _write_file(folder / "guildhall", f"{record.activity}\n")
+        _write_file(folder / "commondir", "../..\n")
+        _write_file(folder / "gitdir", f"{path / '.git'}\n")
+        _write_file(folder / "HEAD", f"ref: refs/heads/{record.branch}\n")
 
     def _write_git_file(self, path: Path, folder: Path) -> None:
         """Write the `.git` file of a checkout. Rename anything else that has taken its place."""
@@ -225,14 +226,14 @@ class Worktrees:
         if marker.is_symlink() or (marker.exists() and not marker.is_file()):
             number = next(n for n in range(1, 1000) if not os.path.lexists(path / f"git-found-{n}"))
             marker.rename(path / f"git-found-{number}")
-        _write(marker, f"gitdir: {folder}\n")
+        _write_file(marker, f"gitdir: {folder}\n")
 
-    def _rebuild_index(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
+    def _rebuild_index(self, git: Git, path: Path, index: Path, record: Worktree) -> None:
         """Create the lost index of a checkout from the tip of its branch, without changing files."""
         new_index = _new_index_path(index)
-        tip = git.resolve(wanted.branch) or str(wanted.tip)
+        tip = git.resolve(record.branch) or str(record.tip)
         git.run("read-tree", tip, index=new_index)
-        if wanted.scope == "sparse":
+        if record.scope == "sparse":
             names = git.run("ls-files", "-z", index=new_index).stdout.split(b"\0")
             lines = b"".join(name + b"\0" for name in names if name and not name.startswith(b".lore/"))
             git.run("update-index", "-z", "--skip-worktree", "--stdin", index=new_index, tree=path, input=lines)
@@ -276,11 +277,11 @@ class Worktrees:
 
     def _write_record(self, path: Path, record: Worktree) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(self._record_path(path), json.dumps(asdict(record)))
+        _write_file(self._record_path(path), json.dumps(asdict(record)))
 
     def _remove_temporary(self, path: Path) -> None:
-        for ending in (_MAKING, _REMOVING):
-            delete_folder(_sibling(path, ending))
+        for suffix in (_MAKING, _REMOVING):
+            delete_folder(_sibling(path, suffix))
         for folder in path.parent.glob(f".{path.name}{_EXPORT}*"):
             delete_folder(folder)
 
@@ -306,11 +307,11 @@ def _new_index_path(index: Path) -> Path:
     return index.with_name(f"fresh-{secrets.token_hex(6)}")
 
 
-def _sibling(path: Path, ending: str) -> Path:
-    return path.with_name(f".{path.name}{ending}")
+def _sibling(path: Path, suffix: str) -> Path:
+    return path.with_name(f".{path.name}{suffix}")
 
 
-def _write(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     """Replace a small file atomically, unless it has this text. A link at its path is replaced, not followed."""
     with suppress(OSError, ValueError):
         if not path.is_symlink() and path.read_text() == text:

@@ -69,16 +69,16 @@ def find_changes(project: Project, git: Git, branches: Branches) -> Changes:
 
 
 def _count_lines(git: Git, before: str, after: str) -> dict[str, str]:
-    """Return the changed files with the numbers of added and removed lines."""
+    """Return the numbers of added and removed lines by path, as `+1 -2` or `binary`."""
     options = ("--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z")
     output = git.run("diff", *options, before, after, "--").stdout
-    found: dict[str, str] = {}
+    counts: dict[str, str] = {}
     for line in output.decode("utf-8", "replace").split("\0"):
         added, _, rest = line.partition("\t")
         removed, _, path = rest.partition("\t")
         if path:
-            found[path] = "binary" if added == "-" else f"+{added} -{removed}"
-    return found
+            counts[path] = "binary" if added == "-" else f"+{added} -{removed}"
+    return counts
 
 
 def _completed_line(branches: Branches, path: str, ref: str) -> str | None:
@@ -183,11 +183,12 @@ class PullRequests:
         remote = self._project.settings.remote
         result, where = self._programs.push(remote, INTEGRATION), str(self._project.path)
         if result.code and "[rejected]" in f"{result.stdout}{result.stderr}":
-            message = f"{remote} rejected {INTEGRATION}: it has commits that are missing here"
+            message = f"cannot push {INTEGRATION}: {remote} has commits that are missing here"
             hint = f"Inspect them: `git fetch {remote}`, then `git log {INTEGRATION}..{remote}/{INTEGRATION}`."
             raise Conflict(message, where=where, hint=hint)
         if result.code:
-            raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {result.stderr or result.stdout}", where=where)
+            message = f"`git push {remote} {INTEGRATION}` failed: {result.stderr or result.stdout}"
+            raise GuildError(message, where=where, hint=f"Check the access to {remote}, then try again.")
 
     def _find_open(self) -> dict[str, Any] | None:
         output = self._gh("list", *self._list_options()).stdout
@@ -195,7 +196,8 @@ class PullRequests:
             found: Any = json.loads(output or "[]")
             return {"number": int(found[0]["number"]), "url": str(found[0]["url"])} if found else None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise GuildError(f"unexpected output of `gh pr list`: {output[:200]}") from None
+            message = f"cannot read the output of `gh pr list`: {output[:200]}"
+            raise GuildError(message, hint="Update gh, then try again.") from None
 
     def _gh(self, verb: str, *args: str, text: str = "") -> ProgramResult:
         result = self._programs.gh("pr", verb, *args, text=text)
@@ -237,8 +239,8 @@ class PullRequests:
 
     def _list_names(self, ref: str) -> list[tuple[str, int]]:
         """Return the reviews by day and number, oldest first."""
-        found = (_RECORD.fullmatch(path) for path in self._branches.list_files(REVIEWS, ref=ref))
-        return sorted((match[1], int(match[2])) for match in found if match)
+        matches = (_RECORD.fullmatch(path) for path in self._branches.list_files(REVIEWS, ref=ref))
+        return sorted((match[1], int(match[2])) for match in matches if match)
 
     def _new_name(self) -> str:
         """Return the name of a new review: the day, and its number on that day."""
@@ -332,7 +334,7 @@ class UserPrograms:
     def _run(self, program: str, *args: str, text: str = "") -> ProgramResult:
         path = shutil.which(program, path=self._environ.get("PATH", ""))
         if path is None:
-            raise GuildError(f"{program} is not installed")
+            raise GuildError(f"{program} is not installed", hint=f"Install {program}, then try again.")
         try:
             process = subprocess.Popen(
                 [path, *args],

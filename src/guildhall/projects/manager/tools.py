@@ -52,14 +52,14 @@ def render_workers(workers: Sequence[Worker]) -> str:
     return "\n".join(lines) or "No workers."
 
 
-def render_projects(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
+def render_projects(projects: Sequence[Project], commissions: Sequence[Commission], *, current: Project | None) -> str:
     """Return a line for each project, with the number of commissions in each status."""
     lines: list[str] = []
     for project in projects:
-        counts = Counter(one.status for one in commissions if one.project == project.name)
+        counts = Counter(commission.status for commission in commissions if commission.project == project.name)
         summary = ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "no commissions"
-        current = " (your current project)" if here is not None and here.name == project.name else ""
-        lines.append(f"- {project.name}{current}: user's branch {project.branch}; {summary}")
+        note = " (your current project)" if current is not None and current.name == project.name else ""
+        lines.append(f"- {project.name}{note}: user's branch {project.branch}; {summary}")
     return "\n".join(lines) or "No projects."
 
 
@@ -132,18 +132,19 @@ class ManagerContext:
     projects: Projects
     commissions: Callable[[], Commissions]
     meetings: Callable[[], Meetings]
-    workers: Callable[[Frame], Sequence[Worker]]  # lists the workers for commissions
-    review: Callable[[Project, str, str], Review]  # opens a review with a title and a body
+    list_workers: Callable[[Frame], Sequence[Worker]]  # that can work on commissions
+    open_review: Callable[[Project, str, str], Review]  # with a title and a body
     call_started_at: Callable[[str], str | None]  # returns the time when the call with a key first started
 
     def project(self, name: str | None) -> Project:
         """Return the project of this name, or the project that the run is in if `name` is None."""
         if name is not None:
             return self.projects.get(name)
-        if (found := self.projects.find_at(self.frame.root)) is not None:
-            return found
-        names = ", ".join(project.name for project in self.projects.list_valid()) or "none"
-        raise UsageError("project: the folder is not in a registered project", hint=f"Registered projects: {names}.")
+        if (current := self.projects.find_at(self.frame.root)) is not None:
+            return current
+        names = ", ".join(project.name for project in self.projects.list_valid())
+        hint = f"Name a project: {names}." if names else "Ask the user to register a project."
+        raise UsageError("project: the current folder is not in a registered project", hint=hint)
 
     def project_frame(self, project: Project) -> Frame:
         """Return the frame for work in a project, with the workers of its folder."""
@@ -170,13 +171,14 @@ class ManagerTools:
     async def list_workers(self, project: _Project = None) -> str:
         """List the workers of a project that can work on commissions, with purpose and tools."""
         frame = self._context.project_frame(self._context.project(project))
-        return render_workers(await asyncio.to_thread(self._context.workers, frame))
+        return render_workers(await asyncio.to_thread(self._context.list_workers, frame))
 
     async def list_projects(self) -> str:
         """List the registered projects, with the number of commissions in each status."""
         context = self._context
-        projects, here = await asyncio.to_thread(context.projects.all), context.projects.find_at(context.frame.root)
-        return render_projects(projects, await context.commissions().list_commissions(), here=here)
+        projects = await asyncio.to_thread(context.projects.all)
+        current = context.projects.find_at(context.frame.root)
+        return render_projects(projects, await context.commissions().list_commissions(), current=current)
 
     async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
         """List the commissions of a project, newest first, with status, reason, author and dependencies.
@@ -186,9 +188,9 @@ class ManagerTools:
                 cancelled or abandoned.
         """
         commissions, name = self._context.commissions(), self._context.project(project).name
-        found = (await commissions.list_commissions(name, None if status is None else parse_status(status)))[::-1]
-        lines = [render_commission(await commissions.details(one.id)) for one in found[:_MAX_LISTED]]
-        if (omitted := len(found) - _MAX_LISTED) > 0:
+        listed = (await commissions.list_commissions(name, None if status is None else parse_status(status)))[::-1]
+        lines = [render_commission(await commissions.details(commission.id)) for commission in listed[:_MAX_LISTED]]
+        if (omitted := len(listed) - _MAX_LISTED) > 0:
             lines.append(f"... and {omitted:,} older commissions.")
         return "\n".join(lines) or f"No such commissions in {name}."
 
@@ -226,14 +228,16 @@ class ManagerTools:
             reviewer=reviewer,
         )
         draft.check()
-        mark = f"{context.run}#{self._key}"
+        made_by = f"{context.run}#{self._key}"
         existing = await context.commissions().list_commissions(target.name)
-        created = next((one for one in existing if one.made_by == mark), None)
+        created = next((commission for commission in existing if commission.made_by == made_by), None)
         if created is None:  # else an interrupted call is repeated
             if worker.rpartition("/")[2] == NAME:
-                raise Refused("the manager cannot work on a commission", hint="Choose another worker.")
+                raise Refused(
+                    f"invalid worker {worker!r}: the manager cannot work on commissions", hint="Choose another worker."
+                )
             frame = context.project_frame(target)
-            created = await context.commissions().create(target, draft, frame, by=NAME, made_by=mark)
+            created = await context.commissions().create(target, draft, frame, by=NAME, made_by=made_by)
         return f"{created.id} is {created.status}: {created.title} ({created.worker})."
 
     async def dispatch_commission(self, id: _Id) -> str:
@@ -296,7 +300,8 @@ class ManagerTools:
             title: The change in one line.
             body: Markdown: the changes and their reasons, the decisions, and open points.
         """
-        return (await asyncio.to_thread(self._context.review, self._context.project(project), title, body)).text()
+        open_review, target = self._context.open_review, self._context.project(project)
+        return (await asyncio.to_thread(open_review, target, title, body)).text()
 
     async def request_meeting(self, topic: str, linked: _Paths = None, project: _Project = None) -> str:
         """Ask the user for a meeting about a decision, a finding or a problem that only the user can resolve. The

@@ -66,18 +66,18 @@ def render_notes(details: MeetingDetails, summary: Summary, redact: Callable[[st
     def heading(text: str) -> str:
         return f"### {' '.join(redact(text).split())}"
 
-    def decision(one: Decision) -> str:
-        return f"{heading(one.question)}\n\n{redact(one.decision)}\n\n{redact(one.reasoning)}".rstrip()
+    def render_decision(decision: Decision) -> str:
+        return f"{heading(decision.question)}\n\n{redact(decision.decision)}\n\n{redact(decision.reasoning)}".rstrip()
 
-    def followup(one: FollowUp) -> str:
-        worker = f" ({one.worker})" if one.worker else ""
-        return f"{heading(one.title)}{worker}\n\n{redact(one.prompt)}".rstrip()
+    def render_followup(followup: FollowUp) -> str:
+        worker = f" ({followup.worker})" if followup.worker else ""
+        return f"{heading(followup.title)}{worker}\n\n{redact(followup.prompt)}".rstrip()
 
     meeting = details.meeting
     parts = ["## Summary", _summary_text(meeting, summary, redact)]
-    parts += ["## Decisions", *map(decision, details.decisions)] if details.decisions else []
+    parts += ["## Decisions", *map(render_decision, details.decisions)] if details.decisions else []
     parts += ["## Artifacts", "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
-    parts += ["## Follow-ups", *map(followup, details.followups)] if details.followups else []
+    parts += ["## Follow-ups", *map(render_followup, details.followups)] if details.followups else []
     if meeting.is_work_left:
         parts += ["## Work", f"Not merged. It is on the branch {meeting.branch}."]
     return "\n\n".join(parts) + "\n"
@@ -124,12 +124,12 @@ def _parse(context: MeetingContext, project: Project, id: str, data: bytes) -> M
     artifact = Artifact.decode(data, artifact_path(id))
     worker: object = artifact.extra.get("worker")
     if not is_id(id, MEETING):
-        raise InvalidFile("not the artifact of a meeting")
+        raise InvalidFile("invalid artifact: its name is not the id of a meeting")
     if artifact.status not in STATUSES or not isinstance(worker, str) or not worker.strip():
-        raise InvalidFile("status or worker is missing or invalid")
+        raise InvalidFile("invalid artifact: its status or worker is missing or invalid")
     has_branch = context.branches(project).exists(branch_name(id))
     if artifact.status == "open" and not has_branch:  # a worker can write files, but not create refs
-        raise InvalidFile("the status is open, but the meeting has no branch")
+        raise InvalidFile("invalid artifact: the status is open, but the meeting has no branch")
     now = context.now()
     linked: object = artifact.extra.get("linked")
     return Meeting(

@@ -93,14 +93,14 @@ def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[E
 
 
 def _last_exchanges(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    found: list[Exchange] = []
+    quoted: list[Exchange] = []
     remaining_chars = _MAX_QUOTED_CHARS
     for exchange in reversed(exchanges[-_MAX_QUOTED_EXCHANGES:]):
         remaining_chars -= len(exchange.user_message) + len(exchange.answer)
         if remaining_chars < 0:
             break
-        found.insert(0, exchange)
-    return found
+        quoted.insert(0, exchange)
+    return quoted
 
 
 def _quote_exchange(exchange: Exchange) -> str:
@@ -117,13 +117,13 @@ def artifact_in_checkout(worktree: str | None, path: str) -> str:
     parts = PurePosixPath(path).parts if is_text(path) and len(path) <= _MAX_PATH_CHARS else ()
     if len(parts) < 2 or parts[0] != LORE or any(part in ("..", ".") for part in parts):
         hint = f"Give a path such as {LORE}/specs/export.md."
-        raise UsageError(f"invalid artifact path: {path[:100]!r}", hint=hint)
-    found = "/".join(parts)
-    top = Path(worktree or "/nowhere").resolve()
-    here = (top / found).resolve()
-    if worktree is None or not here.is_relative_to(top / LORE) or not here.is_file():
-        raise UsageError(f"artifact not found: {found[:100]!r}", hint="artifact_list lists the artifacts.")
-    return found
+        raise UsageError(f"invalid artifact path {path[:100]!r}: not a path below {LORE}", hint=hint)
+    normalised = "/".join(parts)
+    root = Path(worktree or "/nowhere").resolve()
+    file = (root / normalised).resolve()
+    if worktree is None or not file.is_relative_to(root / LORE) or not file.is_file():
+        raise UsageError(f"artifact not found: {normalised[:100]!r}", hint="artifact_list lists the artifacts.")
+    return normalised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class MeetingTools:
     """The tools of one call in a meeting. The model reads the docstrings."""
 
     context: MeetingContext
-    meeting: str
+    meeting_id: str
     key: str  # idempotency key of the call, unique among all runs of the meeting
 
     async def link_artifact(self, path: str) -> str:
@@ -140,17 +140,18 @@ class MeetingTools:
         Args:
             path: Path of an existing artifact, such as .lore/specs/export.md.
         """
-        found = artifact_in_checkout(self.context.checkout_path(self.context.get(self.meeting)), path)
+        artifact = artifact_in_checkout(self.context.checkout_path(self.context.get(self.meeting_id)), path)
 
         def write(connection: Connection) -> str:
-            meeting = records.get(connection, self.meeting)
-            if found in meeting.linked:
-                return f"Already linked: {found}"
+            meeting = records.get(connection, self.meeting_id)
+            if artifact in meeting.linked:
+                return f"Already linked: {artifact}"
             if len(meeting.linked) >= MAX_LINKED:
-                raise Conflict(f"cannot link {found}: {MAX_LINKED} artifacts are linked (the maximum)")
-            records.update_fields(connection, meeting.id, self.context.now(), linked=(*meeting.linked, found))
-            records.add_note(connection, meeting.id, "link", f"linked {found}", self.context.now(), path=found)
-            return f"Linked: {found}"
+                message = f"cannot link {artifact}: {MAX_LINKED} artifacts are linked (the maximum)"
+                raise Conflict(message, hint="Name it in your summary instead.")
+            records.update_fields(connection, meeting.id, self.context.now(), linked=(*meeting.linked, artifact))
+            records.add_note(connection, meeting.id, "link", f"linked {artifact}", self.context.now(), path=artifact)
+            return f"Linked: {artifact}"
 
         return await self.context.store.write(write)
 
@@ -165,19 +166,20 @@ class MeetingTools:
         check_line("title", title.strip(), _MAX_TITLE_CHARS)
         check_text("prompt", prompt, _MAX_PROMPT_CHARS)
         if worker is not None and not is_name(worker.rpartition("/")[2]):
-            raise UsageError(f"invalid worker name: {worker[:60]!r}")
+            raise UsageError(f"invalid worker name {worker[:60]!r}", hint="Use the name of a worker, or omit it.")
         followup = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
 
         def write(connection: Connection) -> str:
-            timeline = list_timeline(connection, self.meeting)
+            timeline = list_timeline(connection, self.meeting_id)
             proposals = [entry for entry in timeline if entry.kind == "propose_followup"]
             if any(entry.data["key"] == self.key for entry in proposals):
                 return "Already proposed."
             if len(proposals) >= _MAX_FOLLOWUPS:
-                raise Conflict(f"cannot propose a follow-up: {_MAX_FOLLOWUPS} are proposed (the maximum)")
+                message = f"cannot propose a follow-up: {_MAX_FOLLOWUPS} are proposed (the maximum)"
+                raise Conflict(message, hint="Name it in your summary instead.")
             data = {"followup": asdict(followup), "key": self.key}
             text = f"proposed: {followup.title}"
-            records.add_note(connection, self.meeting, "propose_followup", text, self.context.now(), **data)
+            records.add_note(connection, self.meeting_id, "propose_followup", text, self.context.now(), **data)
             return "Proposed. The user finds it in the notes of the meeting."
 
         return await self.context.store.write(write)
@@ -191,5 +193,5 @@ class MeetingTools:
         """
         check_text("summary", summary, _MAX_SUMMARY_CHARS)
         now = self.context.now()
-        await self.context.store.write(lambda c: records.update_fields(c, self.meeting, now, summary=summary))
+        await self.context.store.write(lambda c: records.update_fields(c, self.meeting_id, now, summary=summary))
         return "Summary saved."

@@ -89,7 +89,8 @@ class MeetingContext(ProjectContext):
         meeting, timeline, sessions = self.get(id), self.timeline(id), self.list_sessions(id)
         costs = [self.history.get(session.run).cost_usd for session in sessions]
         known = [cost for cost in costs if cost is not None]
-        decisions = [found for session in sessions for found in list_decisions(self.history.entries(session.run))]
+        journals = [self.history.entries(session.run) for session in sessions]
+        decisions = [decision for entries in journals for decision in list_decisions(entries)]
         proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
         return MeetingDetails(
             meeting=meeting,
@@ -134,9 +135,9 @@ class MeetingContext(ProjectContext):
         spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
         return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
 
-    def run_position(self, run: str) -> int:
+    def run_position(self, run_id: str) -> int:
         """Return the number, within a run, of the message that it waits for or answers. The input has the number 0."""
-        entries = [entry for entry in self.history.entries(run) if isinstance(entry.data, Listening | Said)]
+        entries = [entry for entry in self.history.entries(run_id) if isinstance(entry.data, Listening | Said)]
         return _position(entries[-1]) if entries else 0
 
     def checkout_path(self, meeting: Meeting) -> str | None:
@@ -183,21 +184,21 @@ def merge_exchanges(
     A session is given as the number of the last message in its input, and its journal. A message that one session left
     unanswered is answered in the next session.
     """
-    found: dict[int, Exchange] = {}
+    exchanges: dict[int, Exchange] = {}
     by_number = {message.number: message for message in messages}
     for last_message_number, entries in sessions:
         number = last_message_number
-        if number not in found or not found[number].answer:
-            found[number] = _empty_exchange(number, by_number)
+        if number not in exchanges or not exchanges[number].answer:
+            exchanges[number] = _empty_exchange(number, by_number)
         for entry in entries:
             if isinstance(entry.data, Said):
                 number = last_message_number + _position(entry)
-                found[number] = _empty_exchange(number, by_number)
+                exchanges[number] = _empty_exchange(number, by_number)
             elif isinstance(entry.data, ModelAnswered):
-                found[number] = _with_response(found[number], entry.data, entry.at)
+                exchanges[number] = _with_response(exchanges[number], entry.data, entry.at)
     for number in by_number:
-        found.setdefault(number, _empty_exchange(number, by_number))
-    return [found[number] for number in sorted(found)]
+        exchanges.setdefault(number, _empty_exchange(number, by_number))
+    return [exchanges[number] for number in sorted(exchanges)]
 
 
 def _position(entry: Entry[Payload]) -> int:

@@ -44,7 +44,7 @@ async def request(
     """Request a meeting for the run `made_by`. Return the open request of that run with an equal worker and topic."""
     line, now = topic_line(topic), context.now()
     if len(linked) > MAX_LINKED:
-        raise UsageError(f"linked: at most {MAX_LINKED} artifacts")
+        raise UsageError(f"linked: more than {MAX_LINKED} artifacts", hint="Link only the most important artifacts.")
     meeting = Meeting(
         id=new_id(MEETING),
         project=project.name,
@@ -141,21 +141,21 @@ async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
 
 def find_by_ask(context: MeetingContext, ask_id: str) -> Meeting:
     """Return the meeting that was requested with an ask. Raise Conflict if it was deleted."""
-    found = context.store.read(lambda connection: records.find_by_ask(connection, ask_id))
-    if found is None:
+    meeting = context.store.read(lambda connection: records.find_by_ask(connection, ask_id))
+    if meeting is None:
         raise Conflict(f"the meeting of {ask_id} was deleted", hint="List the meetings: guild ls meetings")
-    return found
+    return meeting
 
 
 def check_open_count(connection: Connection, project: str, max_meetings: int) -> None:
     """Raise Refused if a project has `max_meetings` open meetings."""
-    found = records.list_meetings(connection, project, "open")
-    if len(found) < max_meetings:
+    meetings = records.list_meetings(connection, project, "open")
+    if len(meetings) < max_meetings:
         return
-    names = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in found)
+    names = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in meetings)
     raise Refused(
-        f"cannot open a meeting: {project} has {len(found)} open meetings (maximum: {max_meetings}): {names}",
-        hint=f"Close a meeting: guild meet {found[-1].id} --close. Or raise `max_meetings` in config.yaml.",
+        f"cannot open a meeting: {project} has {len(meetings)} open meetings (maximum: {max_meetings}): {names}",
+        hint=f"Close a meeting: guild meet {meetings[-1].id} --close. Or raise `max_meetings` in config.yaml.",
     )
 
 

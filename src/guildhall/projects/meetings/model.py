@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from guildhall.projects.model import TimelineEntry
 
 FOLDER = ".lore/meetings"
-MAX_TOPIC = 1_000  # characters
-MAX_MESSAGE = 100_000  # characters of one user message
+MAX_TOPIC_CHARS = 1_000
+MAX_MESSAGE_CHARS = 100_000
 MAX_LINKED = 100  # artifacts
 By = Literal["person", "worker", "manager", "hall", "artifact"]  # "artifact" if rebuilt from the artifact
 
@@ -136,16 +136,16 @@ class MeetingDetails:
 
 def check_message(text: str) -> str:
     """Return a user message. Raise UsageError if it is empty, not text or too long."""
-    empty = 'Give a message: guild meet WORKER "...", or --say "..."'
-    long = "Put the text into a file of the project, and ask the worker to read that file."
-    return check_text("message", text, MAX_MESSAGE, empty_hint=empty, long_hint=long)
+    empty_hint = 'Give a message: guild meet WORKER "...", or guild meet MEETING --say "..."'
+    long_hint = "Put the text into a file of the project, and ask the worker to read that file."
+    return check_text("message", text, MAX_MESSAGE_CHARS, empty_hint=empty_hint, long_hint=long_hint)
 
 
 def topic_line(text: str) -> str:
     """Return the first line of a text that is not blank, cut to the maximum length of a topic."""
-    check_text("topic", text, MAX_MESSAGE)
+    check_text("topic", text, MAX_MESSAGE_CHARS)
     first = next(line.strip() for line in text.splitlines() if line.strip())
     printable = "".join(char if char.isprintable() else " " for char in first).strip()
     if not printable:
-        raise UsageError("topic: the first line has no printable character")
-    return printable if len(printable) <= MAX_TOPIC else printable[: MAX_TOPIC - 3] + "..."
+        raise UsageError("topic: the first line has no printable character", hint="Start with a line of text.")
+    return printable if len(printable) <= MAX_TOPIC_CHARS else printable[: MAX_TOPIC_CHARS - 3] + "..."

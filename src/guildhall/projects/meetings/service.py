@@ -63,8 +63,8 @@ class Meetings:
         return self.context.list_meetings(project, status)
 
     async def details(self, id: str) -> MeetingDetails:
-        found = self.context.details(id)
-        return replace(found, warnings=await asyncio.to_thread(self.context.artifact_warnings, found.meeting))
+        details = self.context.details(id)
+        return replace(details, warnings=await asyncio.to_thread(self.context.artifact_warnings, details.meeting))
 
     # requests
 
@@ -124,14 +124,14 @@ class Meetings:
         )
         project_frame = context.project_frame(meeting, frame)
         try:
-            found = context.find_worker(worker, project_frame)
+            chosen_worker = context.find_worker(worker, project_frame)
         except NotFound:
             if not worker.startswith(f"{MEETING}-"):
                 raise
-            error = f"unknown meeting or worker {worker[:60]!r}"
-            raise NotFound(error, hint="List the meetings: guild ls meetings") from None
-        check_conversation(found)
-        context.checks.check_usable(found, project_frame)
+            unknown = f"unknown meeting or worker {worker[:60]!r}"
+            raise NotFound(unknown, hint="List the meetings: guild ls meetings") from None
+        check_conversation(chosen_worker)
+        context.checks.check_usable(chosen_worker, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
 
         def write(connection: Connection) -> Meeting:
@@ -146,8 +146,8 @@ class Meetings:
         projects = self.context.projects()
         if name is not None:
             return projects.get(name)
-        if (found := projects.find_at(frame.cwd)) is not None:
-            return found
+        if (current := projects.find_at(frame.cwd)) is not None:
+            return current
         raise NotFound(
             f"cannot open a meeting: {frame.cwd} is not in a project",
             hint="Register this repository with `guild project add .`, or choose a project with --project NAME.",
@@ -198,33 +198,34 @@ class Meetings:
 
     async def _close(self, id: str, frame: Frame, closing: Closing) -> Meeting:
         async with self._sessions.locks[id]:
-            return await close(self.context, id, frame, closing)
+            return await perform_close(self.context, id, frame, closing)
 
     async def delete(self, id: str) -> None:
         """Delete the row and messages of an ended meeting. The notes and the runs remain."""
         meeting = self.get(id)
         if meeting.status not in ENDED:
-            close, decline = f"Close it first: guild meet {id} --close", f"Decline it first: guild answer {id} no"
-            hint = close if meeting.status == "open" else decline
-            raise NotDeletable(f"meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
+            is_open = meeting.status == "open"
+            hint = f"Close it first: guild meet {id} --close" if is_open else f"Decline it first: guild answer {id} no"
+            raise NotDeletable(f"cannot delete meeting {id}: it is {meeting.status}", hint=hint)
         await clean_up(self.context, meeting)
         now = self.context.now()
         await self.context.store.write(lambda connection: records.remove(connection, id, now))
 
     # the owner of runs (RunOwner)
 
-    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
-            return await self._sessions.resume(run, frame, grant)
+    async def prepare_resume(self, run_id: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """Prepare a stopped run of a meeting to resume in its checkout."""
+        async with self._sessions.locks[self.context.history.purpose(run_id, MeetingPurpose).id]:
+            return await self._sessions.resume(run_id, frame, grant)
 
-    async def stop(self, run: str) -> list[str]:
+    async def stop(self, run_id: str) -> list[str]:
         """Close the meeting of a run without asking for a summary."""
-        meeting = self.get(self.context.history.purpose(run, MeetingPurpose).id)
+        meeting = self.get(self.context.history.purpose(run_id, MeetingPurpose).id)
         if meeting.status != "open":
-            message = f"meeting {meeting.id} is {meeting.status}: there is nothing to stop"
+            message = f"cannot stop meeting {meeting.id}: it is {meeting.status}"
             raise Conflict(message, hint=f"Show it: guild show {meeting.id}")
         await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
-        return [run]
+        return [run_id]
 
     async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Fail a run that cannot be resumed. Its meeting stays open, and the next message starts a new session."""
@@ -234,7 +235,7 @@ class Meetings:
         now = self.context.now()
         await self.context.store.write(lambda c: run_records.fail_run(c, run.id, error.as_dict(), now))
 
-    async def apply_end(self, run: str) -> None:
+    async def apply_end(self, run_id: str) -> None:
         """Do nothing: the end of a run does not change its meeting."""
 
     async def apply_answer(self, ask: Ask) -> None:
@@ -273,7 +274,7 @@ class Meetings:
             async with self._sessions.locks[meeting.id]:
                 current = self.get(meeting.id)
                 if current.closing is not None and next_step(current) == "close":
-                    await close(self.context, meeting.id, frame, current.closing)
+                    await perform_close(self.context, meeting.id, frame, current.closing)
         except GuildError as error:
             _log.warning("%s stays open: %s", meeting.id, error)
             await self._do_next_step(replace(meeting, closing=None))
@@ -286,13 +287,14 @@ class Meetings:
 
     @property
     def has_pending_resume(self) -> bool:
+        """Return True while a background task runs."""
         return self._sessions.is_busy
 
     def close(self) -> None:
         self._sessions.close()
 
 
-def recorded_session_hooks(run: Run) -> RunHooks | None:
+def meeting_replay_hooks(run: Run) -> RunHooks | None:
     """Return the replay hooks of a run of a meeting, or None for other runs."""
     if run.kind != "meeting":
         return None
@@ -302,7 +304,7 @@ def recorded_session_hooks(run: Run) -> RunHooks | None:
 # the close
 
 
-async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing) -> Meeting:
+async def perform_close(context: MeetingContext, id: str, frame: Frame, closing: Closing) -> Meeting:
     """Close a meeting. The caller holds its lock, so that its run is not started or resumed meanwhile.
 
     Raise MergeConflict, and leave the meeting open, if its work cannot be merged.
@@ -325,7 +327,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
         await context.store.write(partial(_record_conflict, id=id, error=error, now=context.now()))
         hint = f"The meeting stays open. Discuss these files: guild meet {id}. Then close the meeting again. "
         hint += f"Or leave the work on the branch {meeting.branch}: guild meet {id} --close --leave-work"
-        message = f"meeting {id} cannot be closed: {error.message}"
+        message = f"cannot close meeting {id}: {error.message}"
         raise MergeConflict(message, files=error.files, hint=hint) from None
     closed = await context.store.write(lambda c: _record_close(c, meeting, summary, context.now()))
     await clean_up(context, closed)

@@ -184,10 +184,9 @@ class Sessions:
         context = self._context
         if meeting.run is None:
             _check_no_grant(grant, f"meeting {meeting.id} has not started")
-            first = assignee_tools.first_message(
-                meeting, [message.text for message in context.list_messages(meeting.id)]
-            )
-            return await self._prepare_run(meeting, frame, first, "the first session starts"), []
+            texts = [message.text for message in context.list_messages(meeting.id)]
+            message = assignee_tools.first_message(meeting, texts)
+            return await self._prepare_run(meeting, frame, message, "the first session starts"), []
         if renew:
             await context.runs().pause(meeting.run, "user")
         await context.runs().wait_stopped(meeting.run)
@@ -223,8 +222,8 @@ class Sessions:
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
         message = assignee_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
-        without = "" if summary.text else f" (without a summary: {summary.problem})"
-        return await self._prepare_run(meeting, frame, message, f"renewed: {reason}{without}", **limits)
+        problem = "" if summary.text else f" (without a summary: {summary.problem})"
+        return await self._prepare_run(meeting, frame, message, f"renewed: {reason}{problem}", **limits)
 
     async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
         context = self._context
@@ -260,7 +259,7 @@ class Sessions:
             records.add_session(connection, id, session, reason, context.now())
 
         def call_tool(run: str, tool: Tool, call: ToolCall) -> Awaitable[ToolResult]:
-            return call_method(MeetingTools(context=context, meeting=id, key=f"{run}/{call.key}"), tool, call)
+            return call_method(MeetingTools(context=context, meeting_id=id, key=f"{run}/{call.key}"), tool, call)
 
         return RunHooks(
             tools=meeting_tools(),
@@ -268,7 +267,7 @@ class Sessions:
             record_start=record_start,
             server=SERVER,
             adapt_worker=meeting_profile,
-            on_stopped=partial(self._run_stopped, id),
+            on_stopped=partial(self._on_run_stopped, id),
             next_message=partial(self._wait_for_message, id, number),
         )
 
@@ -279,8 +278,8 @@ class Sessions:
         await self._context.runs().pause(meeting.run, "user")
         await record_cut_off_response(self._context.history.journal(meeting.run), answer)
 
-    async def _wait_for_message(self, id: str, first_number: int, number: int) -> str:
-        """Wait for the message with this number in the session, and return its text.
+    async def _wait_for_message(self, id: str, first_number: int, position: int) -> str:
+        """Wait for the message at this position in the session, and return its text.
 
         If the message is recorded already, the run does not publish a `listening` event. This function publishes the
         event, for callers that wait for the answer to an earlier message.
@@ -290,14 +289,14 @@ class Sessions:
         has_waited = False
         while True:
             self._message_added[id].clear()
-            messages = [one for one in context.list_messages(id) if one.number == first_number + number]
+            messages = [message for message in context.list_messages(id) if message.number == first_number + position]
             if messages:
                 break
             has_waited = True
             await self._message_added[id].wait()
         if not has_waited:
             run, at = context.list_sessions(id)[-1].run, context.now()
-            context.bus.publish(Event.of(ListeningData, {"number": number}, run=run, root=run, at=at))
+            context.bus.publish(Event.of(ListeningData, {"number": position}, run=run, root=run, at=at))
         return messages[0].text
 
     def _write_transcript(self, id: str) -> None:
@@ -315,7 +314,7 @@ class Sessions:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(context.details(id), Summary(), context.redact)
 
-    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
+    async def _on_run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
         is_followed = self._follower_counts[id] > 0

@@ -47,10 +47,10 @@ SESSION_NOTES: tuple[Note, ...] = ("start_session", "renew_session")
 
 
 TRANSITIONS: Mapping[Event, Transition[MeetingStatus]] = {
-    "accept": Transition(("requested",), "open", "accepted"),
-    "decline": Transition(("requested",), "declined", "declined"),
-    "defer": Transition(("requested",), "requested", "deferred"),
-    "close": Transition(("open",), "closed", "closed"),
+    "accept": Transition(("requested",), "open"),
+    "decline": Transition(("requested",), "declined"),
+    "defer": Transition(("requested",), "requested"),
+    "close": Transition(("open",), "closed"),
 }
 
 _NEXT_COMMANDS: Mapping[MeetingStatus, str] = {
@@ -71,20 +71,19 @@ class Closing:
 
 def check_event(meeting: Meeting, event: Event) -> None:
     """Raise Conflict if an event is not allowed in the current state."""
-    transition = TRANSITIONS[event]
-    if meeting.status not in transition.sources:
-        raise _status_error(meeting, f"it cannot be {transition.participle}")
+    if meeting.status not in TRANSITIONS[event].sources:
+        raise _status_error(meeting, f"cannot {event} meeting {meeting.id}")
 
 
 def check_open(meeting: Meeting) -> None:
     """Raise Conflict if the meeting is not open."""
     if meeting.status != "open":
-        raise _status_error(meeting, "you cannot send messages to it")
+        raise _status_error(meeting, f"cannot send a message to meeting {meeting.id}")
 
 
-def _status_error(meeting: Meeting, reason: str) -> Conflict:
+def _status_error(meeting: Meeting, refusal: str) -> Conflict:
     hint = _NEXT_COMMANDS[meeting.status].format(id=meeting.id)
-    return Conflict(f"meeting {meeting.id} is {meeting.status}: {reason}", hint=hint)
+    return Conflict(f"{refusal}: it is {meeting.status}", hint=hint)
 
 
 def apply_event(meeting: Meeting, event: Event, *, reason: str, now: str, **changes: Any) -> Meeting:
