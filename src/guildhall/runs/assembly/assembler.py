@@ -99,7 +99,7 @@ class Assembler:
         if not is_text(request.input):
             raise UsageError("invalid input: not text, or contains a NUL byte", hint="Attach other data as a file.")
         if not request.input.strip():
-            raise UsageError("the input is empty", hint="Describe the task for the worker.")
+            raise UsageError("invalid input: empty", hint="Describe the task for the worker.")
         worker = worker or self.find(request.worker, frame)
         check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
@@ -316,9 +316,10 @@ class Assembler:
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise ToolUnavailable(f"two tools are named {duplicates[0]!r}", where=worker.place)
+            raise _duplicate_error(duplicates[0], boxes, served, worker)
         if recipe.output_schema is not None and not recipe.converses and OUTPUT_TOOL in names:
-            raise ToolUnavailable(f"the tool name {OUTPUT_TOOL!r} is reserved for the result", where=worker.place)
+            message = f"invalid tools: the name {OUTPUT_TOOL!r} is reserved for the result"
+            raise ToolUnavailable(message, where=worker.place, hint="Rename the tool, or remove output_schema_ref.")
         return tools
 
     def base_tools(
@@ -385,11 +386,23 @@ def _join_prompt(instructions: str, *blocks: str) -> str:
     return "\n\n".join([instructions.rstrip(), *more]) if more else instructions
 
 
+def _duplicate_error(
+    name: str, toolboxes: Mapping[str, Sequence[Tool]], servers: Mapping[str, Sequence[Tool]], worker: Worker
+) -> ToolUnavailable:
+    """Return the error for two tools of the same name, with the toolboxes and servers that have such a tool."""
+    sources = [f"the toolbox {box}" for box, tools in toolboxes.items() if any(tool.name == name for tool in tools)]
+    sources += [f"the server {server}" for server, tools in servers.items() if any(tool.name == name for tool in tools)]
+    message = f"invalid tools: two tools are named {name!r}, in {' and '.join([*sources, 'Guildhall itself'][:2])}"
+    hint = "Rename one of them, or remove it from tools, toolboxes, mcp_servers or members in the worker file."
+    return ToolUnavailable(message, where=worker.place, hint=hint)
+
+
 def _check_tools_unchanged(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
-    now = {tool.name: tool.as_shown() for tool in tools}
+    """Raise ToolUnavailable if a recorded tool is missing or has another description or schema."""
+    current = {tool.name: tool.as_shown() for tool in tools}
     for tool in frozen:
-        if now.get(tool["name"]) != tool:
+        if current.get(tool["name"]) != tool:
             raise ToolUnavailable(
-                f"the tool {tool['name']!r} has changed since the run started",
+                f"cannot resume the run: the tool {tool['name']!r} has changed since the run started",
                 hint="Restore the tool, or start a new run.",
             )

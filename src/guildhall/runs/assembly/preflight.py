@@ -60,7 +60,7 @@ def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InvalidFile(f"not JSON: {error}", where=str(path), hint="Write a JSON Schema.") from None
+        raise InvalidFile(f"invalid JSON: {error}", where=str(path), hint="Write a JSON Schema.") from None
     return check_output_schema(schema, str(path))
 
 
@@ -200,7 +200,7 @@ def raise_problems(problems: Sequence[GuildError], place: str) -> None:
         raise NotTrusted("; ".join(error.message for error in problems), where=place, hint=problems[0].hint)
     lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in problems]
     kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in problems) else InvalidFile
-    message = f"{len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
+    message = f"cannot run the worker: {len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
     raise kind(message, where=place, hint="Show the hint for each problem: guild check")
 
 
@@ -320,7 +320,7 @@ def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> No
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
     if effects := dict.fromkeys(name for name in called if name not in harmless):
         message = f"cannot resume {journal.run}: {row.title} would start over and repeat {', '.join(effects)}"
-        hint = f"Show its calls: guild log {journal.run}. Start a new run for the remaining work."
+        hint = f"Start a new run for the remaining work. Show the calls: guild log {journal.run}"
         raise Conflict(message, hint=hint)
 
 
@@ -329,9 +329,9 @@ def check_conversation(worker: Worker) -> None:
     row = RUNTIMES[worker.definition.runtime]
     if not row.uses_model_door:
         raise Refused(
-            f"runtime {row.name}: conversations cannot be resumed, because {row.title} calls its model itself",
+            f"cannot start a conversation: {row.title} calls its model itself, so the conversation cannot be resumed",
             where=worker.place,
-            hint="Choose another runtime for conversations, such as `runtime: pydantic`.",
+            hint="Choose a worker with another runtime, such as `runtime: pydantic`.",
         )
 
 

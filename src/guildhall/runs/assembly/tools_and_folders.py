@@ -110,12 +110,12 @@ def visible_tools(worker: Worker, tools: Iterable[Tool]) -> tuple[Tool, ...]:
 
 
 def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
-    """Raise if a rule forbids a tool of the provider, or requires approval, which the provider does not wait for."""
-    for one in tools:
-        verdict = judge(Action(tool=one.name, capabilities=one.capabilities), rules, mode)
-        if one.native and verdict.decision != "allow":
+    """Raise ToolUnavailable if a rule restricts a tool that the provider executes, because the gate has no effect."""
+    for item in tools:
+        verdict = judge(Action(tool=item.name, capabilities=item.capabilities), rules, mode)
+        if item.native and verdict.decision != "allow":
             raise ToolUnavailable(
-                f"tools: {one.name} of the model provider cannot wait for approval: {verdict.reason}",
+                f"tools: {item.name} of the model provider cannot be forbidden or wait for approval: {verdict.reason}",
                 where=place,
                 hint="Set a search engine in config.yaml: `web_search: {searxng: URL}`. Or remove the tool.",
             )

@@ -47,7 +47,8 @@ class SingleCallRuntime:
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         if all(tool["name"] != CALL for tool in assignment.tools):
-            raise Refused("the worker may not call workers", hint="Add `allow_workers:` to the worker file.")
+            message = "cannot call a worker: the calling worker has no tool `worker_call`"
+            raise Refused(message, hint="Add `allow_workers:` to the worker file.")
         result = await doors.call_tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
@@ -129,7 +130,7 @@ def approved_digest(worker: Worker) -> str:
 def check_unchanged(worker: Worker, created: Mapping[str, str]) -> None:
     """Raise Refused if the file of a created worker was changed after its approval."""
     if approved_digest(worker) != created[worker.name]:
-        message = f"the worker {worker.name!r} was changed after its approval"
+        message = f"cannot call {worker.name!r}: its file was changed after its approval"
         raise Refused(message, where=worker.place, hint="Create another worker.")
 
 

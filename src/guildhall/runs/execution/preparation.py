@@ -249,19 +249,20 @@ class Preparation:
         if run.parent is not None and caller is None:
             raise child_run_error(run, "resume")
         if self.is_alive(run.id) or (run.status == "running" and caller is None):
-            raise Conflict(f"the run {run.id} is already running", hint=f"Follow it: guild log {run.id} -f")
+            raise Conflict(f"cannot resume {run.id}: it is already running", hint=f"Follow it: guild log {run.id} -f")
         if run.status in {"completed", "cancelled"}:
-            raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+            raise Conflict(f"cannot resume {run.id}: it is {run.status}", hint=f"Show the run: guild show {run.id}")
 
 
 def child_run_error(run: Run, verb: str) -> Conflict:
-    return Conflict(f"cannot {verb} {run.id}: it is a child run of {run.root}", hint=f"guild {verb} {run.root}")
+    hint = f"{verb.capitalize()} the root run: guild {verb} {run.root}"
+    return Conflict(f"cannot {verb} {run.id}: it is a child run of {run.root}", hint=hint)
 
 
 def check_stoppable(run: Run) -> None:
     """Raise Conflict if the run is completed or cancelled. A failed run can be stopped, because it could be resumed."""
     if run.status in ENDED and run.status != "failed":
-        raise Conflict(f"the run {run.id} is {run.status}: there is nothing to stop", hint=f"guild show {run.id}")
+        raise Conflict(f"cannot stop {run.id}: it is {run.status}", hint=f"Show the run: guild show {run.id}")
 
 
 def _make_folders(assembled: Assembled) -> None:
@@ -275,6 +276,7 @@ def _make_folders(assembled: Assembled) -> None:
             raise ToolUnavailable(
                 f"sandboxes.{folder.name}.path: cannot create {folder.path}: {error.strerror or error}",
                 where=assembled.worker.place,
+                hint="Check the permissions of the parent folder, or change the path in the worker file.",
             ) from None
 
 

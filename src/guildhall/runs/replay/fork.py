@@ -68,7 +68,7 @@ class Forks:
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
             hint = f"List the entries: guild log {run_id}"
-            raise UsageError(f"the run {run_id} has no entry {at} (0 to {last})", hint=hint)
+            raise UsageError(f"invalid entry {at}: {run_id} has the entries 0 to {last}", hint=hint)
         end = find_fork_point(journal, at)
         new = new_id(RUN)
         first, source_name, priced = self._first(_as_root(run, journal, self.budget_of(frame)), frame, model)

@@ -204,7 +204,7 @@ class _Record:
         """Return the first difference. A recorded call that was not repeated is one too."""
         for entry in self.journal.entries:
             if isinstance(entry.data, _CALLS) and entry.key not in self._met:
-                self.differs(entry, f"recorded: {_describe(entry)}; now: the run does not get there")
+                self.differs(entry, f"recorded: {_describe(entry)}; now: the run does not reach this step")
                 break
         return min(self._found, key=lambda difference: difference.step, default=None)
 

@@ -116,8 +116,12 @@ def export_script(tree: Tree, home: Path, redact: Callable[[str], str], team: Wo
     """Return the script of the first run of a tree and of its child runs. `team`: the run is a workflow."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
-        hints = {"running": f"Follow it: guild log {run.id} -f", "cancelled": "Start another run."}
-        hint = hints.get(run.status, f"Show what it waits for: guild show {run.id}")
+        hints = {
+            "running": f"Wait for its end: guild log {run.id} -f",
+            "waiting": f"Show the open ask: guild show {run.id}",
+            "cancelled": "Start another run.",
+        }
+        hint = hints.get(run.status, f"Resume it: guild resume {run.id}")
         raise Conflict(f"cannot export {run.id}: the run is {run.status}, not completed or failed", hint=hint)
     writer = _Writer(tree, Normalizer(run.frame.root, home, redact, times=team is not None), team)
     data: dict[str, Any] = {}
@@ -153,7 +157,8 @@ def _check(text: str, run: str) -> None:
     """Raise Conflict if the script could not be read back."""
     size = len(text.encode())
     if size > yaml.MAX_BYTES:
-        raise Conflict(f"cannot export {run}: the script has {size:,} bytes, more than {yaml.MAX_BYTES:,}")
+        message = f"cannot export {run}: the script has {size:,} bytes (maximum: {yaml.MAX_BYTES:,})"
+        raise Conflict(message, hint="Export a shorter run.")
     try:
         yaml.validate(Script, yaml.parse(Path(f"{run}.yaml"), text))
     except GuildError as error:
@@ -285,7 +290,7 @@ class _Writer:
             try:
                 response = load_response(answer.data.response)
             except ValueError:
-                raise Conflict(f"cannot export {run.id}: entry {answer.seq} is not a valid answer") from None
+                raise Conflict(f"cannot export {run.id}: invalid model response in entry {answer.seq}") from None
             sent = sent_texts(asked.data.message, self._normalizer)
             is_input = root and sent == self._normalizer.text(run.request.input)  # the test has it already
             yield {**({} if is_input or was_cut_off else {"sent": sent}), **self._answer(response, journal, key)}
