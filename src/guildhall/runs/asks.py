@@ -67,7 +67,7 @@ class Asks:
 
     def list_of_run(self, run_id: str) -> list[Ask]:
         """Return the asks of a run and of its child runs, with the status that the user sees."""
-        asks = self._store.read(lambda connection: records.list_asks(connection, run=run_id))
+        asks = self._store.read(lambda connection: records.list_asks(connection, run_id=run_id))
         return [self.with_expiry(ask) for ask in asks]
 
     def with_expiry(self, ask: Ask) -> Ask:
@@ -153,12 +153,12 @@ class RunAsks:
     idle_tracker: IdleTracker
 
     @property
-    def run(self) -> str:
-        return self.journal.run
+    def run_id(self) -> str:
+        return self.journal.run_id
 
     def publish(self, kind: type[DataT], data: DataT) -> None:
         """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
-        self.bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
+        self.bus.publish(Event.of(kind, data, run=self.run_id, root=self.root, at=stamp(self.clock.now())))
 
     async def open(
         self,
@@ -166,18 +166,18 @@ class RunAsks:
         key: str,
         subject: Any,
         question: Question,
-        entry: Callable[[str], Payload],
+        make_payload: Callable[[str], Payload],
         timeout_s: float | None = None,
     ) -> Ask:
-        """Return an earlier ask about this subject, open or closed, or a new ask with the journal payload `entry`."""
+        """Return the earlier ask of this call about this subject, open or closed, or open and record a new ask."""
         digest = fingerprint(subject)
-        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run, key, digest))
+        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run_id, key, digest))
         # An earlier ask does not count if its run failed and withdrew the ask, or if the answer to a limit was "no".
         if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
             now = self.clock.now()
             ask = Ask(
                 id=new_id(ASK),
-                run=self.run,
+                run=self.run_id,
                 root=self.root,
                 kind=kind,
                 key=key,
@@ -186,7 +186,7 @@ class RunAsks:
                 created_at=stamp(now),
                 expires_at=stamp(now + timedelta(seconds=timeout_s)) if timeout_s is not None else None,
             )
-            await self.journal.append(entry(ask.id), key=key, also=partial(records.add_ask, ask=ask))
+            await self.journal.append(make_payload(ask.id), key=key, also=partial(records.add_ask, ask=ask))
         if ask.status == "open":
             self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask

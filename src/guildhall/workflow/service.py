@@ -229,10 +229,10 @@ class Workflows:
 
     def launch(self, prepared: Prepared) -> None:
         """Start the team of a prepared workflow."""
-        instance = self.instance(prepared.run)
+        instance = self.instance(prepared.run_id)
         workflow = from_record(instance.source, instance.definition)
-        request = self.history.get(prepared.run).request
-        params = self.history.purpose(prepared.run, WorkflowPurpose).params
+        request = self.history.get(prepared.run_id).request
+        params = self.history.purpose(prepared.run_id, WorkflowPurpose).params
         allowed = self.settings(prepared.frame).env
         values = start_values(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
         last = prepared.journal.entries[-1].data
@@ -373,7 +373,7 @@ class Workflows:
             found = run_records.find_run(connection, run) if run else None
             records.change_agent(connection, instance.id, name, status="stopped", run=None, due_at=None)
             unfinished = found is not None and found.status not in ENDED
-            return run_records.cancel_tree(connection, found.id, now) if found and unfinished else []
+            return run_records.cancel_with_child_runs(connection, found.id, now) if found and unfinished else []
 
         ended = await self.store.write(write)
         return [*ended, *(await self._remove_agent(instance, name) if instance.name == GLOBAL else [])]

@@ -53,10 +53,10 @@ def call_function(text: str, *, timeout_s: float = 10.0) -> Activation:
         ({"limits": 5}, "invalid limits (expected a mapping)"),
         ({"limits": {"turns": 5}}, "an unknown limit 'turns'"),
         ({"limits": {"budget": 5}}, "an unknown limit 'budget'"),
-        ({"limits": {"max_turns": 2.5}}, "max_turns = 2.5"),
-        ({"limits": {"max_turns": True}}, "max_turns = true"),
-        ({"limits": {"timeout": -1}}, "timeout = -1"),
-        ({"limits": {"max_budget_usd": "5"}}, "max_budget_usd = '5'"),
+        ({"limits": {"max_turns": 2.5}}, "an invalid limit max_turns = 2.5"),
+        ({"limits": {"max_turns": True}}, "an invalid limit max_turns = true"),
+        ({"limits": {"timeout": -1}}, "an invalid limit timeout = -1"),
+        ({"limits": {"max_budget_usd": "5"}}, "an invalid limit max_budget_usd = '5'"),
     ],
 )
 def test_an_invalid_result_is_rejected(result: Any, message: str) -> None:

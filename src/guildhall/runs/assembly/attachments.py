@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_TOTAL_BYTES = 50_000_000  # the journal keeps them, and no provider accepts more in one request
 _PDF = "application/pdf"
 _PDF_HEADER_BYTES = 1024  # PDF readers accept a header within the first kilobyte
-_ANY_SIZE = 10**12  # only the policy limits files of the user
+_UNLIMITED_BYTES = 10**12  # only the policy limits files of the user
 # A fixed table, because the tables of operating systems differ. All other files must be text.
 MEDIA_TYPES = {
     ".pdf": _PDF,
@@ -108,11 +108,11 @@ def check_media_types(attachments: Iterable[Attachment], source: Source) -> None
             )
 
 
-def format_size(size: int) -> str:
+def format_size(size_bytes: int) -> str:
     for unit, unit_bytes in (("MB", 1_000_000), ("kB", 1_000)):
-        if size >= unit_bytes:
-            return f"{size / unit_bytes:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{size} bytes"
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size_bytes} bytes"
 
 
 def _sandbox_files(view: View) -> SandboxFiles:
@@ -137,7 +137,7 @@ def _locate_in_sandbox(name: str, files: SandboxFiles) -> tuple[str, SandboxFile
 
 
 def _locate_in_project(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
-    project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
+    project = Folder(path=root.resolve(), max_bytes=_UNLIMITED_BYTES)
     files = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
         return name, files, files.locate(name)
@@ -154,7 +154,7 @@ def _locate_in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, Sa
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot attach {name}: {reason}", hint="Correct the path.") from None
-    folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
+    folder = Folder(path=path.parent, max_bytes=_UNLIMITED_BYTES)
     files = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
     return name, files, files.locate_in(folder, path.name or ".")
 
@@ -191,21 +191,24 @@ def _read_all(
 
 def _make_attachment(name: str, data: bytes) -> Attachment:
     """Return an attachment with the media type of its name. Raise InvalidFile if the content has another type."""
-    kind = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
-    found = media_type(data)
-    if is_media(kind):
-        if found is None and b"%PDF-" in data[:_PDF_HEADER_BYTES]:
-            found = _PDF
-        if found != kind:
+    expected_type = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
+    actual_type = media_type(data)
+    if is_media(expected_type):
+        if actual_type is None and b"%PDF-" in data[:_PDF_HEADER_BYTES]:
+            actual_type = _PDF
+        if actual_type != expected_type:
+            content = f"expected the content to be {expected_type}, got {actual_type or 'another type'}"
             raise InvalidFile(
-                f"cannot attach the file: expected the content to be {kind}, got {found or 'another type'}",
+                f"cannot attach the file: {content}",
                 where=name,
                 hint="Rename the file to match its content, or export it again.",
             )
     elif not _is_utf8(data):
-        hint = f"Rename the file: its content is {found}." if found else "Convert the file to text, PDF or an image."
+        hint = "Convert the file to text, PDF or an image."
+        if actual_type:
+            hint = f"Rename the file: its content is {actual_type}."
         raise InvalidFile("cannot attach the file: not UTF-8 text, a PDF or an image", where=name, hint=hint)
-    return Attachment(name=name, media_type=kind, data=data)
+    return Attachment(name=name, media_type=expected_type, data=data)
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -82,7 +82,7 @@ class ChildStopped(Exception):
 
 
 def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
-    """Return the full name of a worker that may be called. Raise Refused if the call is not allowed."""
+    """Return the entry of the allow-list that permits a call of this worker. Raise Refused if no entry does."""
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
@@ -151,21 +151,22 @@ async def create_worker(
             prepared.frame,
             existing=everyone,
             creator=assembled.worker,
-            author=f"the worker {assembled.worker.name} in {prepared.run}",
+            author=f"the worker {assembled.worker.name} in {prepared.run_id}",
         )
         if ledger.journal.last(call.key, WorkerCreated) is None:
-            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, plan_text)) is not None:
-                return refused
+            denial = None if new.is_saved() else await _ask_for_approval(call, new, prepared, ledger, plan_text)
+            if denial is not None:
+                return denial
             new.save()
             files = [str(path) for path in new.files]
-            made = WorkerCreated(name=new.worker.name, digest=approved_digest(new.worker), files=files)
-            await ledger.journal.append(made, key=call.key, durable=True)
+            created = WorkerCreated(name=new.worker.name, digest=approved_digest(new.worker), files=files)
+            await ledger.journal.append(created, key=call.key, durable=True)
     except GuildError as error:
         return ToolResult.error(f"{CREATE}: {error}")
     return ToolResult.of(f"Created the worker {new.worker.name} as a draft. Call it with worker_call.")
 
 
-async def _refusal(
+async def _ask_for_approval(
     call: ToolCall, new: Draft, prepared: Prepared, ledger: CallLedger, plan_text: Callable[[Worker], str]
 ) -> ToolResult | None:
     """Ask for approval of a new worker. Return the error for the model, or None if the worker may be created."""

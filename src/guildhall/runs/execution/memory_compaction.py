@@ -61,7 +61,7 @@ class MemoryCompactor:
     def start(self, request: CompactionRequest) -> None:
         """Start a compaction, unless the folder is being compacted or this run has caused a futile compaction."""
         name = request.folder.name
-        if name not in self._tasks and (name, request.run) not in self._futile:
+        if name not in self._tasks and (name, request.run_id) not in self._futile:
             self._tasks[name] = asyncio.create_task(self._compact(request))
 
     async def wait(self, timeout_s: float = TIMEOUT_S) -> list[Event]:
@@ -94,7 +94,7 @@ class MemoryCompactor:
         except asyncio.CancelledError:
             result = CompactionResult(scope=request.folder.scope, status="failed", reason="timed out")
         if result.status != "compacted":
-            self._futile.add((request.folder.name, request.run))
+            self._futile.add((request.folder.name, request.run_id))
         if run_id := compactor.run_id:
             await self.store.write(lambda connection: records.change_run(connection, run_id, reason=str(result)))
         if result.status != "not_needed":
@@ -115,11 +115,11 @@ class MemoryCompactor:
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run_id: str | None) -> None:
-        runs = self.find_runs(request.run)
-        root = runs.history.get(request.run).root
+        runs = self.find_runs(request.run_id)
+        root = runs.history.get(request.run_id).root
         data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run_id)
         at = stamp(self.clock.now())
-        event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
+        event = Event.of(MemoryCondensedData, data, run=request.run_id, root=root, at=at)
         if runs.is_alive(root):
             self.bus.publish(event)
         else:

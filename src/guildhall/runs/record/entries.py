@@ -57,8 +57,8 @@ class Payload:
 
 @cache
 def _optional(payload: type[Payload]) -> frozenset[str]:
-    every = fields(payload)
-    return frozenset(one.name for one in every if one.default is not MISSING or one.default_factory is not MISSING)
+    optional = (item for item in fields(payload) if item.default is not MISSING or item.default_factory is not MISSING)
+    return frozenset(item.name for item in optional)
 
 
 class Assembly(Payload, kind="assembled"):

@@ -79,8 +79,8 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
 @pytest.mark.parametrize(
     ("words", "typed", "message"),
     [
-        (["scribe", "-"], " \n", "invalid input: empty"),
-        (["scribe", ""], "", "invalid input: empty"),
+        (["scribe", "-"], " \n", "the input is empty"),
+        (["scribe", ""], "", "the input is empty"),
         (["scribe", "-"], "a\0b", "NUL"),
         (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
         (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
