@@ -132,7 +132,7 @@ async def _start_agent(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
     request = RunRequest(worker="clerk", input="go")
     prepared = await hall.runs.prepare(request, Frame.here(scratch, os.environ), hooks=hooks)
     hall.runs.launch(prepared)
-    return hall.runs.token(prepared.run)
+    return hall.runs.token(prepared.run_id)
 
 
 async def _run_clients(port: int, path: str, tokens: list[str]) -> float:

@@ -141,9 +141,9 @@ def test_the_library_accepts_an_object_or_no_input(guild: Guild, seed_project: P
 @pytest.mark.parametrize(
     ("attachments", "message"),
     [
-        (["outside.pdf"], "is not a file in a sandbox"),
-        (["/outside.pdf"], "is not a file in a sandbox"),
-        (["./outside.pdf"], "is not a file in a sandbox"),
+        (["outside.pdf"], "not in a sandbox"),
+        (["/outside.pdf"], "not in a sandbox"),
+        (["./outside.pdf"], "not in a sandbox"),
         (["input/../outside.pdf"], "leads out of"),
         (["inbox/deck.pdf"], "unknown sandbox 'inbox'"),
         (["input/none.pdf"], "none.pdf"),

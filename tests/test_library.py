@@ -198,7 +198,7 @@ def test_a_run_without_an_approver_waits_and_is_answered_later(scribe: Worker, p
         scribe.answer(waiting.asks[0]["ask"], "no")
     with pytest.raises(NotFound):
         scribe.answer("a-2222222222", "yes")
-    with pytest.raises(Conflict, match="nothing to resume"):
+    with pytest.raises(Conflict, match="cannot resume"):
         scribe.resume(waiting.run)
     with pytest.raises(NotFound):
         scribe.resume("r-2222222222")
@@ -498,7 +498,7 @@ def test_a_delegated_run_can_ask(project: Path) -> None:
     [
         (["hand"], "hnad", "runtime_failed", "calling 'hnad' is not allowed"),
         (["gone"], "gone", "runtime_failed", "unknown worker 'gone'"),
-        ([], "hand", "refused", "the worker may not call workers"),
+        ([], "hand", "refused", "the calling worker has no tool"),
     ],
 )
 def test_a_delegation_that_is_not_permitted_is_a_result(

@@ -76,7 +76,7 @@ class Conversation:
         """Start a run with its first message, and return the events until it listens or stops."""
         request = RunRequest(worker=worker, input=text, **options)
         prepared = await self.hall.runs.prepare(request, self.frame, hooks=self.hooks())
-        self._follow(prepared.run)
+        self._follow(prepared.run_id)
         self.hall.runs.launch(prepared)
         return await self.wait_for_turn()
 

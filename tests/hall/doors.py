@@ -86,7 +86,7 @@ class ToolDoorHall:
         request = RunRequest(worker=worker, input="go")
         prepared = await self.hall.runs.prepare(request, frame, given, hooks=hooks)
         self.hall.runs.launch(prepared)
-        return prepared.run, self.hall.runs.token(prepared.run)
+        return prepared.run_id, self.hall.runs.token(prepared.run_id)
 
     def read_entries(self, run: str, kind: str) -> list[dict[str, Any]]:
         return [entry.data.to_record() for entry in self.hall.history.entries(run) if entry.kind == kind]

@@ -169,9 +169,9 @@ def test_a_long_tool_description_is_not_cut(home: Home, claude_project: Path) ->
                 request = RunRequest(worker="bob", input="Go.")
                 prepared = await here.hall.runs.prepare(request, here.frame, [box])
                 here.hall.runs.launch(prepared)
-                while here.hall.runs.is_alive(prepared.run):  # noqa: ASYNC110 - polls like a client
+                while here.hall.runs.is_alive(prepared.run_id):  # noqa: ASYNC110 - polls like a client
                     await asyncio.sleep(0.02)
-                shown[runtime] = here.hall.history.journal(prepared.run).all(ModelAsked)[0].data.tools
+                shown[runtime] = here.hall.history.journal(prepared.run_id).all(ModelAsked)[0].data.tools
 
     run_async(work)
     assert shown["claude"] == shown["pydantic"]

@@ -110,7 +110,7 @@ def test_private_files_with_network_access_need_accepts_risk(runtime_project: Ru
     runtime_project.write_worker([], model="cursor:auto", accepts_risk=False)
     ran = runtime_project.run()
     assert ran.code != 0
-    assert "Cursor Agent could send private files over the network without asking for approval" in ran.err
+    assert "Cursor Agent could send private files over the network without approval" in ran.err
     assert "accepts_risk: true" in ran.err
     planned = runtime_project.guild("plan", "bob", env=runtime_project.env).out
     assert "network       used by Cursor Agent itself" in planned

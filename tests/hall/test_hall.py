@@ -258,7 +258,7 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
                 await asyncio.sleep(0.05)
                 may_continue.set()
         assert stopping is not None
-        with pytest.raises(Conflict, match="is completed: there is nothing to stop"):
+        with pytest.raises(Conflict, match="it is completed"):
             await stopping
         run = inner.history.get(event.run)
         assert (run.status, run.output) == ("completed", "done")
@@ -281,17 +281,17 @@ def test_an_answer_during_the_pause_of_a_run_finds_it_waiting(home: Home, frame:
         request = RunRequest(worker="scribe", input="go")
         prepared = await inner.runs.prepare(request, frame, hooks=hooks)
         inner.runs.launch(prepared)
-        token = inner.runs.token(prepared.run)
+        token = inner.runs.token(prepared.run_id)
         async with asyncio.timeout(10):
             while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         (ask,) = await hall.asks.list()
         answering = asyncio.create_task(hall.asks.answer(ask.id, Answer(choice="yes")))
         await asyncio.sleep(0.05)
-        assert inner.history.get(prepared.run).status == "running"
+        assert inner.history.get(prepared.run_id).status == "running"
         assert not answering.done()  # the status would still be `running`
         may_continue.set()
         await answering
-        assert inner.history.get(prepared.run).status == "waiting"
+        assert inner.history.get(prepared.run_id).status == "waiting"
 
     run_in_hall(home, work)

@@ -116,7 +116,7 @@ async def open_session(
         async with asyncio.timeout(5):
             entry = await door.entry
         async with serve_app(DoorApp(hall.runtimes.tokens.find)) as url:
-            yield ProgramSession(hall, door, url, prepared.run, entry)
+            yield ProgramSession(hall, door, url, prepared.run_id, entry)
     finally:
         await hall.close()
 

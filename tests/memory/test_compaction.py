@@ -160,7 +160,7 @@ def test_budget_too_small_for_any_entry_changes_nothing(memory: Memory, full_fol
     model = ScriptedModel("condensed")
     result = compact(memory, full_folder, model, max_note_bytes=100)
     assert str(result) == (
-        "global memory not compacted: 0.05 USD pays for 100 bytes of notes, and every entry is longer"
+        "global memory not compacted: the budget of 0.05 USD pays for 100 bytes of notes, and every entry is longer"
     )
     assert model.prompts == []
     assert read_files(full_folder) == before

@@ -87,7 +87,7 @@ def test_entries_are_listed_newest_first(folder: MemoryFolder):
 
 def test_missing_folder_is_empty(folder: MemoryFolder):
     assert folder.list_entries().entries == ()
-    with pytest.raises(NotFound, match="no entry 'x' in the global memory"):
+    with pytest.raises(NotFound, match="unknown memory entry 'global/x'"):
         folder.read("x")
 
 

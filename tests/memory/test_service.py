@@ -71,7 +71,7 @@ def test_revert_restores_the_previous_content_and_is_logged(memory: Memory, fold
 
 def test_revert_to_an_unknown_change_lists_the_known_ones(memory: Memory, folder: MemoryFolder):
     memory.write(folder, "build", "make", REVIEWER)
-    with pytest.raises(UsageError, match="change 99 has no content of global/build") as caught:
+    with pytest.raises(UsageError, match="cannot revert global/build: change 99 is unknown") as caught:
         memory.revert(folder, "build", PERSON, change_id=99)
     assert caught.value.hint == "Changes with a content: 1."
 
@@ -105,7 +105,7 @@ def test_edit_by_hand_survives_revert(memory: Memory, folder: MemoryFolder):
 def test_entry_created_by_hand_has_no_earlier_content(memory: Memory, folder: MemoryFolder):
     edit_by_hand(folder, "made", "by hand", 1)
     assert memory.history(folder, "made").summary == "created by hand, 2023-11-14T22:13:21.000Z"
-    with pytest.raises(NotFound, match="no earlier content of global/made"):
+    with pytest.raises(NotFound, match="cannot revert global/made"):
         memory.revert(folder, "made", PERSON)
     with pytest.raises(UsageError) as caught:
         memory.revert(folder, "made", PERSON, change_id=1)
@@ -194,9 +194,9 @@ def test_every_method_checks_the_key(memory: Memory, folder: MemoryFolder):
 
 def test_unknown_entry_is_not_found(memory: Memory, folder: MemoryFolder):
     for method in (memory.read, memory.history):
-        with pytest.raises(NotFound, match="no entry 'nothing'"):
+        with pytest.raises(NotFound, match="unknown memory entry 'global/nothing'"):
             method(folder, "nothing")
-    with pytest.raises(NotFound, match="no entry 'nothing'"):
+    with pytest.raises(NotFound, match="unknown memory entry 'global/nothing'"):
         memory.revert(folder, "nothing", PERSON)
 
 

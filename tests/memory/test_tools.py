@@ -41,7 +41,7 @@ class ToolCaller:
             folders=self.folders,
             author=author,
             limit_tokens=limit_tokens,
-            on_growth=self.grown_folders.append,
+            on_compaction_due=self.grown_folders.append,
         ).tools()
         self.tools = {tool.name: tool for tool in tools}
 

@@ -124,7 +124,7 @@ def member_endpoint() -> Any:
 
 
 def tool_door() -> Any:
-    door: Any = SimpleNamespace(servers={"tools": ()}, passing=None)
+    door: Any = SimpleNamespace(servers={"tools": ()}, passthrough=None)
     return McpEndpoint(lambda token: door if token == SECRET else None, version="1"), "/mcp/tools/"
 
 

@@ -123,7 +123,7 @@ def test_an_ask_is_answered_once(guild: Guild, asking_project: Path) -> None:
     assert guild("answer", ask, "yes").code == 0
     again = guild("answer", ask, "no")
     assert again.code == 1
-    assert "is closed: it was answered: " in again.err
+    assert "is closed: it was already answered with " in again.err
     assert (asking_project / "notes" / "a.md").read_text() == "one"
 
 
@@ -145,9 +145,9 @@ def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path
     ("words", "code", "message"),
     [
         (["yes", "--note", "x" * 10_001], 2, "at most 10,000 characters"),
-        (["maybe"], 2, "not a valid answer"),
-        (["12"], 2, "not a valid answer"),
-        ([""], 2, "not a valid answer"),
+        (["maybe"], 2, "invalid answer"),
+        (["12"], 2, "invalid answer"),
+        ([""], 2, "invalid answer"),
         ([], 2, "no answer given"),
         (["yes", "no"], 2, "unexpected argument"),
     ],

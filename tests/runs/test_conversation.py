@@ -275,7 +275,7 @@ def test_the_owner_concludes_the_conversation(tmp_path: Path) -> None:
         assert await table.is_replayed()
         with pytest.raises(Conflict, match="is completed"):
             await table.hall.runs.cancel(table.run)
-        with pytest.raises(Conflict, match="nothing to resume"):
+        with pytest.raises(Conflict, match="cannot resume"):
             await table.resume()
 
     run_scene(tmp_path, scene, HELLO)
@@ -319,7 +319,7 @@ def test_replay_reports_a_changed_journal(tmp_path: Path, change: Callable[[Any,
         hooks = replay_hooks((), is_conversation=True)
         result = await table.hall.main.recordings.replay_one(table.state, table.frame, hooks=hooks)
         assert result.difference is not None
-        assert step in result.difference.text or "does not get there" in result.difference.text
+        assert step in result.difference.text or "does not reach this step" in result.difference.text
 
     run_scene(tmp_path, scene, HELLO, WRITTEN, BYE)
 
@@ -391,7 +391,7 @@ def test_a_runtime_that_cannot_resume_refuses_a_conversation(tmp_path: Path) -> 
 
     async def scene() -> None:
         async with bench.conversation() as table:
-            with pytest.raises(Refused, match=r"runtime cursor: conversations cannot be resumed"):
+            with pytest.raises(Refused, match=r"cannot start a conversation: Cursor"):
                 await table.start(WORKER, "Hi.")
 
     asyncio.run(scene())

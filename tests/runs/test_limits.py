@@ -235,14 +235,14 @@ def test_budget_levels_form_a_tree() -> None:
     other = BudgetLevel(name="max_budget_usd", owner="r-2", parent=command)
     assert run.tightest() is run
     run.reserve(0.3)
-    assert (run.left, command.left) == (pytest.approx(0.1), pytest.approx(0.7))
+    assert (run.remaining, command.remaining) == (pytest.approx(0.1), pytest.approx(0.7))
     run.settle(0.3, 0.2)
     other.settle(0.0, 0.7)
-    assert command.left == pytest.approx(0.1)
+    assert command.remaining == pytest.approx(0.1)
     assert run.tightest() is command
     assert other.tightest() is command
     assert BudgetLevel(name="x", owner="r-1").tightest() is None
-    assert other.left is None
+    assert other.remaining is None
 
 
 def test_affordable_tokens_fit_into_the_remaining_budget() -> None:

@@ -213,7 +213,7 @@ def test_a_stopped_workflow_refuses_calls_and_names_the_command_to_start_it(team
             with pytest.raises(Conflict, match=r"@team:pr-1 has ended \(stopped\)") as caught:
                 await verb
             assert "--tag pr-1" in str(caught.value.hint)
-        with pytest.raises(Conflict, match="nothing to stop"):
+        with pytest.raises(Conflict, match="cannot stop"):
             await team.client.runs.stop(began.run)
 
     team.run_in_hall(work)

@@ -67,7 +67,7 @@ class QuestionChannel:
         """Return the answers since the last call. A repeated call, by its key, receives its earlier answers again."""
         ledger = self.ledger()
         async with self.lock:
-            asks = self.store.read(lambda connection: records.list_asks(connection, run=ledger.run))
+            asks = self.store.read(lambda connection: records.list_asks(connection, run_id=ledger.run_id))
             others = [ask for ask in asks if ask.kind == "question" and not _is_awaited(ledger, ask)]
             received = {entry.data.ask for entry in entries_with(ledger.journal.of(key), Answered)}
             for ask in others:

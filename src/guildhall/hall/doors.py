@@ -92,7 +92,7 @@ class McpEndpoint:
             return await _call(door, server, door.identify(request.call_id, tool.name, arguments))
 
         result = await handle_request(request, server_info, tools, call)
-        if "tools" in result and door.passing is not None:
+        if "tools" in result and door.passthrough is not None:
             result["tools"] = [{**tool, **_PROGRAM_TOOL_FIELDS} for tool in result["tools"]]
         return build_response(request, result)
 
@@ -230,7 +230,7 @@ class DoorApp:
     def __init__(self, find_door: Callable[[str], RunDoor | None]) -> None:
         self.apps: Mapping[str, App] = {
             "/mcp/": McpEndpoint(find_door, version=__version__),
-            "/llm/": LlmEndpoint(lambda token: door.passing if (door := find_door(token)) is not None else None),
+            "/llm/": LlmEndpoint(lambda token: door.passthrough if (door := find_door(token)) is not None else None),
         }
 
     async def listen(self, listening: socket.socket) -> Listener:

@@ -123,7 +123,7 @@ class Jobs(JobQueries):
             await asyncio.to_thread(directory.create, dispatch.task, dict(dispatch.config))
             hooks = self._hooks(purpose)
             prepared = await self._runs().prepare(request, frame, worker=job_profile(worker), hooks=hooks)
-            job = replace(job, run=prepared.run)
+            job = replace(job, run=prepared.run_id)
             await self._launch(job, prepared)
         except BaseException:
             await asyncio.to_thread(directory.remove)
@@ -136,7 +136,7 @@ class Jobs(JobQueries):
         except BaseException:
             await prepared.assembled.servers.close()
             now = stamp(self._clock.now())
-            await self._store.write(lambda connection: records.cancel_tree(connection, prepared.run, now))
+            await self._store.write(lambda connection: records.cancel_with_child_runs(connection, prepared.run_id, now))
             raise
         self._runs().launch(prepared)
 
@@ -171,7 +171,9 @@ class Jobs(JobQueries):
         async def remember(key: str, content: str) -> ToolResult:
             runs, prepared = self._runs(), self._runs().prepared_run(run_id)
             worker, model = prepared.assembled.worker, prepared.assembled.model
-            base = runs.assembler.base_tools(worker, prepared.frame, SERVER, run=run_id, model=model, has_memory=True)
+            base = runs.assembler.base_tools(
+                worker, prepared.frame, SERVER, run_id=run_id, model=model, has_memory=True
+            )
             write = next(tool for tool in base if tool.name == "memory_write")
             return await invoke(write, {"scope": "worker", "key": key, "content": content})
 
@@ -320,7 +322,7 @@ class Jobs(JobQueries):
             if has_job:
                 records.fail_run(connection, run.id, error.as_dict(), now)
             else:
-                records.cancel_tree(connection, run.id, now)
+                records.cancel_with_child_runs(connection, run.id, now)
 
         await self._store.write(write)
         await self.apply_end(run.id)

@@ -1,12 +1,12 @@
 """Memory folder: reads and writes the files of a memory scope, with a file `<key>.md` for each entry.
 
-People edit these files, so a folder can contain anything. Only regular files with a valid name and size are entries.
-Other files are reported and left alone: symbolic links are never followed, and pipes are never opened. Names that begin
-with a dot are internal. `archive/` holds the entries that a compaction replaced.
+The user may edit these files, so a folder can contain anything. Only regular files with a valid name and size are
+entries. Other files are reported and left alone: symbolic links are never followed, and pipes are never opened. Names
+that begin with a dot are internal. `archive/` holds the entries that a compaction replaced.
 
 Does not log changes: `memory.service` does, through `memory.records`.
 
-Invariant: readers never see half an entry. A content is written to a draft, which then replaces the entry atomically.
+Invariant: readers never see a partial entry. A content is written to a draft, which then replaces the entry atomically.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class MemoryFolder:
         except (FileNotFoundError, NotADirectoryError):
             return scan
         except OSError as error:
-            raise Conflict(f"cannot read the memory folder: {error.strerror}", where=str(self.path)) from None
+            hint = "Check the permissions of the folder."
+            message = f"cannot read the memory folder: {error.strerror}"
+            raise Conflict(message, where=str(self.path), hint=hint) from None
         try:
             self._scan_directory(descriptor, scan)
         finally:
@@ -90,17 +92,17 @@ class MemoryFolder:
         with os.scandir(descriptor) as items:
             for item in items:
                 try:
-                    status = item.stat(follow_symlinks=False)
+                    file_stat = item.stat(follow_symlinks=False)
                 except FileNotFoundError:  # deleted meanwhile
                     continue
-                name, size = item.name, status.st_size
+                name, size = item.name, file_stat.st_size
                 key = name[:_SUFFIX_START]
-                is_named = name[_SUFFIX_START:] == SUFFIX and is_key(key)
-                if is_named and size <= MAX_ENTRY_BYTES and S_ISREG(status.st_mode):
-                    add_entry((-status.st_mtime_ns, key, size))
+                has_key = name[_SUFFIX_START:] == SUFFIX and is_key(key)
+                if has_key and size <= MAX_ENTRY_BYTES and S_ISREG(file_stat.st_mode):
+                    add_entry((-file_stat.st_mtime_ns, key, size))
                 elif not (name.startswith(".") or name == ARCHIVE):
-                    reason = _TOO_LARGE if S_ISREG(status.st_mode) else _NOT_REGULAR
-                    scan.skipped.append(self._skipped_file(name, reason if is_named else "not a valid entry name"))
+                    reason = _TOO_LARGE if S_ISREG(file_stat.st_mode) else _NOT_REGULAR
+                    scan.skipped.append(self._skipped_file(name, reason if has_key else "not a valid entry name"))
 
     def list_entries(self) -> Listing:
         """Return the entries, newest first, and the files that are not entries."""
@@ -121,14 +123,14 @@ class MemoryFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            return self._skipped_file(name, "a symbolic link" if error.errno == errno.ELOOP else _unreadable(error))
+            return self._skipped_file(name, "a symbolic link" if error.errno == errno.ELOOP else _read_error(error))
         try:
-            status = os.fstat(descriptor)
-            if not S_ISREG(status.st_mode):
+            file_stat = os.fstat(descriptor)
+            if not S_ISREG(file_stat.st_mode):
                 return self._skipped_file(name, _NOT_REGULAR)
-            data = os.read(descriptor, min(status.st_size, MAX_ENTRY_BYTES) + 1)
+            data = os.read(descriptor, min(file_stat.st_size, MAX_ENTRY_BYTES) + 1)
         except OSError as error:
-            return self._skipped_file(name, _unreadable(error))
+            return self._skipped_file(name, _read_error(error))
         finally:
             os.close(descriptor)
         if len(data) > MAX_ENTRY_BYTES:
@@ -142,19 +144,19 @@ class MemoryFolder:
         return MemoryEntry(
             scope=self.scope,
             key=key,
-            mtime_ns=status.st_mtime_ns,
-            size=status.st_size,
+            mtime_ns=file_stat.st_mtime_ns,
+            size=file_stat.st_size,
             content=content,
-            inode=status.st_ino,
+            inode=file_stat.st_ino,
         )
 
     def find(self, key: str) -> MemoryEntry | None:
         """Return the entry, or None if there is no file. Raise InvalidFile if the file is not a valid entry."""
-        found = self.load(key)
-        if isinstance(found, SkippedFile):
+        entry = self.load(key)
+        if isinstance(entry, SkippedFile):
             hint = "Correct the file, or move it out of the memory folder."
-            raise InvalidFile(f"not a memory entry: {found.reason}", where=f"{self.path}/{found.name}", hint=hint)
-        return found
+            raise InvalidFile(f"not a memory entry: {entry.reason}", where=f"{self.path}/{entry.name}", hint=hint)
+        return entry
 
     def read(self, key: str) -> MemoryEntry:
         """Return the entry. Raise NotFound if there is no file."""
@@ -165,15 +167,16 @@ class MemoryFolder:
 
     def not_found_error(self, key: str) -> NotFound:
         hint = did_you_mean(key, {known for _, known, _ in self.scan().entries})
-        return NotFound(f"no entry {key!r} in the {self.scope} memory", hint=hint)
+        return NotFound(f"unknown memory entry '{self.scope}/{key}'", hint=hint or f"The {self.scope} memory is empty.")
 
     def is_unchanged(self, entry: MemoryEntry) -> bool:
         """Return True if the file was neither replaced nor edited since the entry was read."""
         try:
-            status = self.entry_path(entry.key).lstat()
+            file_stat = self.entry_path(entry.key).lstat()
         except FileNotFoundError:
             return False
-        return (status.st_ino, status.st_mtime_ns, status.st_size) == (entry.inode, entry.mtime_ns, entry.size)
+        version = (file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
+        return version == (entry.inode, entry.mtime_ns, entry.size)
 
     def _skipped_file(self, name: str, reason: str) -> SkippedFile:
         return SkippedFile(scope=self.scope, name=name, reason=reason)
@@ -193,7 +196,7 @@ class MemoryFolder:
 
     @contextmanager
     def compaction_lock(self) -> Generator[bool]:
-        """Try to become the only compaction of the folder; yield False if there is another. Does not block writers."""
+        """Try to exclude other compactions, and yield False if one is running. Writers are not excluded."""
         with self._os_errors_as_conflict():
             descriptor = self._open_lock(_COMPACTION_LOCK)
         try:
@@ -226,7 +229,9 @@ class MemoryFolder:
         try:
             yield
         except OSError as error:
-            raise Conflict(f"cannot change the memory folder: {error.strerror}", where=str(self.path)) from None
+            hint = "Check the permissions of the folder and the free disk space."
+            message = f"cannot change the memory folder: {error.strerror}"
+            raise Conflict(message, where=str(self.path), hint=hint) from None
 
 
 def memory_folders(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, MemoryFolder]:
@@ -269,5 +274,5 @@ def _folder_name(label: str, origin: str) -> str:
     return f"{readable or 'root'}-{digest(origin.encode('utf-8', 'surrogateescape'))[:_HASH_CHARS]}"
 
 
-def _unreadable(error: OSError) -> str:
+def _read_error(error: OSError) -> str:
     return f"unreadable ({error.strerror})"

@@ -30,7 +30,7 @@ COMPACTED_KEY = "compacted"  # written by compaction only
 MAX_ENTRY_BYTES = 100_000
 CHARS_PER_TOKEN = 4
 COMPACTOR_WORKER = "memory-compactor"
-BUDGET_USD = 0.05  # per compaction
+COMPACTION_BUDGET_USD = 0.05
 
 _MAX_TIMESTAMP = 253_402_300_799  # 9999-12-31: files can have later times, datetime cannot
 _MAX_LISTED_IDS = 12
@@ -165,8 +165,8 @@ class EntryHistory:
     @property
     def is_changed_by_hand(self) -> bool:
         """Return True if the file was created, edited or deleted by hand after the last logged change."""
-        logged = self.changes[0].digest if self.changes else None
-        return logged != self._current_digest
+        logged_digest = self.changes[0].digest if self.changes else None
+        return logged_digest != self._current_digest
 
     @property
     def summary(self) -> str:
@@ -192,11 +192,11 @@ class EntryHistory:
             for content in contents.values():
                 if content != current:
                     return content
-            raise NotFound(f"the log has no earlier content of {name}")
+            raise NotFound(f"cannot revert {name}: the log has no other content")
         if change_id not in contents:
             known = ", ".join(map(str, list(contents)[:_MAX_LISTED_IDS]))
             hint = f"Changes with a content: {known}." if known else "The log has no content of this entry."
-            raise UsageError(f"change {change_id} has no content of {name}", hint=hint)
+            raise UsageError(f"cannot revert {name}: change {change_id} is unknown or removed the entry", hint=hint)
         return contents[change_id]
 
     @property
@@ -269,7 +269,7 @@ def check_writable_key(key: str) -> None:
     """Raise UsageError unless the key is valid and not reserved."""
     check_key(key)
     if key.lower() == COMPACTED_KEY:
-        raise UsageError(f"the key {key!r} is reserved for compaction", hint="Use another key.")
+        raise UsageError(f"invalid memory key: {key!r} is reserved for compaction", hint="Use another key.")
 
 
 def check_content(content: str) -> None:
@@ -284,6 +284,6 @@ def check_content(content: str) -> None:
         raise UsageError("invalid content: empty", hint="Write the text to remember.")
     if size > MAX_ENTRY_BYTES:
         raise UsageError(
-            f"content too long: {size:,} bytes (maximum: {MAX_ENTRY_BYTES:,})",
+            f"invalid content: {size:,} bytes (maximum: {MAX_ENTRY_BYTES:,})",
             hint="Shorten it, or split it into several entries.",
         )

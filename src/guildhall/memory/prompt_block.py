@@ -1,8 +1,7 @@
 """Memory block of a prompt: selects the entries that fit into the limit and renders them.
 
-Entries are included whole, newest first across all scopes. The first entry that does not fit ends the selection. The
-block names some of the omitted entries. Only the files of included entries are read, so the cost grows linearly with
-the number of entries.
+Entries are included whole, newest first across all scopes. The block names some of the omitted entries. All entries are
+listed, but only files that may fit are read.
 
 Does not write anything, and does not decide whether a worker may read memory: `runs.assembly.memory` does.
 
@@ -62,8 +61,8 @@ class Selection:
 def select_entries(folders: Iterable[MemoryFolder], limit_tokens: int) -> Selection:
     """Select the newest entries that fit into the limit together.
 
-    The first entry that does not fit ends the selection. An entry that would not fit even alone is only skipped over,
-    so that it cannot hide all older ones.
+    The first entry that does not fit ends the selection. An entry that would not fit even alone is omitted without
+    ending the selection, so that it cannot hide all older entries.
     """
     queue = _NewestFirst(folders)
     skipped = list(queue.skipped)
@@ -153,9 +152,10 @@ def quote(content: str) -> str:
 
 
 def entry_budget(limit_tokens: int) -> int:
-    """Return how many characters the entries may use if the whole block is to stay within the limit."""
-    frame = len(_OPENING_TAG) + len(_INTRODUCTION) + len(_CLOSING_TAG) + 2 * _SEPARATOR_CHARS + _MAX_FOOTER_CHARS
-    return max(limit_tokens * CHARS_PER_TOKEN - frame, 0)
+    """Return how many characters the entries may have together, so that the whole block stays within the limit."""
+    tags = len(_OPENING_TAG) + len(_CLOSING_TAG)
+    overhead_chars = tags + len(_INTRODUCTION) + 2 * _SEPARATOR_CHARS + _MAX_FOOTER_CHARS
+    return max(limit_tokens * CHARS_PER_TOKEN - overhead_chars, 0)
 
 
 def fits_in_block(key: str, content: str, limit_tokens: int) -> bool:

@@ -46,7 +46,7 @@ def add_change(
 
 
 def add_manual_edit(connection: Connection, folder: MemoryFolder, entry: MemoryEntry, at: str) -> None:
-    """Log the content of an entry before it is replaced, unless the log has it: an edit by hand is nowhere else."""
+    """Log the content of an entry before it is replaced or removed, unless the log has it from an earlier change."""
     logged = _where_entry(folder, entry.key) & (table.c.digest == content_digest(entry.content))
     if connection.execute(select(table.c.id).where(logged).limit(1)).first() is None:
         add_change(connection, folder, entry.key, "edit", HAND, at, entry.content)

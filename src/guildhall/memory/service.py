@@ -25,10 +25,10 @@ from guildhall.core.errors import InvalidFile, UsageError
 from guildhall.memory import prompt_block, records
 from guildhall.memory.folder import ARCHIVE, MemoryFolder, memory_folders, write_private_file
 from guildhall.memory.model import (
-    BUDGET_USD,
     CHARS_PER_TOKEN,
     COMPACTED_KEY,
     COMPACTION,
+    COMPACTION_BUDGET_USD,
     Action,
     Author,
     CompactionResult,
@@ -101,11 +101,11 @@ class Memory:
     def is_compaction_due(self, folder: MemoryFolder, limit_tokens: int) -> bool:
         """Return True if a folder may exceed the compaction threshold.
 
-        Counts bytes, which is fast but more than the characters that `compact` counts: True can be too early, False is
+        Counts bytes, which are never fewer than the characters that `compact` counts: True can be too early, False is
         always right.
         """
-        size = sum(size for _, _, size in folder.scan().entries)
-        return size > _THRESHOLD_FACTOR * limit_tokens * CHARS_PER_TOKEN
+        total_bytes = sum(size for _, _, size in folder.scan().entries)
+        return total_bytes > _THRESHOLD_FACTOR * limit_tokens * CHARS_PER_TOKEN
 
     # Writing
 
@@ -158,7 +158,7 @@ class Memory:
             if max_note_bytes is not None:
                 sources = _select_affordable(sources, max_note_bytes)
                 if not sources:
-                    limit = f"{BUDGET_USD:.2f} USD pays for {max_note_bytes:,} bytes of notes"
+                    limit = f"the budget of {COMPACTION_BUDGET_USD:.2f} USD pays for {max_note_bytes:,} bytes of notes"
                     return _failure(folder, f"{limit}, and every entry is longer")
             chars_before = _count_chars(sources)
             max_chars = min(limit_chars // 2, entry_budget(limit_tokens) * 3 // 4, chars_before // 2)
@@ -204,7 +204,7 @@ def _count_chars(entries: Sequence[MemoryEntry]) -> int:
 
 
 def _read_sources(folder: MemoryFolder, max_chars: int) -> list[MemoryEntry]:
-    """Return the previous result of compaction and the oldest entries. Raise InvalidFile if that result is invalid."""
+    """Return the compacted entry, if it exists, and the oldest entries. Raise InvalidFile if that entry is invalid."""
     previous = folder.find(COMPACTED_KEY)
     sources = [previous] if previous else []
     total = _count_chars(sources)
@@ -219,14 +219,14 @@ def _read_sources(folder: MemoryFolder, max_chars: int) -> list[MemoryEntry]:
 
 
 def _select_affordable(sources: list[MemoryEntry], max_bytes: int) -> list[MemoryEntry]:
-    """Return the sources that fit into the prompt, leaving out entries that are too long."""
-    chosen: list[MemoryEntry] = []
+    """Return the sources that fit into the prompt together. Skip each source that does not fit."""
+    selected: list[MemoryEntry] = []
     for source in sources:
-        size = len(_render_note(source).encode()) + 2
-        if size <= max_bytes:
-            chosen.append(source)
-            max_bytes -= size
-    return chosen
+        size_bytes = len(_render_note(source).encode()) + 2  # with the empty line between notes
+        if size_bytes <= max_bytes:
+            selected.append(source)
+            max_bytes -= size_bytes
+    return selected
 
 
 def _render_prompt(sources: list[MemoryEntry], max_chars: int) -> str:
@@ -243,7 +243,7 @@ def _find_problem(answer: str, chars_before: int, limit_tokens: int) -> str | No
     try:
         check_content(answer)
     except UsageError as error:
-        return f"unusable answer of the model: {error.message}"
+        return f"the model's answer is not usable: {error.message}"
     if len(answer) >= chars_before:
         return f"the model's answer is not shorter ({len(answer):,} characters for {chars_before:,})"
     if not fits_in_block(COMPACTED_KEY, answer, limit_tokens):
@@ -258,7 +258,7 @@ def _replace_sources(
     chars_before = _count_chars(sources)
     previous = next((source for source in sources if source.key == COMPACTED_KEY), None)
     with folder.lock(), ExitStack() as undo:
-        if not _is_result_unchanged(folder, previous):
+        if not _is_compacted_unchanged(folder, previous):
             return _failure(folder, f"{COMPACTED_KEY} was changed meanwhile", chars_before)
         replaced = [source for source in sources if source is not previous and folder.is_unchanged(source)]
         at = stamp(clock.now())
@@ -294,7 +294,7 @@ def _replace_sources(
     )
 
 
-def _is_result_unchanged(folder: MemoryFolder, previous: MemoryEntry | None) -> bool:
+def _is_compacted_unchanged(folder: MemoryFolder, previous: MemoryEntry | None) -> bool:
     """Return True if the compacted entry is as it was read, or still does not exist."""
     if previous is None:
         return not os.path.lexists(folder.entry_path(COMPACTED_KEY))
@@ -314,7 +314,7 @@ def _publish_compacted(folder: MemoryFolder, previous: MemoryEntry | None, archi
 
 
 def _create_archive(parent: Path, name: str) -> Path:
-    """Create a new folder. Two compactions can have the same time stamp."""
+    """Create a new folder. A number makes its name unique, because two compactions can have the same time stamp."""
     parent.mkdir(mode=0o700, exist_ok=True)
     number = 1
     while True:

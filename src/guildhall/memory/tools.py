@@ -30,13 +30,13 @@ _MAX_LISTED = 200
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryTools:
-    """The memory tools of one run. Calls `on_growth` in the event loop if a write made compaction due."""
+    """The memory tools of one run. Calls `on_compaction_due` in the event loop if a write made compaction due."""
 
     memory: Memory
     folders: Mapping[Scope, MemoryFolder]
     author: Author
     limit_tokens: int
-    on_growth: Callable[[MemoryFolder], None]
+    on_compaction_due: Callable[[MemoryFolder], None]
 
     def tools(self) -> tuple[Tool, ...]:
         return bind_tools(self, TOOLS, runs_in="hall")
@@ -63,7 +63,7 @@ class MemoryTools:
         folder = self._folder(scope)
         await asyncio.to_thread(self.memory.write, folder, key, content, self.author)
         if await asyncio.to_thread(self.memory.is_compaction_due, folder, self.limit_tokens):
-            self.on_growth(folder)
+            self.on_compaction_due(folder)
         if fits_in_block(key, content, self.limit_tokens):
             return f"Saved {scope}/{key}."
         return (

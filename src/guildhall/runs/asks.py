@@ -40,7 +40,7 @@ _MAX_NOTE_CHARS = 10_000
 
 
 class Asks:
-    """The asks of a hall. Calls `on_closed` after an ask was answered or has expired."""
+    """The asks of a hall. Calls `on_closed` after an ask is answered or expires."""
 
     def __init__(self, store: Store, clock: Clock, on_closed: Callable[[Ask], None] = lambda ask: None) -> None:
         self._on_closed = on_closed
@@ -56,7 +56,7 @@ class Asks:
         return ask
 
     def list_open(self) -> list[Ask]:
-        """Return the asks that the user can answer now, without expired asks and asks that are hidden until later."""
+        """Return the asks that the user can answer now. Skip expired asks and asks that are hidden until later."""
         asks = self._store.read(lambda connection: records.list_asks(connection, status="open"))
         now = self._clock.now()
         return [
@@ -65,9 +65,9 @@ class Asks:
             if not self._is_overdue(ask) and (ask.question.after is None or parse_stamp(ask.question.after) <= now)
         ]
 
-    def list_of_run(self, run: str) -> list[Ask]:
+    def list_of_run(self, run_id: str) -> list[Ask]:
         """Return the asks of a run and of its child runs, with the status that the user sees."""
-        asks = self._store.read(lambda connection: records.list_asks(connection, run=run))
+        asks = self._store.read(lambda connection: records.list_asks(connection, run_id=run_id))
         return [self.with_expiry(ask) for ask in asks]
 
     def with_expiry(self, ask: Ask) -> Ask:
@@ -82,10 +82,8 @@ class Asks:
         answered = await self._close(ask, "answered", answer)
         if answered is None:
             current = self.get(ask_id)
-            raise Conflict(
-                f"the ask {ask_id} is no longer open: it {current.closed_reason}",
-                hint=f"See the ask: guild show {ask_id}. See the run: guild show {ask.run}",
-            )
+            message = f"cannot answer {ask_id}: it {current.closed_reason}"
+            raise Conflict(message, hint=f"Show the run: guild show {ask.run}")
         return answered
 
     async def expire(self, ask: Ask) -> None:
@@ -109,17 +107,17 @@ class Asks:
         current = self.get(ask.id)
         if current.status != "open":
             return current
-        left_s = (parse_stamp(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
+        timeout_s = (parse_stamp(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(future)
         except TimeoutError:
             await self._close(ask, "expired", None)
             return self.get(ask.id)
 
     async def _close(self, ask: Ask, status: str, answer: Answer | None) -> Ask | None:
-        given = asdict(answer) if answer else None
-        columns = {"status": status, "answer": given, "closed_at": stamp(self._clock.now())}
+        answer_data = asdict(answer) if answer else None
+        columns = {"status": status, "answer": answer_data, "closed_at": stamp(self._clock.now())}
         if not await self._store.write(lambda connection: records.change_ask(connection, ask.id, "open", **columns)):
             return None
         closed = self.get(ask.id)
@@ -133,11 +131,12 @@ def check_answer(ask: Ask, answer: Answer) -> Answer:
     """Return the answer with the full name of its choice. Raise UsageError if it is not valid for this ask."""
     for name, text in (("note", answer.note or ""), ("answer", answer.choice)):
         if len(text) > _MAX_NOTE_CHARS or not is_text(text):
-            raise UsageError(f"invalid {name}: not text of at most {_MAX_NOTE_CHARS:,} characters")
+            message = f"invalid {name}: longer than {_MAX_NOTE_CHARS:,} characters, or not text"
+            raise UsageError(message, hint="Shorten it. Remove NUL characters and lone surrogates.")
     choice = parse_choice(ask.question.choices, answer.choice)
     if choice is None:
         choices = format_choices(ask.question.choices)
-        raise UsageError(f"not a valid answer to {ask.id}: {answer.choice!r}", hint=f"Answer with one of: {choices}.")
+        raise UsageError(f"invalid answer to {ask.id}: {answer.choice!r}", hint=f"Answer with one of: {choices}.")
     return replace(answer, choice=choice)
 
 
@@ -154,12 +153,12 @@ class RunAsks:
     idle_tracker: IdleTracker
 
     @property
-    def run(self) -> str:
-        return self.journal.run
+    def run_id(self) -> str:
+        return self.journal.run_id
 
     def publish(self, kind: type[DataT], data: DataT) -> None:
         """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
-        self.bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
+        self.bus.publish(Event.of(kind, data, run=self.run_id, root=self.root, at=stamp(self.clock.now())))
 
     async def open(
         self,
@@ -167,18 +166,18 @@ class RunAsks:
         key: str,
         subject: Any,
         question: Question,
-        entry: Callable[[str], Payload],
+        make_payload: Callable[[str], Payload],
         timeout_s: float | None = None,
     ) -> Ask:
-        """Return an earlier ask about this subject, open or closed, or a new ask with the journal payload `entry`."""
+        """Return the earlier ask of this call about this subject, open or closed, or open and record a new ask."""
         digest = fingerprint(subject)
-        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run, key, digest))
+        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run_id, key, digest))
         # An earlier ask does not count if its run failed and withdrew the ask, or if the answer to a limit was "no".
         if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
             now = self.clock.now()
             ask = Ask(
                 id=new_id(ASK),
-                run=self.run,
+                run=self.run_id,
                 root=self.root,
                 kind=kind,
                 key=key,
@@ -187,7 +186,7 @@ class RunAsks:
                 created_at=stamp(now),
                 expires_at=stamp(now + timedelta(seconds=timeout_s)) if timeout_s is not None else None,
             )
-            await self.journal.append(entry(ask.id), key=key, also=partial(records.add_ask, ask=ask))
+            await self.journal.append(make_payload(ask.id), key=key, also=partial(records.add_ask, ask=ask))
         if ask.status == "open":
             self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask
@@ -213,7 +212,7 @@ class RunAsks:
 
         def also(connection: Connection) -> None:
             if not records.change_ask(connection, ask.id, "answered", status="applied"):
-                raise RuntimeFailed(f"cannot apply the answer to {ask.id}: the answer is applied already")
+                raise RuntimeFailed(f"cannot apply the answer to {ask.id}: it was already applied or withdrawn")
             if then is not None:
                 then(connection)
 

@@ -120,7 +120,7 @@ def format_number(value: float) -> str:
 
 
 def limit_error(
-    name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, cut_off: Spent, run_to_resume: str | None
+    name: LimitName, bounds: Bounds, run_id: str, needed: float = 0.0, *, cut_off: Spent, run_to_resume: str | None
 ) -> LimitReached:
     """Return the error for a reached limit. The hint doubles the limit, or raises it above the `needed` amount.
 
@@ -145,14 +145,14 @@ def limit_error(
     elif name in ("max_budget_usd", "budget") and cut_off.dollars:
         message += f"; {cut_off.dollars:.4f} USD are reserved for model calls that were cut off"
     hint = hint if run_to_resume else f"Raise limits.{name} in the worker file."
-    return LimitReached(f"{name}: {message}", limit=name, run=run, hint=hint)
+    return LimitReached(f"{name}: {message}", limit=name, run=run_id, hint=hint)
 
 
-def seconds_since_start(journal: Journal) -> float:
+def last_segment_seconds(journal: Journal) -> float:
     """Return the running time of the last segment, which has no recorded end. Waiting does not count."""
     starts = (entries.Assembly, entries.Resumed)
-    first = max(index for index, entry in enumerate(journal.entries) if isinstance(entry.data, starts))
-    segment = journal.entries[first:]
+    start = max(index for index, entry in enumerate(journal.entries) if isinstance(entry.data, starts))
+    segment = journal.entries[start:]
     return sum(
         (parse_stamp(after.at) - parse_stamp(before.at)).total_seconds()
         for before, after in pairwise(segment)

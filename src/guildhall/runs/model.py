@@ -104,7 +104,9 @@ def check_limits(
         if value is None:
             continue
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-            hint = "Omit it to use the budget of config.yaml. `budget: none` there means no limit."
+            hint = "Omit it to use the limit of the worker file."
+            if name == "budget":
+                hint = "Omit it to use the budget of config.yaml. `budget: none` there means no limit."
             raise UsageError(f"{names.get(name, name)}: expected US dollars above 0, got {value!r}", hint=hint)
 
 
@@ -200,7 +202,7 @@ class Usage:
     def total(usages: Iterable[Usage]) -> Usage:
         items = list(usages)
         costs = [usage.cost_usd for usage in items if usage.cost_usd is not None]
-        names = [one.name for one in fields(Usage) if one.name != "cost_usd"]
+        names = [item.name for item in fields(Usage) if item.name != "cost_usd"]
         return Usage(
             **{name: sum(getattr(usage, name) for usage in items) for name in names},
             cost_usd=round(sum(costs), 9) if costs else None,  # sums of floats have rounding errors
@@ -339,7 +341,8 @@ class Ask:
 
     @property
     def closed_reason(self) -> str:
-        return f"was answered: {self.answer.choice}" if self.answer else f"is {self.status}"
+        """Return a predicate for the subject "it": `was already answered with 'yes'`, or `is expired`."""
+        return f"was already answered with {self.answer.choice!r}" if self.answer else f"is {self.status}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the ask as `--json` prints it."""

@@ -46,12 +46,14 @@ class RunHooks:
     tool_loader: str | None = None
     plan_line: str | None = None  # replaces the plan of the run in its start event
 
-    def show_tools(self, parameters: ModelRequestParameters, called: frozenset[str]) -> ModelRequestParameters:
-        """Return the parameters of a model request without deferred tools. `called` are the tools that succeeded."""
-        if not self.deferred_tools or self.tool_loader in called:
+    def hide_deferred_tools(
+        self, parameters: ModelRequestParameters, successful_tools: frozenset[str]
+    ) -> ModelRequestParameters:
+        """Return the parameters of a model request. Remove the deferred tools until the `tool_loader` has succeeded."""
+        if not self.deferred_tools or self.tool_loader in successful_tools:
             return parameters
-        shown = [tool for tool in parameters.function_tools if tool.name not in self.deferred_tools]
-        return replace(parameters, function_tools=shown)
+        visible = [tool for tool in parameters.function_tools if tool.name not in self.deferred_tools]
+        return replace(parameters, function_tools=visible)
 
     def filter_base_tools(self, base: Sequence[Tool]) -> tuple[Tool, ...]:
         """Return the base tools that the owner neither replaces by a tool of its own nor withholds."""

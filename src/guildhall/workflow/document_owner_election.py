@@ -114,7 +114,7 @@ class Election:
 
         def write(connection: Connection) -> None:
             for _, run in self._unfinished_runs(connection):
-                run_records.cancel_tree(connection, run.id, now)
+                run_records.cancel_with_child_runs(connection, run.id, now)
 
         await self.store.write(write)
 

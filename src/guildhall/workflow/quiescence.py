@@ -55,7 +55,7 @@ def team_state(
     if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
         return TeamState(is_busy=True)
     held = bool(room_records.mail_by_status(connection, instance.room, "held"))
-    asks = run_records.list_asks(connection, run=instance.id, status="open") if held else []
+    asks = run_records.list_asks(connection, run_id=instance.id, status="open") if held else []
     if held and (attended or not any(ask.kind == "loop" for ask in asks)):
         return TeamState(is_busy=True)  # `Team` asks the user, or applies the answer
     if room_records.open_proposals(connection, instance.room):
@@ -78,7 +78,7 @@ def agents_with_work(connection: Connection, instance: Instance, at: str, *, att
 
 def blocking_asks(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
     """Return the open asks that block an agent's run: its own, and the ask about the team's budget."""
-    asks = run_records.list_asks(connection, run=instance, status="open")
+    asks = run_records.list_asks(connection, run_id=instance, status="open")
     runs = {run, *(child.id for child in run_records.list_descendants(connection, run))}
     blocking = [ask for ask in asks if ask.run in runs or (ask.run == instance and ask.kind == "limit")]
     return [ask for ask in blocking if ask.expires_at is None or ask.expires_at > at]

@@ -22,7 +22,7 @@ from guildhall.runs.execution.repeated_calls import without_repeat_note
 from guildhall.runs.owner_hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
-from guildhall.runs.replay.replay import Difference, Over, ReplayResult, describe_difference
+from guildhall.runs.replay.replay import Difference, RecordEnded, ReplayResult, describe_difference
 from guildhall.runs.replay.script_export import WorkflowPart
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.engine import scratch
@@ -92,7 +92,7 @@ class ReplayedTeam:
         await self._play_room()
         end = self._journal(self.instance.id).entries[-1].data
         if self.differences or not isinstance(end, Ended) or end.status != "completed":
-            raise Over
+            raise RecordEnded
         output = team_result(self.workflow, self.instance, self.room.room, self.store)
         return Outcome(output=output, messages=[])
 
@@ -332,7 +332,9 @@ def team_part(tree: Tree, store: Store) -> WorkflowPart | None:
         fields["setup"] = setup
     fields["order"] = list(writer.order())
     files, tools = writer.files(), frozenset(ROOM_TOOLS)
-    return WorkflowPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable)
+    return WorkflowPart(
+        fields=fields, files=files, notes=writer.notes, tools=tools, untestable_reason=writer.untestable
+    )
 
 
 def _setup_steps(journal: Journal) -> Iterator[dict[str, Any]]:

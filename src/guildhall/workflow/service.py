@@ -234,10 +234,10 @@ class Workflows:
 
     def launch(self, prepared: Prepared) -> None:
         """Start the team of a prepared workflow."""
-        instance = self.get_instance(prepared.run)
+        instance = self.get_instance(prepared.run_id)
         workflow = from_record(instance.source, instance.definition)
-        request = self.history.get(prepared.run).request
-        params = self.history.purpose(prepared.run, WorkflowPurpose).params
+        request = self.history.get(prepared.run_id).request
+        params = self.history.purpose(prepared.run_id, WorkflowPurpose).params
         allowed = self.settings(prepared.frame).env
         values = start_values(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
         last = prepared.journal.entries[-1].data
@@ -379,7 +379,7 @@ class Workflows:
             run = run_records.find_run(connection, run_id) if run_id else None
             records.change_agent(connection, instance.id, name, status="stopped", run=None, due_at=None)
             is_unfinished = run is not None and run.status not in ENDED
-            return run_records.cancel_tree(connection, run.id, now) if run and is_unfinished else []
+            return run_records.cancel_with_child_runs(connection, run.id, now) if run and is_unfinished else []
 
         cancelled = await self.store.write(write)
         return [*cancelled, *(await self._remove_agent(instance, name) if instance.name == GLOBAL else [])]

@@ -183,7 +183,7 @@ def test_an_invalid_script_file_is_an_error(guild: Guild, project: Path) -> None
         ("workers: {}\ntest: {worker: scribe, input: go, max_turns: -1}\n", "test.max_turns"),
         ("workers: {}\ntest: {worker: nobody, input: go}\n", "unknown worker 'nobody'"),
         ("workers: {}\ntest: {worker: scribe, input: go}\n", "the script has no answers for the worker 'scribe'"),
-        ("workers: {}\ntest: {worker: scribe, input: ' '}\n", "the input is empty"),
+        ("workers: {}\ntest: {worker: scribe, input: ' '}\n", "invalid input: empty"),
         ("workers: {}\ntest: {worker: scribe, input: go, folder: gone}\n", "the script has no answers"),
         ("test: [\n", "one.yaml:"),
         ("test: &a [*a]\nworkers: {}\n", "one.yaml"),
@@ -329,7 +329,7 @@ def test_an_ask_without_a_recorded_answer_fails_the_test(guild: Guild, project: 
         assert_failed(guild("test", *words), "no answer is recorded for this ask", "+path: a.md")
     assert path.read_text() == before
     write_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "perhaps"}])
-    assert_failed(guild("test"), "not a valid answer", "yes, no, always")
+    assert_failed(guild("test"), "invalid answer", "yes, no, always")
     write_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes"}])
     assert guild("test").code == 0
     write_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes", "worker": "other"}])

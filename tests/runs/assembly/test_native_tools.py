@@ -113,6 +113,6 @@ def test_a_rule_that_requires_approval_prevents_native_search(
         file.write("tool_rules: {net: {approval_required: true}}\n")
     ran = guild("run", "scout", "x", env=environment)
     assert ran.code == 1
-    assert "cannot wait for approval" in ran.err
+    assert "cannot be forbidden or wait for approval" in ran.err
     assert provider.requests == []
     assert guild("run", "scout", "x", "--approve-all", env=environment).code == 0

@@ -69,7 +69,7 @@ def test_attached_files_are_listed_in_the_prompt(guild: Guild, project: Path) ->
         ({}, ["--attach", "input/false.pdf"], 2, "expected the content to be application/pdf"),
         ({}, ["--attach", "input/none.pdf"], 3, "none.pdf"),
         ({}, ["--attach", "../out.txt"], 4, "outside of the project"),
-        ({}, ["--attach", ""], 2, "invalid file name"),
+        ({}, ["--attach", ""], 2, "the path is empty"),
         ({}, ["--attach"], 2, "--attach"),
     ],
 )

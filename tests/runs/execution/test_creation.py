@@ -279,7 +279,7 @@ def test_a_draft_that_changed_after_its_approval_is_not_run(guild: Guild, projec
     }
     prepare(project, creation_call(), change, CALL, sandboxes={"w": {"path": "./workers/generated", "mode": "rw"}})
     ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
-    assert "was changed after its approval" in model_input(guild, ran.json["run"])
+    assert "its file was changed after its approval" in model_input(guild, ran.json["run"])
     assert ran.json["runs"] == []
 
 

@@ -141,7 +141,7 @@ def test_a_completed_run_is_not_resumed(guild: Guild, project: Path) -> None:
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
     ran = guild("resume", run)
     assert ran.code == 1
-    assert f"the run {run} is completed: there is nothing to resume" in ran.err
+    assert f"cannot resume {run}: it is completed" in ran.err
     unknown = guild("resume", run[:-1] + ("2" if run[-1] != "2" else "3"))
     assert unknown.code == 3
     assert f"Did you mean '{run}'?" in unknown.err

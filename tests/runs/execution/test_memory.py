@@ -129,7 +129,7 @@ def test_worker_memory_is_private_and_the_other_scopes_are_shared(guild: Guild, 
     script_model(project, {"call": "memory_read", "with": {"scope": "worker", "key": "fact"}}, DONE)
     assert read_tool_results(guild, run_worker(guild).json["run"]) == ["of the worker"]
     other_run = run_worker(guild, "other").json["run"]
-    assert "no entry 'fact' in the worker memory" in read_tool_results(guild, other_run)[0]
+    assert "unknown memory entry 'worker/fact'" in read_tool_results(guild, other_run)[0]
     block = read_assembled(guild, other_run)["memory"]
     assert "| of the global" in block
     assert "| of the project" in block
@@ -245,7 +245,7 @@ def test_worker_does_not_wait_for_compaction(guild: Guild, project: Path) -> Non
     [
         ({"compactor": [{"fail": 400}]}, "scripted failure: HTTP 400"),
         ({"compactor": [{"say": "x" * 5_000}]}, "the model's answer is not shorter"),
-        ({"compactor": [{"say": "x"}], "price": None}, "is unknown, so 0.05 USD cannot be enforced"),
+        ({"compactor": [{"say": "x"}], "price": None}, "is unknown, so the budget of 0.05 USD cannot be enforced"),
         ({"compactor": [{"say": "x"}], "price": {"input": 300.0, "output": 1500.0}}, "every entry is longer"),
         ({"compactor": [{"say": "x"}], "price": {"input": 9000.0, "output": 9000.0}}, "pays for 0 bytes"),
     ],

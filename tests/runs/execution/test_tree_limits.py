@@ -349,7 +349,7 @@ def test_no_order_of_calls_exceeds_a_limit(
             held = run_budget.reserve(key, sent, price, floor=64, ceiling=1000)
             if isinstance(held, InsufficientFunds):
                 assert held.level.limit is not None
-                assert held.needed > (held.level.left or 0.0) - 1e-9
+                assert held.needed > (held.level.remaining or 0.0) - 1e-9
             else:
                 cost, most = held
                 assert cost is not None
@@ -358,7 +358,7 @@ def test_no_order_of_calls_exceeds_a_limit(
             assert level.limit is None or level.spent + level.reserved <= level.limit + 1e-9, level
     for run_budget in budgets:
         run_budget.settle_all()
-    assert all((level.reserved, level.open_calls) == (0.0, 0) for level in levels)
+    assert all((level.reserved, level.open_call_count) == (0.0, 0) for level in levels)
 
 
 @given(limit=some.floats(0.0017, 0.2), each=some.lists(some.integers(1, 1000), min_size=1, max_size=30))
@@ -383,4 +383,4 @@ def test_every_call_that_waits_for_budget_is_served_or_refused(limit: float, eac
     top = root.dollars.levels()[-1]
     assert top.spent <= limit + 1e-9
     assert any(served) or limit < price(64)
-    assert (top.reserved, top.open_calls) == (0.0, 0)
+    assert (top.reserved, top.open_call_count) == (0.0, 0)

@@ -49,10 +49,10 @@ def make_plan(
         home=home,
         environ={},
         settings=Settings(model="openai:gpt-5"),
-        find=find,
-        active=lambda: list(others),
-        facts=lambda one: (facts or {}).get(one.name, WorkerFacts()),
-        priced=lambda model: priced,
+        find_worker=find,
+        list_active_workers=lambda: list(others),
+        find_facts=lambda one: (facts or {}).get(one.name, WorkerFacts()),
+        has_price=lambda model: priced,
     )
     return plan(first, Frame(cwd=project, root=project, env={"PATH": "/usr/bin"}), known, request)
 

@@ -149,7 +149,10 @@ def test_a_fork_with_an_unknown_entry_run_or_model_is_refused(guild: Guild, proj
         refused = guild("fork", finished_run, *words)
         assert refused.code == code, refused
         assert "Traceback" not in refused.err
-    assert f"has no entry {last + 1} (0 to {last})" in guild("fork", finished_run, "--at", str(last + 1)).err
+    assert (
+        f"invalid entry {last + 1}: {finished_run} has the entries 0 to {last}"
+        in guild("fork", finished_run, "--at", str(last + 1)).err
+    )
     assert guild("fork", "r-2222222222", "--at", "0").code == 3
     assert guild("fork", finished_run).code == 2
     assert guild("ls", "--all", "--json").json["done"] == runs

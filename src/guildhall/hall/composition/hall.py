@@ -158,7 +158,7 @@ class Hall:
             runs=lambda: self.main.runs,
             is_alive=self.main.is_alive,
             find_worker=partial(self.workers.find_for_work, use="dispatch"),
-            load_output_schema=self.workers.preflight.output_schema,
+            load_output_schema=self.workers.preflight.load_output_schema,
             readonly=self.environment.readonly,
         )
 

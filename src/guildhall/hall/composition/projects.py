@@ -240,7 +240,7 @@ class ProjectServices:
                 is_alive=self._main.is_alive,
                 find_worker=partial(self._find_worker, use="dispatch"),
                 checks=self.worker_checks,
-                load_output_schema=self.workers.preflight.output_schema,
+                load_output_schema=self.workers.preflight.load_output_schema,
                 frame_at=self.environment.hall_frame,
                 max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,

@@ -83,7 +83,7 @@ class RunServices:
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            recorded_hooks=lambda run: (
+            find_replay_hooks=lambda run: (
                 jobs.job_replay_hooks(run) or commission_replay_hooks(run) or meeting_replay_hooks(run)
             ),
             runtime_of=self.runtimes.runtime_for_replay,
@@ -174,15 +174,15 @@ class RunServices:
     async def stream(self, prepared: Prepared) -> AsyncGenerator[Event]:
         """Launch a run and yield its events. If the hall is not persistent, closing the stream pauses the run."""
         is_persistent = self.environment.is_persistent
-        with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if is_persistent else None) as events:
+        with self.bus.listening(prepared.run_id, MAX_BUFFERED_EVENTS if is_persistent else None) as events:
             self.launch(prepared)
             try:
                 async for event in events:
                     yield event
-                    if event.type == "run_ended" and event.run == prepared.run:
+                    if event.type == "run_ended" and event.run == prepared.run_id:
                         break
             finally:
                 if not is_persistent:
-                    await self.runs.pause(prepared.run)
+                    await self.runs.pause(prepared.run_id)
                 elif prepared.frame.interactive:
-                    self.runs.adjust_client_count(prepared.run, -1)
+                    self.runs.adjust_client_count(prepared.run_id, -1)

@@ -132,7 +132,7 @@ class WorkerServices:
     def planner(self) -> Planner:
         from guildhall.runs.plan.planner import Planner
 
-        return Planner(assembler=self.assembler, priced=self.has_price)
+        return Planner(assembler=self.assembler, has_price=self.has_price)
 
     @cached_property
     def assembler(self) -> Assembler:
@@ -140,10 +140,10 @@ class WorkerServices:
         from guildhall.runs.assembly.memory import RunMemory
 
         return Assembler(
-            find=self.find,
+            find_worker=self.find,
             list_workers=self.list_workers,
-            active_workers=self.active_workers,
-            describe=self.runtimes.toolbox_descriptions.describe,
+            list_active_workers=self.active_workers,
+            describe_code=self.runtimes.toolbox_descriptions.describe,
             memory=RunMemory(
                 memory=self.get_memory(), request_compaction=lambda request: self.get_compactor().start(request)
             ),

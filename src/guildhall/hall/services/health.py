@@ -186,7 +186,7 @@ async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> Worker
         except GuildError:  # `problems` has it already
             pass
         else:
-            await preflight.output_schema(worker, frame)
+            await preflight.load_output_schema(worker, frame)
     except GuildError as error:
         return replace(report, problems=[*report.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]

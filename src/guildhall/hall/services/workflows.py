@@ -109,7 +109,7 @@ class WorkflowService(HallService, Workflows):
             )
         services, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
         services.launch(prepared)
-        return await self.find_by_run(prepared.run)
+        return await self.find_by_run(prepared.run_id)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
         from guildhall.runs.execution.preparation import Prepared
@@ -119,7 +119,7 @@ class WorkflowService(HallService, Workflows):
         started = await self._hall.main.workflows.start_worker(worker, request, frame)
         if isinstance(started, Prepared):
             self._hall.main.launch(started)
-        return await self.find_by_run(started.run if isinstance(started, Prepared) else started.id)
+        return await self.find_by_run(started.run_id if isinstance(started, Prepared) else started.id)
 
     async def start_agent(self, target: Target) -> WorkflowSummary:
         instance = await self._hall.workflow_databases.services_of_team(target).workflows.start_agent(target)

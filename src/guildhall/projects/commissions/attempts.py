@@ -29,7 +29,7 @@ from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
-from guildhall.runs.record.records import cancel_tree, find_run
+from guildhall.runs.record.records import cancel_with_child_runs, find_run
 from guildhall.workers.registry import MODEL_OPTION
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def record_cancel(connection: Connection, commission: Commission, reason: str, n
     records.record_event(connection, commission.id, "cancel", reason, now)
     run = find_run(connection, commission.run) if commission.run is not None else None
     if run is not None and run.status not in RUN_ENDED:
-        cancel_tree(connection, run.id, now)
+        cancel_with_child_runs(connection, run.id, now)
 
 
 # redispatch and abandon

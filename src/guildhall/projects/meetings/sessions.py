@@ -200,7 +200,7 @@ class Sessions:
             return await self.resume(run.id, frame, grant), []
         except (Conflict, Refused, ContextTooLong, RuntimeFailed) as error:
             prepared = await self._renew(meeting, frame, reason=error.message, grant=grant)
-            return prepared, [self._renewed_event(prepared.run, error)]
+            return prepared, [self._renewed_event(prepared.run_id, error)]
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
         message = f"started a new session with a summary of the conversation: {error.message}"

@@ -34,14 +34,14 @@ _MAX_MEMORY_BYTES = 512 * 1024**2
 
 @dataclass(frozen=True, kw_only=True)
 class Activation:
-    """The settings of a run by an activation function. None keeps the instructions, tools or limits of the worker."""
+    """The result of an activation function. None keeps the instructions, tools or limits of the worker."""
 
     system_prompt: str | None = None  # without the memory block
     tools: tuple[str, ...] | None = None
     limits: Bounds | None = None
 
     def select_tools(self, tools: Iterable[Tool], required: Iterable[Tool] = ()) -> tuple[Tool, ...]:
-        """Return the tools of the run. The `required` tools, with which it reports its result, cannot be removed."""
+        """Return the tools that the activation keeps. It cannot remove the `required` tools of the run's owner."""
         names = {*(self.tools or ()), *(tool.name for tool in required)}
         return tuple(tool for tool in tools if self.tools is None or tool.name in names)
 
@@ -49,9 +49,11 @@ class Activation:
         """Return the lower one of each pair of limits."""
         if self.limits is None:
             return bounds
-        pairs = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMIT_NAMES}
-        lower = {name: own if old is None else min(old, own) for name, (old, own) in pairs.items() if own is not None}
-        return replace(bounds, **lower)
+        for name in LIMIT_NAMES:
+            current, limit = getattr(bounds, name), getattr(self.limits, name)
+            if limit is not None:
+                bounds = replace(bounds, **{name: limit if current is None else min(current, limit)})
+        return bounds
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Activation:
@@ -67,12 +69,12 @@ DEFAULT = Activation()
 
 def activation_context(request: RunRequest, project: str | None) -> dict[str, Any]:
     """Return the part of the function's argument that describes the purpose of a run."""
-    about: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
+    context: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
     if isinstance(request.purpose, JobPurpose | CommissionPurpose | MeetingPurpose):
-        facts = asdict(request.purpose)
-        kind, contract = facts.pop("kind"), facts.pop("contract", {})
-        about |= {"context": kind, kind: {**facts, **({"review": True} if contract is None else contract)}}
-    return about
+        purpose = asdict(request.purpose)
+        kind, contract = purpose.pop("kind"), purpose.pop("contract", {})
+        context |= {"context": kind, kind: {**purpose, **({"review": True} if contract is None else contract)}}
+    return context
 
 
 async def activate_worker(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:
@@ -91,7 +93,7 @@ async def activate_worker(worker: Worker, tools: Iterable[Tool], memory: str, co
 async def call_activation(
     worker: Worker, code: Code, argument: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
 ) -> Activation:
-    """Call a function with an argument. Raise an error that names the function if the result is not valid."""
+    """Call the activation function of a worker. Raise InvalidFile if its result is invalid."""
     result = await _execute(code, worker.place, argument, timeout_s)
     return parse_activation(result, code.entry or "", worker.place, [tool["name"] for tool in argument["tools"]])
 
@@ -112,7 +114,7 @@ async def _execute(code: Code, place: str, argument: Mapping[str, Any] | None, t
             return await host.activation()
     except TimeoutError:
         message = f"activate: {reference} timed out after {timeout_s:g} s"
-        raise ToolUnavailable(message, where=place) from None
+        raise ToolUnavailable(message, where=place, hint="Make the function faster.") from None
     except ToolUnavailable as error:
         where = str(code.root / error.where) if error.where else place
         raise ToolUnavailable(f"activate: {error.message}", where=where, hint=error.hint) from None
@@ -130,24 +132,24 @@ def parse_activation(result: Any, reference: str, place: str, tools: Sequence[st
         return DEFAULT
     if not isinstance(result, dict):
         raise error(format_value(result), "Return nothing, or a mapping with system_prompt, tools or limits.")
-    given = cast("dict[str, Any]", result)
+    values = cast("dict[str, Any]", result)
     names = [field.name for field in fields(Activation)]
-    if (unknown := next((name for name in given if name not in names), None)) is not None:
+    if (unknown := next((name for name in values if name not in names), None)) is not None:
         raise error(f"an unknown field {format_value(unknown)}", did_you_mean(unknown, names))
-    prompt, chosen, limits = given.get("system_prompt"), given.get("tools"), given.get("limits")
+    prompt, selected, limits = values.get("system_prompt"), values.get("tools"), values.get("limits")
     is_valid = isinstance(prompt, str) and prompt.strip() and is_text(prompt) and len(prompt) <= _MAX_PROMPT_CHARS
     if prompt is not None and not is_valid:
-        raise error(f"an invalid system_prompt (not text of at most {_MAX_PROMPT_CHARS:,} characters)")
+        raise error(f"an invalid system_prompt (expected text of 1 to {_MAX_PROMPT_CHARS:,} characters)")
     return Activation(
         system_prompt=prompt,
-        tools=None if chosen is None else _parse_tools(chosen, tools, error),
+        tools=None if selected is None else _parse_tools(selected, tools, error),
         limits=None if limits is None else _parse_limits(limits, error),
     )
 
 
 def _parse_tools(value: Any, tools: Sequence[str], error: Callable[..., InvalidFile]) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
-        raise error("invalid tools (not a list of names)")
+        raise error("invalid tools (expected a list of names)")
     names = cast("list[str]", value)
     if (unknown := next((name for name in names if name not in tools), None)) is not None:
         raise error(f"the tool {format_value(unknown)}, which the worker does not have", did_you_mean(unknown, tools))
@@ -156,12 +158,14 @@ def _parse_tools(value: Any, tools: Sequence[str], error: Callable[..., InvalidF
 
 def _parse_limits(value: Any, error: Callable[..., InvalidFile]) -> Bounds:
     if not isinstance(value, dict):
-        raise error("invalid limits (not a mapping)", f"Limits: {', '.join(LIMIT_NAMES)}.")
+        raise error("invalid limits (expected a mapping)", f"Limits: {', '.join(LIMIT_NAMES)}.")
     limits = cast("dict[str, Any]", value)
     for name, limit in limits.items():
         if name not in LIMIT_NAMES:
             raise error(f"an unknown limit {format_value(name)}", did_you_mean(name, LIMIT_NAMES))
-        kinds = (int,) if name in ("max_turns", "max_tokens") else (int, float)
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, kinds) or limit <= 0):
-            raise error(f"{name} = {format_value(limit)}", "A limit is a number above 0.")
+        is_count = name in ("max_turns", "max_tokens")
+        types = (int,) if is_count else (int, float)
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, types) or limit <= 0):
+            hint = f"Return a {'whole number' if is_count else 'number'} above 0."
+            raise error(f"an invalid limit {name} = {format_value(limit)}", hint)
     return Bounds(**{"max_turns": None, **limits})

@@ -121,28 +121,29 @@ class Assembled:
         )
 
 
-def tighten(then: Assembled, today: Assembled) -> Assembled:
-    """Return the recorded run without the tools and permissions that its worker no longer has."""
-    names = {tool.name for tool in today.tools}
-    removed = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in names)
-    allowed = then.allow_workers
+def restrict_to_current(recorded: Assembled, current: Assembled) -> Assembled:
+    """Return the recorded run. Forbid the tools and permissions that its worker no longer has."""
+    names = {tool.name for tool in current.tools}
+    removed = tuple(Rule(name=tool.name, allowed=False) for tool in recorded.tools if tool.name not in names)
+    allowed = recorded.allow_workers
     if EVERY_WORKER in allowed:
-        allowed = today.allow_workers
-    elif EVERY_WORKER not in today.allow_workers:
-        allowed = tuple(name for name in allowed if name in today.allow_workers)
-    rules = (*then.rules, *today.rules, *removed)
-    return replace(then, rules=rules, allow_workers=allowed)
+        allowed = current.allow_workers
+    elif EVERY_WORKER not in current.allow_workers:
+        allowed = tuple(name for name in allowed if name in current.allow_workers)
+    rules = (*recorded.rules, *current.rules, *removed)
+    return replace(recorded, rules=rules, allow_workers=allowed)
 
 
-def narrow_environment(then: ToolEnvironment, today: ToolEnvironment) -> ToolEnvironment:
+def narrow_environment(recorded: ToolEnvironment, current: ToolEnvironment) -> ToolEnvironment:
     """Return the recorded environment without the folders and permissions that the worker no longer has."""
-    writable = {(folder.name, folder.path): folder.is_writable for folder in today.view.folders}
+    writable = {(folder.name, folder.path): folder.is_writable for folder in current.view.folders}
     folders = tuple(
         replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
-        for folder in then.view.folders
+        for folder in recorded.view.folders
         if (folder.name, folder.path) in writable
     )
-    return replace(then, view=replace(then.view, folders=folders), forbidden=then.forbidden | today.forbidden)
+    view = replace(recorded.view, folders=folders)
+    return replace(recorded, view=view, forbidden=recorded.forbidden | current.forbidden)
 
 
 def rebind_tool(tool: Tool, environment: ToolEnvironment) -> Tool:
@@ -194,7 +195,7 @@ def recorded_toolbox(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     """Return a toolbox of an ended process for a replay, which does not call its tools."""
 
     def unavailable(**_: Any) -> None:
-        raise ToolUnavailable(f"the toolbox {name!r} exists only in the process that started the run")
+        raise ToolUnavailable(f"cannot call the toolbox {name!r}: it exists only in the process that started the run")
 
     return Toolbox(name, *(Tool.from_described(tool, unavailable) for tool in tools))
 
@@ -203,7 +204,7 @@ def recorded_toolbox(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
 class Recipe:
     """The inputs from which a new or recorded run is assembled."""
 
-    run: str
+    run_id: str
     worker: Worker
     frame: Frame
     input: str
@@ -213,13 +214,13 @@ class Recipe:
     output_schema: Mapping[str, Any] | None
     given: Sequence[Toolbox] = ()
     attachments: tuple[Attachment, ...] = ()
-    memory: str | None = None  # the recorded memory block; None: render it from the current memory
+    memory: str | None = None  # the recorded memory block, or None to render the current memory
     above: frozenset[str] = frozenset()
-    served: Mapping[str, Sequence[Tool]] | None = None  # known tools of servers; None: start the servers
-    member_tools: MemberTools | None = None  # None: look the members up
+    served: Mapping[str, Sequence[Tool]] | None = None  # known tools of servers, or None to start the servers
+    member_tools: MemberTools | None = None  # None to look the members up
     hooks: RunHooks | None = None
     called: bool = False  # by another run
-    activation: Activation | None = None  # None: call the function of the worker, with the `context`
+    activation: Activation | None = None  # None to call the function of the worker, with the `context`
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     current: ToolEnvironment | None = None  # of the worker today, which limits the environment of a recorded run
 
@@ -233,9 +234,9 @@ class Recipe:
         return self.hooks.server if self.hooks else "called" if self.called else "run"
 
 
-def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
+def recorded_recipe(frozen: Assembly, frame: Frame, *, run_id: str, given: Sequence[Toolbox]) -> Recipe:
     return Recipe(
-        run=run,
+        run_id=run_id,
         worker=from_snapshot(frozen.worker),
         frame=frame,
         input=frozen.first_message,
@@ -252,7 +253,7 @@ def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence
     )
 
 
-def run_rules(
+def make_rules(
     recipe: Recipe, tools: Iterable[Tool], forbidden: frozenset[str], around: frozenset[str]
 ) -> tuple[Rule, ...]:
     """Return the worker's rules and the exfiltration rules. `around`: capabilities of the workers around it."""

@@ -21,12 +21,12 @@ from guildhall.runs.assembly.assembled import (
     Assembled,
     Recipe,
     from_snapshot,
+    make_rules,
     narrow_environment,
     rebind_tool,
     recorded_recipe,
     recorded_toolbox,
-    run_rules,
-    tighten,
+    restrict_to_current,
     with_recorded_descriptions,
 )
 from guildhall.runs.assembly.attachments import check_policy, read_user_files
@@ -69,10 +69,10 @@ class Assembler:
     """Assembles runs for one hall."""
 
     preflight: Preflight
-    find: Callable[[str, Frame], Worker]
+    find_worker: Callable[[str, Frame], Worker]
     list_workers: Callable[[Frame], Iterable[WorkerListing]]
-    active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
-    describe: Callable[[Code, ToolEnvironment], Awaitable[Toolbox]]
+    list_active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
+    describe_code: Callable[[Code, ToolEnvironment], Awaitable[Toolbox]]
     memory: RunMemory
     # The tools that a worker has without declaring them, for a frame, a run id and the name of its context.
     hall_tools: Callable[[Worker, Frame, str, str], Sequence[Tool]]
@@ -86,7 +86,7 @@ class Assembler:
         frame: Frame,
         given: Sequence[Toolbox] = (),
         *,
-        run: str,
+        run_id: str,
         worker: Worker | None = None,
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
@@ -99,8 +99,8 @@ class Assembler:
         if not is_text(request.input):
             raise UsageError("invalid input: not text, or contains a NUL byte", hint="Attach other data as a file.")
         if not request.input.strip():
-            raise UsageError("the input is empty", hint="Describe the task for the worker.")
-        worker = worker or self.find(request.worker, frame)
+            raise UsageError("invalid input: empty", hint="Describe the task for the worker.")
+        worker = worker or self.find_worker(request.worker, frame)
         check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
@@ -116,14 +116,14 @@ class Assembler:
             self.preflight.find_problems(worker, frame, given=names, script=own, thorough=False), worker.place
         )
         recipe = Recipe(
-            run=run,
+            run_id=run_id,
             worker=worker,
             frame=frame,
             input=request.input,
             model=choice.model,
             mode=request.mode,
             bounds=tools_and_folders.make_bounds(worker, settings, request, called=caller is not None),
-            output_schema=await self.preflight.output_schema(worker, frame),
+            output_schema=await self.preflight.load_output_schema(worker, frame),
             given=given,
             above=hooks.other_capabilities
             if hooks
@@ -145,10 +145,16 @@ class Assembler:
         return await self._build(replace(recipe, attachments=attached or ()))
 
     async def assemble_resumed(
-        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, hooks: RunHooks | None = None
+        self,
+        frozen: Assembly,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        run_id: str,
+        hooks: RunHooks | None = None,
     ) -> Assembled:
         """Assemble a recorded run with the stricter of its recorded and its worker's current permissions."""
-        recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks)
+        recipe = replace(recorded_recipe(frozen, frame, run_id=run_id, given=given), hooks=hooks)
         worker = self._current_worker(recipe)
         if worker is not None:
             recipe = replace(recipe, current=self._environment(worker, frame))
@@ -169,14 +175,14 @@ class Assembler:
                 return resumed
             served = unchanged_server_tools(worker, recipe.worker, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served, current=None)
-            return tighten(resumed, await self._build(today))
+            return restrict_to_current(resumed, await self._build(today))
 
     def _current_worker(self, recipe: Recipe) -> Worker | None:
         """Return the worker of a recorded run as its file is today, or None. Agents keep their recorded permissions."""
         then = recipe.worker
         if then.scope == "workflow" or not then.path.exists():
             return None
-        found = self.find(str(then.path), recipe.frame)
+        found = self.find_worker(str(then.path), recipe.frame)
         return _adapt_to_owner(replace(found, workdir=then.workdir, workflow_paths=then.workflow_paths), recipe.hooks)
 
     def _environment(self, worker: Worker, frame: Frame) -> ToolEnvironment:
@@ -191,16 +197,19 @@ class Assembler:
         frozen: Assembly,
         frame: Frame,
         *,
-        run: str,
+        run_id: str,
         worker: Worker | None = None,
         hooks: RunHooks | None = None,
     ) -> tuple[Assembled, bool]:
-        """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
+        """Assemble a recorded run from the current worker file.
+
+        Return the run, and True if the file of the worker or of a callee is missing and its recorded form was used.
+        """
         given = [recorded_toolbox(name, tools) for name, tools in frozen.given.items()]
-        recipe, is_missing = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks), False
+        recipe, is_missing = replace(recorded_recipe(frozen, frame, run_id=run_id, given=given), hooks=hooks), False
         try:
-            worker = worker or _adapt_to_owner(self.find(request.worker, frame), hooks)
-            schema = await self.preflight.output_schema(worker, frame)
+            worker = worker or _adapt_to_owner(self.find_worker(request.worker, frame), hooks)
+            schema = await self.preflight.load_output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, is_missing = recipe.worker, True
@@ -220,7 +229,7 @@ class Assembler:
         try:
             for name in worker.definition.allow_workers:
                 if name != EVERY_WORKER:
-                    self.find(name, near)
+                    self.find_worker(name, near)
         except NotFound:
             return True
         return False
@@ -251,15 +260,16 @@ class Assembler:
         worker, frame = recipe.worker, recipe.frame
         settings = self.preflight.load_settings(frame)
         near = worker.project_frame(frame)
-        others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
-        callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
+        others = find_callees(worker, lambda name: self.find_worker(name, near), lambda: self.list_active_workers(near))
+        workers = [callee.worker for callee in others if callee.worker]
+        callees = {callee.identity: declared_capabilities(callee) for callee in workers}
         around = recipe.above.union(*callees.values())
         project = ""
         if worker.definition.project_instructions:
             around |= CAPABILITIES
-            found = await asyncio.to_thread(read_project_instructions, frame.root)
-            project = found.render() if found else ""
-        rules = run_rules(recipe, tools, environment.forbidden, around)
+            file = await asyncio.to_thread(read_project_instructions, frame.root)
+            project = file.render() if file else ""
+        rules = make_rules(recipe, tools, environment.forbidden, around)
         check_exfiltration(worker, tools_and_folders.permitted_capabilities(tools, environment.forbidden), around)
         tools_and_folders.check_native_rules(tools, rules, recipe.mode, worker.place)
         memory, visible = recipe.memory or "", tools_and_folders.visible_tools(worker, tools)
@@ -301,7 +311,7 @@ class Assembler:
         """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
         base = self.base_tools(
-            worker, frame, recipe.context_name, run=recipe.run, model=recipe.model, has_memory=has_memory
+            worker, frame, recipe.context_name, run_id=recipe.run_id, model=recipe.model, has_memory=has_memory
         )
         tree, hooks = self.tree_tools(worker, frame), recipe.hooks
         system = (*tree, *member_tools.tools, *base)
@@ -316,28 +326,29 @@ class Assembler:
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise ToolUnavailable(f"two tools are named {duplicates[0]!r}", where=worker.place)
+            raise _duplicate_error(duplicates[0], {**boxes, **served}, worker)
         if recipe.output_schema is not None and not recipe.converses and OUTPUT_TOOL in names:
-            raise ToolUnavailable(f"the tool name {OUTPUT_TOOL!r} is reserved for the result", where=worker.place)
+            message = f"invalid tools: the name {OUTPUT_TOOL!r} is reserved for the result"
+            raise ToolUnavailable(message, where=worker.place, hint="Rename the tool, or remove output_schema_ref.")
         return tools
 
     def base_tools(
-        self, worker: Worker, frame: Frame, context: str, *, run: str, model: str, has_memory: bool
+        self, worker: Worker, frame: Frame, context: str, *, run_id: str, model: str, has_memory: bool
     ) -> tuple[Tool, ...]:
         """Return the base toolbox of a worker. `has_memory`: the worker can read memory entries (ADR 041)."""
         if not worker.definition.base:
             return ()
         limit = self.preflight.load_settings(frame).memory.limit_tokens
-        memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
+        memory = self.memory.tools(worker, frame, run_id=run_id, model=model, limit_tokens=limit)
         memory = self.memory.select_tools(memory, worker, has_entries=has_memory)
         is_unattended = context not in ("run", "called") or worker.definition.base is True
         decisions = tools_and_folders.BASE_TOOLS if is_unattended else ()
-        return (*self.hall_tools(worker, frame, run, context), *memory, *decisions)
+        return (*self.hall_tools(worker, frame, run_id, context), *memory, *decisions)
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
         near = worker.project_frame(frame)
-        return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
+        return calling_tools(worker, lambda name: self.find_worker(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
         return tools_and_folders.make_view(
@@ -352,15 +363,15 @@ class Assembler:
         given: Mapping[str, Toolbox],
         of_members: Sequence[str],
     ) -> dict[str, Sequence[Tool]]:
-        """Return the tools of each declared toolbox. The toolboxes `of_members` are on servers."""
-        found: dict[str, Sequence[Tool]] = {}
+        """Return the tools of each declared toolbox. Skip the toolboxes `of_members`, which are on servers."""
+        toolboxes: dict[str, Sequence[Tool]] = {}
         for name in worker.definition.toolboxes:
             if name in given:  # the handlers exist only in this process
-                found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
+                toolboxes[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
                 code = self.preflight.toolbox_code(worker, name, frame, given)
-                found[name] = (await self.describe(code, environment)).tools
-        return found
+                toolboxes[name] = (await self.describe_code(code, environment)).tools
+        return toolboxes
 
 
 def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
@@ -385,11 +396,20 @@ def _join_prompt(instructions: str, *blocks: str) -> str:
     return "\n\n".join([instructions.rstrip(), *more]) if more else instructions
 
 
+def _duplicate_error(name: str, sources: Mapping[str, Sequence[Tool]], worker: Worker) -> ToolUnavailable:
+    """Return the error for two tools of the same name. `sources`: the tools of toolboxes and servers by source."""
+    names = [source for source, tools in sources.items() if any(tool.name == name for tool in tools)]
+    message = f"invalid tools: two tools are named {name!r}, in {' and '.join([*names, 'Guildhall itself'][:2])}"
+    hint = "Rename one of them, or remove it from tools, toolboxes, mcp_servers or members in the worker file."
+    return ToolUnavailable(message, where=worker.place, hint=hint)
+
+
 def _check_tools_unchanged(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
-    now = {tool.name: tool.as_shown() for tool in tools}
+    """Raise ToolUnavailable if a recorded tool is missing or has another description or schema."""
+    current = {tool.name: tool.as_shown() for tool in tools}
     for tool in frozen:
-        if now.get(tool["name"]) != tool:
+        if current.get(tool["name"]) != tool:
             raise ToolUnavailable(
-                f"the tool {tool['name']!r} has changed since the run started",
+                f"cannot resume the run: the tool {tool['name']!r} has changed since the run started",
                 hint="Restore the tool, or start a new run.",
             )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_TOTAL_BYTES = 50_000_000  # the journal keeps them, and no provider accepts more in one request
 _PDF = "application/pdf"
 _PDF_HEADER_BYTES = 1024  # PDF readers accept a header within the first kilobyte
-_ANY_SIZE = 10**12  # only the policy limits files of the user
+_UNLIMITED_BYTES = 10**12  # only the policy limits files of the user
 # A fixed table, because the tables of operating systems differ. All other files must be text.
 MEDIA_TYPES = {
     ".pdf": _PDF,
@@ -104,15 +104,15 @@ def check_media_types(attachments: Iterable[Attachment], source: Source) -> None
             kind = "PDFs" if file.media_type == _PDF else "images"
             raise ModelUnusable(
                 f"{source.name} does not accept {kind}: {file.name} ({file.media_type})",
-                hint="Choose another model with --override-model, or attach the content as text.",
+                hint="Choose another model, or attach the content as text.",
             )
 
 
-def format_size(size: int) -> str:
+def format_size(size_bytes: int) -> str:
     for unit, unit_bytes in (("MB", 1_000_000), ("kB", 1_000)):
-        if size >= unit_bytes:
-            return f"{size / unit_bytes:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{size} bytes"
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size_bytes} bytes"
 
 
 def _sandbox_files(view: View) -> SandboxFiles:
@@ -132,12 +132,12 @@ def _split_name(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]
 def _locate_in_sandbox(name: str, files: SandboxFiles) -> tuple[str, SandboxFiles, SandboxPath]:
     sandbox, path = _split_name(name, {folder.name for folder in files.view.folders})
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
-        raise UsageError(f"{name!r} is not a file in a sandbox", hint="Use SANDBOX/PATH, such as input/deck.pdf.")
+        raise UsageError(f"cannot attach {name!r}: not in a sandbox", hint="Use SANDBOX/PATH, such as input/deck.pdf.")
     return f"{sandbox}/{path}", files, files.locate_in(files.find_sandbox(sandbox), path)
 
 
 def _locate_in_project(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
-    project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
+    project = Folder(path=root.resolve(), max_bytes=_UNLIMITED_BYTES)
     files = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
         return name, files, files.locate(name)
@@ -150,10 +150,11 @@ def _locate_in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, Sa
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
-        raise NotFound(f"cannot attach {name}: file not found") from None
+        raise NotFound(f"cannot attach {name}: file not found", hint="Correct the path.") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
-        raise UsageError(f"cannot attach {name}: {error}") from None
-    folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot attach {name}: {reason}", hint="Correct the path.") from None
+    folder = Folder(path=path.parent, max_bytes=_UNLIMITED_BYTES)
     files = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
     return name, files, files.locate_in(folder, path.name or ".")
 
@@ -169,7 +170,7 @@ def _read_all(
     _check_unique(names)
     for name in names:
         if not name.strip() or not name.isprintable():
-            raise UsageError(f"cannot attach {name!r}: invalid file name")
+            raise UsageError(f"cannot attach {name!r}: the path is empty or has invisible characters")
         _check_suffix(_base_name(name), name, policy, where)
     attachments: list[Attachment] = []
     size = 0
@@ -178,8 +179,9 @@ def _read_all(
         contents = files.read(path, max_bytes=min(policy.max_total_bytes, MAX_TOTAL_BYTES) - size)
         for base_name in {_base_name(name), contents.name}:  # the policy applies to a link and to its target
             if not has_suffix(base_name, contents.folder.attachment_suffixes):
-                suffixes = ", ".join(contents.folder.attachment_suffixes)
-                raise Refused(f"cannot attach {name}: the sandbox {contents.folder.name!r} permits only {suffixes}")
+                sandbox, suffixes = contents.folder.name, ", ".join(contents.folder.attachment_suffixes)
+                hint = f"Attach another file, or change sandboxes.{sandbox}.attachment_suffixes in the worker file."
+                raise Refused(f"cannot attach {name}: the sandbox {sandbox!r} permits only {suffixes}", hint=hint)
             _check_suffix(base_name, name, policy, where)
         size += len(contents.data)
         _check_size(size, policy, where)
@@ -189,21 +191,24 @@ def _read_all(
 
 def _make_attachment(name: str, data: bytes) -> Attachment:
     """Return an attachment with the media type of its name. Raise InvalidFile if the content has another type."""
-    kind = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
-    found = media_type(data)
-    if is_media(kind):
-        if found is None and b"%PDF-" in data[:_PDF_HEADER_BYTES]:
-            found = _PDF
-        if found != kind:
+    expected_type = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
+    actual_type = media_type(data)
+    if is_media(expected_type):
+        if actual_type is None and b"%PDF-" in data[:_PDF_HEADER_BYTES]:
+            actual_type = _PDF
+        if actual_type != expected_type:
+            content = f"expected the content to be {expected_type}, got {actual_type or 'another type'}"
             raise InvalidFile(
-                f"expected the content to be {kind}, got {found or 'another type'}",
+                f"cannot attach the file: {content}",
                 where=name,
                 hint="Rename the file to match its content, or export it again.",
             )
     elif not _is_utf8(data):
-        hint = f"Rename the file: its content is {found}." if found else "Convert the file to text, PDF or an image."
-        raise InvalidFile("cannot attach it: not UTF-8 text, a PDF or an image", where=name, hint=hint)
-    return Attachment(name=name, media_type=kind, data=data)
+        hint = "Convert the file to text, PDF or an image."
+        if actual_type:
+            hint = f"Rename the file: its content is {actual_type}."
+        raise InvalidFile("cannot attach the file: not UTF-8 text, a PDF or an image", where=name, hint=hint)
+    return Attachment(name=name, media_type=expected_type, data=data)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -225,25 +230,26 @@ def _check_unique(names: Sequence[str]) -> None:
 def _check_count(count: int, policy: AttachmentPolicy, where: str | None) -> None:
     if count > policy.max_attachments:
         message = f"too many attachments: {count} (the worker accepts at most {policy.max_attachments})"
-        raise Refused(message, where=where, hint=_policy_hint("max_attachments"))
+        raise Refused(message, where=where, hint=_policy_hint("fewer", "max_attachments"))
 
 
 def _check_suffix(base_name: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
     if not has_suffix(base_name, policy.allowed_suffixes):
         message = f"cannot attach {name}: the worker accepts only {', '.join(policy.allowed_suffixes)}"
-        raise Refused(message, where=where, hint=_policy_hint("allowed_suffixes"))
+        raise Refused(message, where=where, hint=_policy_hint("other", "allowed_suffixes"))
     if policy.denied_suffixes and has_suffix(base_name, policy.denied_suffixes):
         message = f"cannot attach {name}: the worker does not accept {', '.join(policy.denied_suffixes)}"
-        raise Refused(message, where=where, hint=_policy_hint("denied_suffixes"))
+        raise Refused(message, where=where, hint=_policy_hint("other", "denied_suffixes"))
 
 
 def _check_size(size: int, policy: AttachmentPolicy, where: str | None) -> None:
     if size > policy.max_total_bytes:
         message = f"attachments too large: the worker accepts at most {policy.max_total_bytes:,} bytes in total"
-        raise Refused(message, where=where, hint=_policy_hint("max_total_bytes"))
+        raise Refused(message, where=where, hint=_policy_hint("smaller", "max_total_bytes"))
     if size > MAX_TOTAL_BYTES:
-        raise Refused(f"attachments too large: a run accepts at most {MAX_TOTAL_BYTES:,} bytes in total", where=where)
+        message = f"attachments too large: a run accepts at most {MAX_TOTAL_BYTES:,} bytes in total"
+        raise Refused(message, where=where, hint="Attach smaller files.")
 
 
-def _policy_hint(field: str) -> str:
-    return f"Attach other files, or change attachment_policy.{field} in the worker file."
+def _policy_hint(adjective: str, field: str) -> str:
+    return f"Attach {adjective} files, or change attachment_policy.{field} in the worker file."

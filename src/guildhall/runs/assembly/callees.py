@@ -47,18 +47,18 @@ def find_callees(
 ) -> tuple[Callee, ...]:
     """Return all other workers that a run of the worker can reach, nearest first. `active`: the meaning of `*`."""
     known = {worker.identity}
-    found: list[Callee] = []
+    callees: list[Callee] = []
     callers = deque([worker])
     while callers:
         caller = callers.popleft()
         for callee in _direct_callees(caller, find, active):
             if callee.worker is None:
-                found.append(callee)
+                callees.append(callee)
             elif callee.worker.identity not in known:
                 known.add(callee.worker.identity)
-                found.append(callee)
+                callees.append(callee)
                 callers.append(callee.worker)
-    return tuple(found)
+    return tuple(callees)
 
 
 def declared_capabilities(worker: Worker) -> frozenset[str]:
@@ -79,7 +79,7 @@ def _direct_callees(
 ) -> Iterator[Callee]:
     for name in dict.fromkeys(caller.definition.allow_workers):
         if name == EVERY_WORKER:
-            yield from (Callee(name=one.name, through=caller.name, worker=one) for one in active())
+            yield from (Callee(name=worker.name, through=caller.name, worker=worker) for worker in active())
             continue
         worker = problem = None
         try:
@@ -181,7 +181,7 @@ def _worker_call(
 def make_call_tool(workers: Sequence[tuple[str, str | None]], *, creates: bool, is_complete: bool) -> Tool:
     """Return `worker_call` with a description that lists the workers (name and purpose) that may be called.
 
-    `is_complete`: no other worker can be called, so that the schema has their names.
+    `is_complete`: no other worker can be called, so the schema lists the names.
     """
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in workers]
     if creates:
@@ -215,19 +215,19 @@ def callable_workers(
 ) -> list[tuple[str, str | None]]:
     """Return name and description of the workers of an allow-list. A draft by a worker has no description."""
     if EVERY_WORKER in allowed:
-        return [(one.name, one.description) for one in everyone() if one.status == "active"]
-    found: list[tuple[str, str | None]] = []
+        return [(listing.name, listing.description) for listing in everyone() if listing.status == "active"]
+    workers: list[tuple[str, str | None]] = []
     for name in allowed:
         try:
             worker = find(name)
         except GuildError:  # it can be created later; a call of a missing worker is an error
-            found.append((name, None))
+            workers.append((name, None))
             continue
-        generated = worker.path.parent.name == GENERATED
-        found.append((name, None if generated and worker.status == "draft" else worker.description))
-    return found
+        is_generated = worker.path.parent.name == GENERATED
+        workers.append((name, None if is_generated and worker.status == "draft" else worker.description))
+    return workers
 
 
-def has_budget(worker: Worker, *, priced: bool) -> bool:
-    """Return True if the budget of the settings applies: the model, or a worker that it calls, can have a price."""
+def can_cost(worker: Worker, *, priced: bool) -> bool:
+    """Return True if the model has a price, or if the worker can call workers, whose models may have a price."""
     return priced or bool(worker.definition.allow_workers) or can_create_workers(worker)

@@ -33,7 +33,7 @@ class CompactionRequest:
     """A folder that a run has filled so far that compaction is due."""
 
     folder: MemoryFolder
-    run: str
+    run_id: str
     model: str
     frame: Frame
     limit_tokens: int
@@ -46,18 +46,18 @@ class RunMemory:
     memory: Memory
     request_compaction: Callable[[CompactionRequest], None]
 
-    def tools(self, worker: Worker, frame: Frame, *, run: str, model: str, limit_tokens: int) -> tuple[Tool, ...]:
+    def tools(self, worker: Worker, frame: Frame, *, run_id: str, model: str, limit_tokens: int) -> tuple[Tool, ...]:
         def request_compaction(folder: MemoryFolder) -> None:
             self.request_compaction(
-                CompactionRequest(folder=folder, run=run, model=model, frame=frame, limit_tokens=limit_tokens)
+                CompactionRequest(folder=folder, run_id=run_id, model=model, frame=frame, limit_tokens=limit_tokens)
             )
 
         tools = MemoryTools(
             memory=self.memory,
             folders=self.memory.folders(worker, frame),
-            author=Author(kind="worker", worker=worker.name, run=run),
+            author=Author(kind="worker", worker=worker.name, run=run_id),
             limit_tokens=limit_tokens,
-            on_growth=request_compaction,
+            on_compaction_due=request_compaction,
         )
         return tools.tools()
 

@@ -60,7 +60,7 @@ def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     try:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InvalidFile(f"not JSON: {error}", where=str(path), hint="Write a JSON Schema.") from None
+        raise InvalidFile(f"invalid JSON: {error}", where=str(path), hint="Write a JSON Schema.") from None
     return check_output_schema(schema, str(path))
 
 
@@ -150,7 +150,7 @@ class Preflight:
         """Return the module of the worker's output model. Raise NotTrusted if it may not run."""
         return self._check_trust(module_code(worker, self.home), worker, frame)
 
-    async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
+    async def load_output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema of the worker, or None if the worker has no schema."""
         if (path := _schema_path(worker)) is not None:
             return _read_schema(worker, path)
@@ -200,7 +200,7 @@ def raise_problems(problems: Sequence[GuildError], place: str) -> None:
         raise NotTrusted("; ".join(error.message for error in problems), where=place, hint=problems[0].hint)
     lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in problems]
     kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in problems) else InvalidFile
-    message = f"{len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
+    message = f"cannot run the worker: {len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
     raise kind(message, where=place, hint="Show the hint for each problem: guild check")
 
 
@@ -240,11 +240,11 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
 
 def _check_settings(worker: Worker) -> None:
     """Raise ModelUnusable if the runtime of the worker cannot apply a model setting."""
-    row = RUNTIMES[worker.definition.runtime]
+    runtime = RUNTIMES[worker.definition.runtime]
     declared = worker.definition.model_settings.declared_values()
-    if row.settings is not None and (rejected := [name for name in declared if name not in row.settings]):
-        hint = f"{row.title} can apply {', '.join(row.settings) or 'no settings'}. Remove the others."
-        raise settings_error(worker, rejected, row.title, hint)
+    if runtime.settings is not None and (rejected := [name for name in declared if name not in runtime.settings]):
+        hint = f"{runtime.title} can apply {', '.join(runtime.settings) or 'no settings'}. Remove the others."
+        raise settings_error(worker, rejected, runtime.title, hint)
 
 
 def settings_error(worker: Worker, rejected: Iterable[str], subject: str, hint: str) -> ModelUnusable:
@@ -260,23 +260,23 @@ def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
 
 def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
     """Return a model that the runtime of the worker accepts. Replace `auto` by a model of its provider."""
-    row = RUNTIMES[worker.definition.runtime]
-    if row.uses_model_door and choice.model.startswith(CURSOR):
+    runtime = RUNTIMES[worker.definition.runtime]
+    if runtime.uses_model_door and choice.model.startswith(CURSOR):
         raise ModelUnusable(
             f"{choice.model} works only with `runtime: cursor`",
             where=worker.place,
             hint="Set `runtime: cursor` in the worker file, or choose another model.",
         )
-    if not row.providers or (row.uses_model_door and choice.model.startswith((SCRIPT, REPLAY))):
+    if not runtime.providers or (runtime.uses_model_door and choice.model.startswith((SCRIPT, REPLAY))):
         return choice
     if choice.model == AUTO:
-        return replace(choice, model=AUTO_MODELS.get(row.providers[0], f"{row.providers[0]}:{AUTO}"))
-    if choice.model.partition(":")[0] in row.providers:
+        return replace(choice, model=AUTO_MODELS.get(runtime.providers[0], f"{runtime.providers[0]}:{AUTO}"))
+    if choice.model.partition(":")[0] in runtime.providers:
         return choice
-    accepted = " or ".join(f"`{provider}:...`" for provider in row.providers)
-    accepted += " or a script" if row.uses_model_door else ""
+    accepted = " or ".join(f"`{provider}:...`" for provider in runtime.providers)
+    accepted += " or a script" if runtime.uses_model_door else ""
     raise ModelUnusable(
-        f"runtime {row.name} does not accept the model {choice.model}",
+        f"runtime {runtime.name} does not accept the model {choice.model}",
         where=worker.place,
         hint=f"Choose {accepted}, or set `runtime: pydantic`.",
     )
@@ -284,17 +284,17 @@ def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
 
 def add_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """Return the capabilities of the tools, the runtime and the project instructions."""
-    row = RUNTIMES[worker.definition.runtime]
+    runtime = RUNTIMES[worker.definition.runtime]
     prompt = {"project_instructions": CAPABILITIES} if worker.definition.project_instructions else {}
-    return {**tools, **prompt, **({row.title: frozenset({"net"})} if row.needs_network else {})}
+    return {**tools, **prompt, **({runtime.title: frozenset({"net"})} if runtime.needs_network else {})}
 
 
 def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], others: frozenset[str]) -> None:
     """Raise if the runtime could send private data without asking. `others`: capabilities of other workers."""
-    row, capabilities = RUNTIMES[worker.definition.runtime], add_runtime_capabilities(worker, tools)
-    if row.title in assess_risk(capabilities, accepted=worker.definition.accepts_risk, others=others).guarded:
+    runtime, capabilities = RUNTIMES[worker.definition.runtime], add_runtime_capabilities(worker, tools)
+    if runtime.title in assess_risk(capabilities, accepted=worker.definition.accepts_risk, others=others).guarded:
         raise ToolUnavailable(
-            f"runtime {row.name}: {row.title} could send private files over the network without asking for approval",
+            f"runtime {runtime.name}: {runtime.title} could send private files over the network without approval",
             where=worker.place,
             hint="Remove the tools that read private files, or set `accepts_risk: true` in the worker file.",
         )
@@ -302,10 +302,10 @@ def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], othe
 
 def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
     """Raise if the worker has a tool of the model provider that its runtime cannot use."""
-    row = RUNTIMES[worker.definition.runtime]
-    if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
+    runtime = RUNTIMES[worker.definition.runtime]
+    if runtime.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
         raise ToolUnavailable(
-            f"tools: {native} of the model provider cannot be used with runtime {row.name}",
+            f"tools: {native} of the model provider cannot be used with runtime {runtime.name}",
             where=worker.place,
             hint="Set a search engine in config.yaml: `web_search: {searxng: URL}`. Or remove the tool.",
         )
@@ -313,31 +313,31 @@ def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
 
 def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
     """Raise Conflict if the runtime would start over and repeat calls that have effects."""
-    row = RUNTIMES[worker.definition.runtime]
-    if row.uses_model_door:
+    runtime = RUNTIMES[worker.definition.runtime]
+    if runtime.uses_model_door:
         return
     harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
     if effects := dict.fromkeys(name for name in called if name not in harmless):
-        message = f"cannot resume {journal.run}: {row.title} would start over and repeat {', '.join(effects)}"
-        hint = f"Show its calls: guild log {journal.run}. Start a new run for the remaining work."
+        message = f"cannot resume {journal.run_id}: {runtime.title} would start over and repeat {', '.join(effects)}"
+        hint = f"Start a new run for the remaining work. Show the calls: guild log {journal.run_id}"
         raise Conflict(message, hint=hint)
 
 
 def check_conversation(worker: Worker) -> None:
     """Raise Refused if the runtime cannot resume conversations."""
-    row = RUNTIMES[worker.definition.runtime]
-    if not row.uses_model_door:
+    runtime = RUNTIMES[worker.definition.runtime]
+    if not runtime.uses_model_door:
         raise Refused(
-            f"runtime {row.name}: conversations cannot be resumed, because {row.title} calls its model itself",
+            f"cannot start a conversation: {runtime.title} calls its model itself, so no conversation can be resumed",
             where=worker.place,
-            hint="Choose another runtime for conversations, such as `runtime: pydantic`.",
+            hint="Choose a worker with another runtime, such as `runtime: pydantic`.",
         )
 
 
-def check_replayable(worker: Worker, run: str) -> None:
+def check_replayable(worker: Worker, run_id: str) -> None:
     """Raise Conflict if the journal has no answers, because the runtime calls its model itself."""
-    row = RUNTIMES[worker.definition.runtime]
-    if not row.uses_model_door:
-        message = f"cannot replay {run}: {row.title} calls its model itself, so the answers are not recorded"
-        raise Conflict(message, hint=f"Show its tool calls: guild log {run}")
+    runtime = RUNTIMES[worker.definition.runtime]
+    if not runtime.uses_model_door:
+        message = f"cannot replay {run_id}: {runtime.title} calls its model itself, so the answers are not recorded"
+        raise Conflict(message, hint=f"Show its tool calls: guild log {run_id}")

@@ -1,4 +1,4 @@
-"""Tool set: determines the view of the disk, the tools in the model's order, and the bounds of a run.
+"""Tools and folders: determine the view of the disk, the tools in the model's order, and the bounds of a run.
 
 Does not execute tools (`tools.call_router`) and does not judge calls (`tools.gate`).
 
@@ -54,29 +54,27 @@ def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Hom
     The run cannot write the files that define permissions, nor the files of `locked` workers.
     """
     folders = tuple(folders)
-    can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
-    if not can.isdisjoint({"fs.read", "proc.exec"}):
+    capabilities = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
+    if not capabilities.isdisjoint({"fs.read", "proc.exec"}):
         folders = (Folder(path=frame.project_folder), *folders)
     workdir = worker.workdir if frame.worktree is None else frame.worktree
-    if workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
+    if workdir is not None and not capabilities.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
         others = tuple(folder for folder in folders if folder != Folder(path=workdir))
-        folders = (Folder(path=workdir, is_writable="fs.write" in can), *others)
-    if (own := frame.worktree) is not None:
+        folders = (Folder(path=workdir, is_writable="fs.write" in capabilities), *others)
+    if (worktree := frame.worktree) is not None:
         # A checkout is in the home, which is hidden otherwise, and so is the user's folder. Only the files in the
         # user's folder define permissions, so a run may change their copies in its checkout.
-        kept = (own / ".git", *locked)
-        return resolve_view(
-            View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), protected=kept)
-        )
-    kept = (*worker.protected_paths(frame), *locked)
-    return resolve_view(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), protected=kept))
+        hidden, protected = (home.path, frame.root), (worktree / ".git", *locked)
+        return resolve_view(View(cwd=worktree, folders=folders, hidden=hidden, shown=(worktree,), protected=protected))
+    protected = (*worker.protected_paths(frame), *locked)
+    return resolve_view(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), protected=protected))
 
 
 def protected_paths(view: View) -> tuple[Path, ...]:
     """Return the visible paths in writable folders that the run cannot write, without paths below another one."""
     writable = {folder.path for folder in view.folders if folder.is_writable}
-    found = [path for path in view.protected if writable & {*path.parents} and path not in writable | {*view.hidden}]
-    visible = [path for path in found if not {*view.hidden} & {*path.parents}]
+    paths = [path for path in view.protected if writable & {*path.parents} and path not in writable | {*view.hidden}]
+    visible = [path for path in paths if not {*view.hidden} & {*path.parents}]
     return tuple(path for path in visible if not {*visible} & {*path.parents})
 
 
@@ -87,13 +85,13 @@ def collect_tools(
     system: Sequence[Tool],
     toolboxes: Mapping[str, Sequence[Tool]],
     servers: Mapping[str, Sequence[Tool]] | None = None,
-    without: Iterable[str] = (),
+    excluded: Iterable[str] = (),
 ) -> tuple[Tool, ...]:
-    """Return built-in tools (`without` some), sandbox tools, toolboxes, servers and system tools.
+    """Return built-in tools (except `excluded`), sandbox tools, toolboxes, servers and system tools.
 
     The tools that the worker file declares come first, because models prefer the first tools of a list.
     """
-    tools = [*built_in_tools([name for name in worker.definition.tools if name not in without], environment)]
+    tools = [*built_in_tools([name for name in worker.definition.tools if name not in excluded], environment)]
     if worker.definition.sandboxes:
         tools += sandbox_tools(environment.view)
     for name in worker.definition.toolboxes:
@@ -110,12 +108,12 @@ def visible_tools(worker: Worker, tools: Iterable[Tool]) -> tuple[Tool, ...]:
 
 
 def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
-    """Raise if a rule forbids a tool of the provider, or requires approval, which the provider does not wait for."""
-    for one in tools:
-        verdict = judge(Action(tool=one.name, capabilities=one.capabilities), rules, mode)
-        if one.native and verdict.decision != "allow":
+    """Raise ToolUnavailable if a rule restricts a tool that the provider executes, because the gate has no effect."""
+    for item in tools:
+        verdict = judge(Action(tool=item.name, capabilities=item.capabilities), rules, mode)
+        if item.native and verdict.decision != "allow":
             raise ToolUnavailable(
-                f"tools: {one.name} of the model provider cannot wait for approval: {verdict.reason}",
+                f"tools: {item.name} of the model provider cannot be forbidden or wait for approval: {verdict.reason}",
                 where=place,
                 hint="Set a search engine in config.yaml: `web_search: {searxng: URL}`. Or remove the tool.",
             )
@@ -175,14 +173,14 @@ def make_bounds(
 ) -> Bounds:
     """Return the limits of a run. The budget of the settings needs a price. A `called` run shares its caller's."""
     limits = worker.definition.limits
-    asked = {} if request is None else {name: value for name, value in vars(request).items() if value is not None}
+    requested = {} if request is None else {name: value for name, value in vars(request).items() if value is not None}
     return Bounds(
-        max_turns=asked.get("max_turns", limits.max_turns),
-        max_tokens=asked.get("max_tokens", limits.max_tokens),
-        max_budget_usd=asked.get("max_budget_usd", limits.max_budget_usd),
+        max_turns=requested.get("max_turns", limits.max_turns),
+        max_tokens=requested.get("max_tokens", limits.max_tokens),
+        max_budget_usd=requested.get("max_budget_usd", limits.max_budget_usd),
         max_repeats=limits.max_repeats,
         timeout=limits.timeout,
-        budget=asked.get("budget", settings.budget if priced and not called else None),
+        budget=requested.get("budget", settings.budget if priced and not called else None),
     )
 
 

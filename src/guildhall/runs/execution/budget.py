@@ -29,16 +29,16 @@ class BudgetLevel:
     parent: BudgetLevel | None = None
     spent: float = 0.0
     reserved: float = 0.0
-    open_calls: int = 0
+    open_call_count: int = 0
 
     @property
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         return None if self.limit is None else max(0.0, self.limit - self.spent - self.reserved)
 
     def tightest(self) -> BudgetLevel | None:
-        """Return the level from here to the root that has the least left, or None if no level has a limit."""
+        """Return the level from here to the root with the least remaining, or None if no level has a limit."""
         limited = [level for level in self.levels() if level.limit is not None]
-        return min(limited, key=lambda level: level.left or 0.0, default=None)
+        return min(limited, key=lambda level: level.remaining or 0.0, default=None)
 
     def levels(self) -> list[BudgetLevel]:
         return [self, *(self.parent.levels() if self.parent else [])]
@@ -46,14 +46,14 @@ class BudgetLevel:
     def reserve(self, amount: float) -> None:
         for level in self.levels():
             level.reserved += amount
-            level.open_calls += 1
+            level.open_call_count += 1
 
     def settle(self, reserved: float, spent: float) -> None:
         """Replace a reservation by the amount that was spent."""
         for level in self.levels():
-            level.open_calls -= 1
+            level.open_call_count -= 1
             # Exactly 0 without open calls, because sums of floats have rounding errors.
-            level.reserved = max(0.0, level.reserved - reserved) if level.open_calls > 0 else 0.0
+            level.reserved = max(0.0, level.reserved - reserved) if level.open_call_count > 0 else 0.0
             level.spent += spent
 
 
@@ -68,19 +68,19 @@ class InsufficientFunds:
 class RunBudget:
     """The dollars and tokens that the model calls of one run may still use."""
 
-    def __init__(self, run: str, bounds: Bounds, spent: Spent, parent: RunBudget | None) -> None:
+    def __init__(self, run_id: str, bounds: Bounds, spent: Spent, parent: RunBudget | None) -> None:
         """`spent`: usage of the run and its child runs. The levels of the parent include this usage."""
-        root = BudgetLevel(name="budget", owner=run, limit=bounds.budget, spent=spent.dollars)
+        root = BudgetLevel(name="budget", owner=run_id, limit=bounds.budget, spent=spent.dollars)
         self.dollars = BudgetLevel(
             name="max_budget_usd",
-            owner=run,
+            owner=run_id,
             limit=bounds.max_budget_usd,
             parent=parent.dollars if parent else root,
             spent=spent.dollars,
         )
         self.tokens = BudgetLevel(
             name="max_tokens",
-            owner=run,
+            owner=run_id,
             limit=bounds.max_tokens,
             parent=parent.tokens if parent else None,
             spent=spent.tokens,
@@ -89,40 +89,41 @@ class RunBudget:
         self._reserved: dict[str, tuple[float, int]] = {}  # dollars and tokens of the open calls
 
     def reserve(
-        self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
+        self, key: str, input_tokens: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
     ) -> tuple[float | None, int | None] | InsufficientFunds:
-        """Reserve a call with `sent` tokens, and return its cost and the maximum tokens of its response.
+        """Reserve a call, and return its maximum cost and the maximum tokens of its response.
 
-        The cost is None if the model has no price. The maximum is None if no level has a limit.
+        `floor` and `ceiling` are response tokens, and `price` returns the cost for a number of response tokens. The
+        cost is None if the model has no price. The maximum is None if no level has a limit.
         """
-        most: int | None = None
+        max_output: int | None = None
         if (level := self.tokens.tightest()) is not None:
-            most = min(int(level.left or 0) - sent, ceiling)
-            if most < floor:
-                return InsufficientFunds(level=level, needed=sent + floor)
-        cost = price(ceiling if most is None else most)
+            max_output = min(int(level.remaining or 0) - input_tokens, ceiling)
+            if max_output < floor:
+                return InsufficientFunds(level=level, needed=input_tokens + floor)
+        cost = price(ceiling if max_output is None else max_output)
         if cost is not None and (level := self.dollars.tightest()) is not None:
-            most = affordable_tokens(level.left or 0.0, price, ceiling if most is None else most)
-            if most < floor:
+            max_output = affordable_tokens(level.remaining or 0.0, price, ceiling if max_output is None else max_output)
+            if max_output < floor:
                 return InsufficientFunds(level=level, needed=price(floor) or 0.0)
-            cost = price(most)
-        tokens = sent + (ceiling if most is None else most)
+            cost = price(max_output)
+        tokens = input_tokens + (ceiling if max_output is None else max_output)
         self._reserved[key] = (cost or 0.0, tokens)
         self.dollars.reserve(cost or 0.0)
         self.tokens.reserve(tokens)
-        return cost, most
+        return cost, max_output
 
-    async def wait_for_release(self, short: InsufficientFunds) -> bool:
+    async def wait_for_release(self, shortage: InsufficientFunds) -> bool:
         """Wait until an open call settles. Return False at once if settling the open calls cannot cover the call."""
-        level = short.level
-        if level.limit is None or level.open_calls <= 0 or level.spent + short.needed > level.limit:
+        level = shortage.level
+        if level.limit is None or level.open_call_count <= 0 or level.spent + shortage.needed > level.limit:
             return False
         self.changed.clear()
         await self.changed.wait()
         return True
 
     @property
-    def open_calls(self) -> int:
+    def open_call_count(self) -> int:
         return len(self._reserved)
 
     def reserved_tokens(self, key: str) -> int:
@@ -140,19 +141,19 @@ class RunBudget:
         for key, reserved in list(self._reserved.items()):
             self.settle(key, *reserved)
 
-    def update_limits(self, run: str, bounds: Bounds) -> None:
+    def update_limits(self, run_id: str, bounds: Bounds) -> None:
         """Apply the raised bounds of a run to its levels."""
         for level in (*self.dollars.levels(), *self.tokens.levels()):
-            if level.owner == run:
+            if level.owner == run_id:
                 level.limit = getattr(bounds, level.name)
         self.changed.set()
 
 
-def affordable_tokens(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
-    """Return how many response tokens `left` dollars pay for. Negative if they do not pay for the input."""
-    full = price(ceiling) or 0.0
-    if full <= left:
+def affordable_tokens(budget_usd: float, price: Callable[[int], float | None], ceiling: int) -> int:
+    """Return how many response tokens a budget pays for. Negative if the budget does not pay for the input."""
+    full_usd = price(ceiling) or 0.0
+    if full_usd <= budget_usd:
         return ceiling
-    base = price(0) or 0.0
-    rate = (full - base) / ceiling
-    return int((left - base) / rate) if rate > 0 else -1
+    input_usd = price(0) or 0.0
+    usd_per_token = (full_usd - input_usd) / ceiling
+    return int((budget_usd - input_usd) / usd_per_token) if usd_per_token > 0 else -1

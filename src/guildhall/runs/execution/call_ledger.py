@@ -71,7 +71,7 @@ class CallLedger(RunAsks):
         self.bounds: Bounds = limits.current_bounds(self.journal)
         journals = [self.journal, *self.child_journals]
         spent = limits.Spent.in_journals(journals)
-        self.run_budget = RunBudget(self.run, self.bounds, spent, self.parent.run_budget if self.parent else None)
+        self.run_budget = RunBudget(self.run_id, self.bounds, spent, self.parent.run_budget if self.parent else None)
         self._cut_off = limits.Spent.in_cut_off_calls(journals)
         self._denied_limits: set[LimitName] = set()  # limits that the user did not raise in this segment
         self._ask_lock = asyncio.Lock()  # concurrent calls reach a limit together and share one ask
@@ -86,7 +86,7 @@ class CallLedger(RunAsks):
         if recorded is None:
             return None
         if self.journal.last(key, entries.ModelAsked) is None or self.is_other_question(key, messages):
-            raise _divergence_error(self.run, key)
+            raise _divergence_error(self.run_id, key)
         return load_response(recorded.data.response)
 
     def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
@@ -101,7 +101,7 @@ class CallLedger(RunAsks):
         self, key: str, input_tokens: int, price: Callable[[int], float | None], max_output_tokens: int
     ) -> tuple[float | None, int | None]:
         # A program may ask the model several times at once, so open calls count as turns.
-        while (limit := self.bounds.max_turns) and self.journal.turns() + self.run_budget.open_calls >= limit:
+        while (limit := self.bounds.max_turns) and self.journal.turns() + self.run_budget.open_call_count >= limit:
             await self.ask_for_more("max_turns")
         while True:
             reserved = self.run_budget.reserve(
@@ -114,8 +114,8 @@ class CallLedger(RunAsks):
                 needed = reserved.level.spent + reserved.needed
                 await self.ledger_of(reserved.level.owner).ask_for_more(name, needed, waiting=self.idle_tracker)
 
-    def ledger_of(self, run: str) -> CallLedger:
-        return self if self.run == run or self.parent is None else self.parent.ledger_of(run)
+    def ledger_of(self, run_id: str) -> CallLedger:
+        return self if self.run_id == run_id or self.parent is None else self.parent.ledger_of(run_id)
 
     async def record_call(self, call: ModelCall) -> None:
         asked = entries.ModelAsked(
@@ -149,7 +149,7 @@ class CallLedger(RunAsks):
         def also(connection: Connection) -> None:
             if cost is not None:
                 spent = (limits.usage_of(self.journal).cost_usd or 0.0) + cost
-                records.change_run(connection, self.run, cost_usd=spent)
+                records.change_run(connection, self.run_id, cost_usd=spent)
 
         async with self._usage_lock:
             await self.journal.append(failure, key=call.key, also=also)
@@ -166,7 +166,9 @@ class CallLedger(RunAsks):
         async with self._usage_lock:
             total = limits.usage_with(self.journal, usage, cost)
             await self.journal.append(
-                answer, key=call.key, also=lambda connection: records.change_run(connection, self.run, **asdict(total))
+                answer,
+                key=call.key,
+                also=lambda connection: records.change_run(connection, self.run_id, **asdict(total)),
             )
         self.run_budget.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
@@ -198,11 +200,11 @@ class CallLedger(RunAsks):
             return False
         return True
 
-    def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
+    def make_limit_error(self, name: LimitName, needed: float = 0.0) -> LimitReached:
         """Return the error that ends the run at one of its limits."""
-        run_to_resume = self.run if self.parent is None else self.root if self.is_agent else None
+        run_to_resume = self.run_id if self.parent is None else self.root if self.is_agent else None
         return limits.limit_error(
-            name, self.bounds, self.run, needed, cut_off=self._cut_off, run_to_resume=run_to_resume
+            name, self.bounds, self.run_id, needed, cut_off=self._cut_off, run_to_resume=run_to_resume
         )
 
     async def ask_for_more(self, name: LimitName, needed: float = 0.0, *, waiting: IdleTracker | None = None) -> None:
@@ -223,11 +225,11 @@ class CallLedger(RunAsks):
     def _has_answer(self, name: LimitName, value: float) -> bool:
         """Return True if an earlier ask about this limit has an answer that was not applied."""
         subject = fingerprint([name, value])
-        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run, name, subject))
+        ask = self.store.read(lambda connection: records.find_latest_ask(connection, self.run_id, name, subject))
         return ask is not None and ask.status == "answered"
 
     async def _ask_for_more(self, name: LimitName, value: float, needed: float, idle_tracker: IdleTracker) -> None:
-        error = self.limit_reached(name, needed)
+        error = self.make_limit_error(name, needed)
         can_ask = self.interactive or name == "budget" or self._has_answer(name, value)
         if name in self._denied_limits or not can_ask:
             raise error
@@ -255,7 +257,7 @@ class CallLedger(RunAsks):
             self._denied_limits.add(name)
             raise error
         self.bounds = replace(self.bounds, **granted)
-        self.run_budget.update_limits(self.run, self.bounds)
+        self.run_budget.update_limits(self.run_id, self.bounds)
 
     # the tool door
 
@@ -265,7 +267,7 @@ class CallLedger(RunAsks):
             return None
         began = self.journal.last(call.key, entries.ToolStarted, entries.ToolRefused, entries.ToolAsked)
         if began is None or (began.data.tool, began.data.arguments) != (call.tool, call.arguments):
-            raise _divergence_error(self.run, call.key)
+            raise _divergence_error(self.run_id, call.key)
         return ToolResult.from_dict(end.data.result)
 
     def is_interrupted(self, call: ToolCall) -> bool:
@@ -294,7 +296,7 @@ class CallLedger(RunAsks):
         # The worker is a part, because equal arguments of another worker can refer to another folder.
         subject = [self.identity, call.tool, call.arguments, data]
         given = self.store.read(lambda c: records.find_standing_approval(c, self.root, fingerprint(subject)))
-        if given is not None and (given.run, given.key) != (self.run, call.key):
+        if given is not None and (given.run, given.key) != (self.run_id, call.key):
             return "approved", None
         ask = await self.open(
             "approval",
@@ -392,8 +394,8 @@ def _find_response_problem(journal: Journal) -> str | None:
     return None if "".join(texts).strip() else "the model response was empty"
 
 
-def _divergence_error(run: str, key: str) -> RuntimeFailed:
+def _divergence_error(run_id: str, key: str) -> RuntimeFailed:
     return RuntimeFailed(
-        f"cannot continue {run}: the call {key} differs from the journal",
-        hint=f"Show the difference: guild replay {run}. Then start a new run.",
+        f"cannot continue {run_id}: the call {key} differs from the journal",
+        hint=f"Show the difference: guild replay {run_id}. Then start a new run.",
     )

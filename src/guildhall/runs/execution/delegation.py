@@ -47,7 +47,8 @@ class SingleCallRuntime:
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         if all(tool["name"] != CALL for tool in assignment.tools):
-            raise Refused("the worker may not call workers", hint="Add `allow_workers:` to the worker file.")
+            message = "cannot call a worker: the calling worker has no tool `worker_call`"
+            raise Refused(message, hint="Add `allow_workers:` to the worker file.")
         result = await doors.call_tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
@@ -81,7 +82,7 @@ class ChildStopped(Exception):
 
 
 def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
-    """Return the full name of a worker that may be called. Raise Refused if the call is not allowed."""
+    """Return the entry of the allow-list that permits a call of this worker. Raise Refused if no entry does."""
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
@@ -129,7 +130,7 @@ def approved_digest(worker: Worker) -> str:
 def check_unchanged(worker: Worker, created: Mapping[str, str]) -> None:
     """Raise Refused if the file of a created worker was changed after its approval."""
     if approved_digest(worker) != created[worker.name]:
-        message = f"the worker {worker.name!r} was changed after its approval"
+        message = f"cannot call {worker.name!r}: its file was changed after its approval"
         raise Refused(message, where=worker.place, hint="Create another worker.")
 
 
@@ -150,21 +151,22 @@ async def create_worker(
             prepared.frame,
             existing=everyone,
             creator=assembled.worker,
-            author=f"the worker {assembled.worker.name} in {prepared.run}",
+            author=f"the worker {assembled.worker.name} in {prepared.run_id}",
         )
         if ledger.journal.last(call.key, WorkerCreated) is None:
-            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, plan_text)) is not None:
-                return refused
+            denial = None if new.is_saved() else await _ask_for_approval(call, new, prepared, ledger, plan_text)
+            if denial is not None:
+                return denial
             new.save()
             files = [str(path) for path in new.files]
-            made = WorkerCreated(name=new.worker.name, digest=approved_digest(new.worker), files=files)
-            await ledger.journal.append(made, key=call.key, durable=True)
+            created = WorkerCreated(name=new.worker.name, digest=approved_digest(new.worker), files=files)
+            await ledger.journal.append(created, key=call.key, durable=True)
     except GuildError as error:
         return ToolResult.error(f"{CREATE}: {error}")
     return ToolResult.of(f"Created the worker {new.worker.name} as a draft. Call it with worker_call.")
 
 
-async def _refusal(
+async def _ask_for_approval(
     call: ToolCall, new: Draft, prepared: Prepared, ledger: CallLedger, plan_text: Callable[[Worker], str]
 ) -> ToolResult | None:
     """Ask for approval of a new worker. Return the error for the model, or None if the worker may be created."""

@@ -18,7 +18,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.core.events import Event, EventBus, MemoryCondensedData
-from guildhall.memory.model import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
+from guildhall.memory.model import COMPACTION_BUDGET_USD, COMPACTOR_WORKER, CompactionResult
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record import records
 
@@ -61,7 +61,7 @@ class MemoryCompactor:
     def start(self, request: CompactionRequest) -> None:
         """Start a compaction, unless the folder is being compacted or this run has caused a futile compaction."""
         name = request.folder.name
-        if name not in self._tasks and (name, request.run) not in self._futile:
+        if name not in self._tasks and (name, request.run_id) not in self._futile:
             self._tasks[name] = asyncio.create_task(self._compact(request))
 
     async def wait(self, timeout_s: float = TIMEOUT_S) -> list[Event]:
@@ -94,11 +94,11 @@ class MemoryCompactor:
         except asyncio.CancelledError:
             result = CompactionResult(scope=request.folder.scope, status="failed", reason="timed out")
         if result.status != "compacted":
-            self._futile.add((request.folder.name, request.run))
-        if run := compactor.run:
-            await self.store.write(lambda connection: records.change_run(connection, run, reason=str(result)))
+            self._futile.add((request.folder.name, request.run_id))
+        if run_id := compactor.run_id:
+            await self.store.write(lambda connection: records.change_run(connection, run_id, reason=str(result)))
         if result.status != "not_needed":
-            self._report(request, result, compactor.run)
+            self._report(request, result, run_id)
 
     async def _try_compact(self, request: CompactionRequest, compactor: _CompactorRun) -> CompactionResult:
         try:
@@ -114,12 +114,12 @@ class MemoryCompactor:
             reason = f"{type(error).__name__}: {error}"
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 
-    def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
-        runs = self.find_runs(request.run)
-        root = runs.history.get(request.run).root
-        data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
+    def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run_id: str | None) -> None:
+        runs = self.find_runs(request.run_id)
+        root = runs.history.get(request.run_id).root
+        data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run_id)
         at = stamp(self.clock.now())
-        event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
+        event = Event.of(MemoryCondensedData, data, run=request.run_id, root=root, at=at)
         if runs.is_alive(root):
             self.bus.publish(event)
         else:
@@ -127,10 +127,10 @@ class MemoryCompactor:
 
 
 class _CompactorRun:
-    """The run that makes the model call of one compaction. `run` is its id once it has started."""
+    """The run that makes the model call of one compaction. `run_id` is set when the run has started."""
 
     def __init__(self, runs: Runs, request: CompactionRequest) -> None:
-        self.run: str | None = None
+        self.run_id: str | None = None
         self._runs = runs
         self._request = request
 
@@ -140,35 +140,36 @@ class _CompactorRun:
             worker=f"shipped/{COMPACTOR_WORKER}",
             input=notes,
             override_model=self._request.model,
-            max_budget_usd=BUDGET_USD,
-            budget=2 * BUDGET_USD,  # more than the limit of the run: reaching the budget would wait for the user
+            max_budget_usd=COMPACTION_BUDGET_USD,
+            budget=2 * COMPACTION_BUDGET_USD,  # never reached: a run at its budget waits for the user
             mode="strict",
         )
         frame = replace(self._request.frame, caller=HALL, interactive=False)
-        run = await self._runs.run_to_end(request, frame, self._set_run)
+        run = await self._runs.run_to_end(request, frame, self._set_run_id)
         if run.status != "completed":
             reason = (run.error["message"] if run.error else run.reason) or "no reason given"
-            raise RuntimeFailed(f"{run.id} {run.status}: {reason}")
+            raise RuntimeFailed(f"the run {run.id} did not complete ({run.status}): {reason}")
         return str(run.output)
 
-    def _set_run(self, run: str) -> None:
-        self.run = run
+    def _set_run_id(self, run_id: str) -> None:
+        self.run_id = run_id
 
     def max_note_bytes(self) -> int:
         """Return how many bytes of notes, and an answer half as long, the budget pays for."""
         if self._request.model.startswith(_RECORDING_PREFIX):
-            raise ModelUnusable("the model of the run is a recording and cannot answer")
+            raise ModelUnusable("the model of the run is a recording, which cannot answer new prompts")
         source = self._runs.source_of(self._request.model, self._request.frame, False)
         fixed = _price(source, prompt_bytes=_INSTRUCTION_BYTES, answer_bytes=0)
         sample = _price(source, prompt_bytes=_SAMPLE_BYTES, answer_bytes=_SAMPLE_BYTES // 2)
         if sample <= 0:
             return _SAMPLE_BYTES
-        return max(int((BUDGET_USD - fixed) / sample * _SAMPLE_BYTES), 0)
+        return max(int((COMPACTION_BUDGET_USD - fixed) / sample * _SAMPLE_BYTES), 0)
 
 
 def _price(source: Source, *, prompt_bytes: int, answer_bytes: int) -> float:
     usage = RequestUsage(input_tokens=prompt_bytes // _BYTES_PER_TOKEN, output_tokens=answer_bytes // _BYTES_PER_TOKEN)
     cost = source.cost(usage)
     if cost is None:
-        raise ModelUnusable(f"the price of {source.name} is unknown, so {BUDGET_USD:.2f} USD cannot be enforced")
+        limit = f"the budget of {COMPACTION_BUDGET_USD:.2f} USD"
+        raise ModelUnusable(f"the price of {source.name} is unknown, so {limit} cannot be enforced")
     return cost

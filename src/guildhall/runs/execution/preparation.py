@@ -21,10 +21,10 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.models.provider_source import nearest_model
 from guildhall.runs.assembly.attachments import check_media_types
-from guildhall.runs.assembly.callees import has_budget
+from guildhall.runs.assembly.callees import can_cost
 from guildhall.runs.assembly.preflight import check_restart, settings_error
 from guildhall.runs.execution.delegation import NoModel
-from guildhall.runs.limits import LimitName, Spent, current_bounds, format_limit, raised_bounds, seconds_since_start
+from guildhall.runs.limits import LimitName, Spent, current_bounds, format_limit, last_segment_seconds, raised_bounds
 from guildhall.runs.model import ENDED, Run, RunRequest, check_limits
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Entry, Listening, Resumed
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class Prepared:
     """A run that can be launched."""
 
-    run: str
+    run_id: str
     root: str
     assembled: Assembled
     source: Source
@@ -102,32 +102,32 @@ class Preparation:
         `caller`: the run that makes the `call` with this key and passes the `attached` files on. Without a caller, the
         user names the attachments in the request.
         """
-        run = new_id(RUN)  # first, because the memory tools record changes under this id
+        run_id = new_id(RUN)  # first, because the memory tools record changes under this id
         assembled = await self.assembler.assemble(
             request,
             frame,
             given,
-            run=run,
+            run_id=run_id,
             worker=worker,
             caller=caller.assembled if caller else None,
             attached=attached,
             hooks=hooks,
         )
         async with close_on_error(assembled.servers):
-            root = caller.root if caller else run
+            root = caller.root if caller else run_id
             source = await self._source(assembled, frame, request)
             check_media_types(assembled.attachments, source)
-            limited = request.budget is not None or (caller is not None and caller.has_required_budget)
-            assembled = with_enforceable_budget(assembled, source, is_required=limited)
+            is_required = request.budget is not None or (caller is not None and caller.has_required_budget)
+            assembled = with_enforceable_budget(assembled, source, is_required=is_required)
             if assembled.model == AUTO:  # recorded, because the available keys may change
                 assembled = replace(assembled, model=source.name)
             _make_folders(assembled)
             now, name = stamp(self.clock.now()), assembled.worker.name
-            first = Entry(run=run, seq=0, key=None, data=assembled.as_recorded(), at=now)
+            first = Entry(run=run_id, seq=0, key=None, data=assembled.as_recorded(), at=now)
             row = {
-                "id": run,
+                "id": run_id,
                 "root": root,
-                "parent": caller.run if caller else None,
+                "parent": caller.run_id if caller else None,
                 "parent_call": call,
                 "worker": name,
                 "model": source.name,
@@ -144,21 +144,21 @@ class Preparation:
                 records.add_run(connection, **row, ordinal=ordinal)
                 records.add_entry(connection, first)
                 if hooks is not None:
-                    hooks.record_start(connection, run)
+                    hooks.record_start(connection, run_id)
                 return ordinal
 
             return Prepared(
-                run=run,
+                run_id=run_id,
                 root=root,
                 assembled=assembled,
                 source=source,
                 frame=frame,
                 ordinal=await self.store.write(write),
-                journal=Journal(run, self.store, self.clock, [first]),
+                journal=Journal(run_id, self.store, self.clock, [first]),
                 given=tuple(given),
                 override_model=request.override_model,
                 purpose=request.purpose,
-                has_required_budget=limited or assembled.bounds.max_budget_usd is not None,
+                has_required_budget=is_required or assembled.bounds.max_budget_usd is not None,
                 hooks=hooks,
             )
 
@@ -179,7 +179,7 @@ class Preparation:
         if hooks is None or hooks.next_message is None:
             journal.check_no_conversation("resume", hint=f"Show the conversation: guild show {run_id}")
         frame = recorded_frame(run.frame, frame)
-        assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, hooks=hooks)
+        assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run_id=run_id, hooks=hooks)
         async with close_on_error(assembled.servers):
             check_restart(assembled.worker, assembled.tools, journal)
             source = await self._source(assembled, frame, run.request)
@@ -195,9 +195,9 @@ class Preparation:
             _make_folders(assembled)
             await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
             bounds = current_bounds(journal)
-            limited = run.request.budget is not None or bool(caller and caller.has_required_budget)
+            is_required = run.request.budget is not None or bool(caller and caller.has_required_budget)
             return Prepared(
-                run=run.id,
+                run_id=run.id,
                 root=run.root,
                 assembled=replace(assembled, bounds=bounds),
                 source=source,
@@ -206,7 +206,7 @@ class Preparation:
                 ordinal=run.ordinal,
                 override_model=run.request.override_model,
                 purpose=run.purpose,
-                has_required_budget=limited or bounds.max_budget_usd is not None,
+                has_required_budget=is_required or bounds.max_budget_usd is not None,
                 child_journals=children,
                 seconds_before=before,
                 is_resumed=True,
@@ -229,11 +229,11 @@ class Preparation:
             raise settings_error(worker, names, source.name, "Remove them, or choose another model.")
         return source
 
-    def _printed_bounds(self, run: str, bounds: Bounds) -> Bounds:
+    def _printed_bounds(self, run_id: str, bounds: Bounds) -> Bounds:
         """Return the bounds with the raises of answered asks, which the run applies when it reaches the limit again."""
-        answered = self.store.read(lambda connection: records.list_asks(connection, run=run, status="answered"))
+        answered = self.store.read(lambda connection: records.list_asks(connection, run_id=run_id, status="answered"))
         for ask in answered:
-            if ask.run == run and ask.kind == "limit":
+            if ask.run == run_id and ask.kind == "limit":
                 bounds = replace(bounds, **raised_bounds(bounds, ask))
         return bounds
 
@@ -242,26 +242,27 @@ class Preparation:
         if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self.store.read(lambda connection: records.running_seconds(connection, run.id))
-        cut_off = run.status == "interrupted" or isinstance(journal.entries[-1].data, Listening)
-        return recorded + (seconds_since_start(journal) if cut_off else 0.0)
+        was_cut_off = run.status == "interrupted" or isinstance(journal.entries[-1].data, Listening)
+        return recorded + (last_segment_seconds(journal) if was_cut_off else 0.0)
 
     def _check_resumable(self, run: Run, caller: Prepared | None) -> None:
         if run.parent is not None and caller is None:
             raise child_run_error(run, "resume")
         if self.is_alive(run.id) or (run.status == "running" and caller is None):
-            raise Conflict(f"the run {run.id} is already running", hint=f"Follow it: guild log {run.id} -f")
+            raise Conflict(f"cannot resume {run.id}: it is already running", hint=f"Follow it: guild log {run.id} -f")
         if run.status in {"completed", "cancelled"}:
-            raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+            raise Conflict(f"cannot resume {run.id}: it is {run.status}", hint=f"Show the run: guild show {run.id}")
 
 
 def child_run_error(run: Run, verb: str) -> Conflict:
-    return Conflict(f"cannot {verb} {run.id}: it is a child run of {run.root}", hint=f"guild {verb} {run.root}")
+    hint = f"{verb.capitalize()} the root run: guild {verb} {run.root}"
+    return Conflict(f"cannot {verb} {run.id}: it is a child run of {run.root}", hint=hint)
 
 
 def check_stoppable(run: Run) -> None:
     """Raise Conflict if the run is completed or cancelled. A failed run can be stopped, because it could be resumed."""
     if run.status in ENDED and run.status != "failed":
-        raise Conflict(f"the run {run.id} is {run.status}: there is nothing to stop", hint=f"guild show {run.id}")
+        raise Conflict(f"cannot stop {run.id}: it is {run.status}", hint=f"Show the run: guild show {run.id}")
 
 
 def _make_folders(assembled: Assembled) -> None:
@@ -275,6 +276,7 @@ def _make_folders(assembled: Assembled) -> None:
             raise ToolUnavailable(
                 f"sandboxes.{folder.name}.path: cannot create {folder.path}: {error.strerror or error}",
                 where=assembled.worker.place,
+                hint="Check the permissions of the parent folder, or change the path in the worker file.",
             ) from None
 
 
@@ -332,9 +334,9 @@ def check_price(source: Source) -> None:
 
 
 def no_price_error(model: str) -> ModelUnusable:
-    guess = nearest_model(model) or "Use a model with a price."
+    suggestion = nearest_model(model) or "Use a model with a price."
     message = f"the model {model} has no known price, so a budget cannot be enforced"
-    return ModelUnusable(message, hint=f"{guess} Or set max_turns instead of a budget.")
+    return ModelUnusable(message, hint=f"{suggestion} Or set max_turns instead of a budget.")
 
 
 def has_price(source: Source) -> bool:
@@ -348,6 +350,6 @@ def with_enforceable_budget(assembled: Assembled, source: Source, *, is_required
     """
     if is_required or assembled.bounds.max_budget_usd is not None:
         check_price(source)
-    if has_budget(assembled.worker, priced=has_price(source)):
+    if can_cost(assembled.worker, priced=has_price(source)):
         return assembled
     return replace(assembled, bounds=replace(assembled.bounds, budget=None))

@@ -72,7 +72,7 @@ class ProgramAccess:
             return await handle.call_model(key, messages, parameters, through)
 
         door.submit = submit if RESULT in servers else None
-        door.passing = passing = PassthroughSession(
+        door.passthrough = passthrough = PassthroughSession(
             ask,
             content=RunContent(
                 prompt=self.assignment.system_prompt,
@@ -90,13 +90,13 @@ class ProgramAccess:
         token = self.tokens.issue(door)
 
         async def wait_calls() -> None:
-            while calls := [*(task for _, task in door.calls.values()), *passing.active_calls()]:
+            while calls := [*(task for _, task in door.calls.values()), *passthrough.active_calls()]:
                 await asyncio.wait(calls)
 
         return DoorAccess(
             token=token,
             servers=tuple(servers),
-            has_calls=lambda: bool(door.calls or passing.active_calls()),
+            has_calls=lambda: bool(door.calls or passthrough.active_calls()),
             wait_for_calls=wait_calls,
             close=lambda: self.tokens.revoke(token),
         )

@@ -129,7 +129,7 @@ class Runs:
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
         """Start to execute a root run. `runtime` replaces the runtime of the worker."""
         live = self._add_live_run(prepared, None, runtime)
-        self._tasks[prepared.run] = asyncio.create_task(self._execute(live))
+        self._tasks[prepared.run_id] = asyncio.create_task(self._execute(live))
 
     def _add_live_run(self, prepared: Prepared, parent: LiveRun | None, runtime: Runtime | None = None) -> LiveRun:
         """Build the parts that execute a run, and publish that it has started."""
@@ -137,7 +137,7 @@ class Runs:
         client_count = parent.ledger.idle_tracker.client_count if parent else int(prepared.frame.interactive)
         if not RUNTIMES[assembled.worker.definition.runtime].uses_model_door:
             client_count += 1  # never idle, because the runtime cannot continue from the journal
-        blocked = parent.ledger.idle_tracker if parent and hooks is None else None
+        waiting_parent = parent.ledger.idle_tracker if parent and hooks is None else None
         ledger = CallLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -147,23 +147,25 @@ class Runs:
             store=self.store,
             bus=self.bus,
             clock=self.clock,
-            idle_tracker=IdleTracker(self.clock, client_count=client_count, parent=blocked),
+            idle_tracker=IdleTracker(self.clock, client_count=client_count, parent=waiting_parent),
             interactive=prepared.frame.interactive,
             is_agent=hooks is not None and parent is not None,
             child_journals=prepared.child_journals,
             parent=parent and parent.ledger,
         )
 
-        hook_tools = {tool.name: hooks.executor(prepared.run) for tool in hooks.tools} if hooks else {}
+        executors = {tool.name: hooks.executor(prepared.run_id) for tool in hooks.tools} if hooks else {}
 
         async def execute_in_run(tool: Tool, call: ToolCall) -> ToolResult:
-            if tool.name in hook_tools:
-                return await hook_tools[tool.name](tool, call)
+            if tool.name in executors:
+                return await executors[tool.name](tool, call)
             return await (self._create_worker if tool.name == CREATE else self._call_worker)(live, call)
 
         router = CallRouter(assembled.tools, assembled.environment, execute_in_run)
         servers = servers_of(assembled, hooks)
-        access = ProgramAccess(run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
+        access = ProgramAccess(
+            run=prepared.run_id, tokens=self.tokens, servers=servers, assignment=assembled.assignment
+        )
         segment = Segment(
             ledger=ledger,
             runtime=runtime or self._runtime(prepared),
@@ -195,11 +197,11 @@ class Runs:
             segment=segment,
             call_lock=parent.call_lock if parent else asyncio.Lock(),
             created=parent.created if parent else delegation.created_workers(journals),
-            token=self.tokens.issue(RunDoor(run=prepared.run, servers=servers, handle=segment)),
-            started=started_data(prepared, parent.prepared.run if parent else None),
+            token=self.tokens.issue(RunDoor(run=prepared.run_id, servers=servers, handle=segment)),
+            started=started_data(prepared, parent.prepared.run_id if parent else None),
             parent=parent,
         )
-        self._live[prepared.run] = live
+        self._live[prepared.run_id] = live
         ledger.publish(RunStartedData, live.started)
         return live
 
@@ -209,7 +211,7 @@ class Runs:
         return self.runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
     async def _execute(self, live: LiveRun) -> None:
-        MAY_WAIT_FOR_DISK.set(True)  # this task was started by a request, whose writes do not wait
+        MAY_WAIT_FOR_DISK.set(True)  # the task inherits the context of a request, whose writes do not wait
         try:
             await live.segment.run()
         except Exception as error:  # noqa: BLE001 - the disk is full or the database is gone: report it to clients
@@ -217,10 +219,10 @@ class Runs:
             live.ledger.publish(RunEndedData, {"status": "interrupted", "reason": "cannot write the journal"})
         finally:
             self._remove(live)
-            del self._tasks[live.prepared.run]
+            del self._tasks[live.prepared.run_id]
 
     def _remove(self, live: LiveRun) -> None:
-        del self._live[live.prepared.run]
+        del self._live[live.prepared.run_id]
         self.tokens.revoke(live.token)
 
     # child runs
@@ -228,7 +230,7 @@ class Runs:
     async def _call_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         """Run another worker for a call. A repeated call continues its existing run, even after a crash."""
         async with caller.call_lock:
-            existing = self.store.read(lambda c: records.find_call_run(c, caller.prepared.run, call.key))
+            existing = self.store.read(lambda c: records.find_call_run(c, caller.prepared.run_id, call.key))
             if existing is not None and existing.status in ENDED and not delegation.is_at_parent_limit(existing):
                 return delegation.call_result(existing)
             try:
@@ -255,13 +257,13 @@ class Runs:
             await parent.segment.run_child(child.segment)
         finally:
             self._remove(child)
-        return self.history.get(child.prepared.run)
+        return self.history.get(child.prepared.run_id)
 
     async def run_child(
-        self, parent: str, key: str, request: RunRequest, *, worker: Worker, hooks: RunHooks, cwd: Path | None = None
+        self, parent_id: str, key: str, request: RunRequest, *, worker: Worker, hooks: RunHooks, cwd: Path | None = None
     ) -> Run:
         """Run a worker with hooks as a child of a live run, until it ends or stops."""
-        caller = self._live[parent]
+        caller = self._live[parent_id]
         frame = caller.prepared.frame
         if cwd is not None:
             frame = replace(frame, cwd=cwd, root=project_root(cwd))
@@ -272,18 +274,18 @@ class Runs:
             live = self._add_live_run(prepared, caller)
         return await self._execute_child(caller, live)
 
-    async def resume_child(self, parent: str, run: str, hooks: RunHooks, grant: Grant | None = None) -> Run:
+    async def resume_child(self, parent_id: str, run_id: str, hooks: RunHooks, grant: Grant | None = None) -> Run:
         """Resume a stopped child of a live run, optionally with raised limits."""
-        caller = self._live[parent]
+        caller = self._live[parent_id]
         async with caller.call_lock:
-            live = self._add_live_run(await self._prepare_child_resume(caller, run, hooks, grant), caller)
+            live = self._add_live_run(await self._prepare_child_resume(caller, run_id, hooks, grant), caller)
         return await self._execute_child(caller, live)
 
     async def _prepare_child_resume(
-        self, caller: LiveRun, run: str, hooks: RunHooks | None = None, grant: Grant | None = None
+        self, caller: LiveRun, run_id: str, hooks: RunHooks | None = None, grant: Grant | None = None
     ) -> Prepared:
         prepared = caller.prepared
-        return await self.prepare_resume(run, prepared.frame, prepared.given, grant, caller=prepared, hooks=hooks)
+        return await self.prepare_resume(run_id, prepared.frame, prepared.given, grant, caller=prepared, hooks=hooks)
 
     async def _prepare_call(self, caller: LiveRun, call: ToolCall, name: str) -> Prepared:
         """Prepare the run of a worker for a call. Raise Refused if the call is not allowed."""
@@ -293,7 +295,7 @@ class Runs:
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.project_frame(caller.prepared.frame)
-        callee = self.assembler.find(name, frame)
+        callee = self.assembler.find_worker(name, frame)
         if name in caller.created:
             delegation.check_unchanged(callee, caller.created)
         elif name not in assembled.allow_workers:
@@ -330,22 +332,22 @@ class Runs:
 
     # access to live runs
 
-    def is_alive(self, run: str) -> bool:
-        return run in self._live
+    def is_alive(self, run_id: str) -> bool:
+        return run_id in self._live
 
-    def is_attended(self, run: str) -> bool:
+    def is_attended(self, run_id: str) -> bool:
         """Return True if a client is attached to a live run."""
-        return self._live[run].ledger.idle_tracker.client_count > 0
+        return self._live[run_id].ledger.idle_tracker.client_count > 0
 
-    def prepared_run(self, run: str) -> Prepared:
-        return self._live[run].prepared
+    def prepared_run(self, run_id: str) -> Prepared:
+        return self._live[run_id].prepared
 
-    def ledger(self, run: str) -> CallLedger:
-        return self._live[run].ledger
+    def ledger(self, run_id: str) -> CallLedger:
+        return self._live[run_id].ledger
 
-    def token(self, run: str) -> str:
+    def token(self, run_id: str) -> str:
         """Return the token that opens the tool door of a live run for programs."""
-        return self._live[run].token
+        return self._live[run_id].token
 
     @property
     def count(self) -> int:
@@ -354,68 +356,71 @@ class Runs:
 
     def publish_error(self, error: GuildError) -> None:
         """Publish a transient error of the hall to the clients of all live root runs."""
-        for run in self._tasks:
+        for run_id in self._tasks:
             message = f"{error.message}. {error.hint}"
-            self._live[run].ledger.publish(ErrorData, {**error.as_dict(), "message": message, "transient": True})
+            self._live[run_id].ledger.publish(ErrorData, {**error.as_dict(), "message": message, "transient": True})
 
-    def adjust_client_count(self, run: str, delta: int) -> None:
+    def adjust_client_count(self, run_id: str, delta: int) -> None:
         """Adjust the number of clients that are attached to a live root run and its child runs."""
         for live in self._live.values():
-            if live.prepared.root == run:
+            if live.prepared.root == run_id:
                 live.ledger.idle_tracker.adjust_client_count(delta)
 
-    def start_event(self, run: str) -> Event | None:
+    def start_event(self, run_id: str) -> Event | None:
         """Return the start event of a run for a client that follows it later, or None if the run is not alive."""
-        if (live := self._live.get(run)) is None:
+        if (live := self._live.get(run_id)) is None:
             return None
         at = stamp(self.clock.now())
-        return Event.of(RunStartedData, live.started, run=run, root=live.prepared.root, at=at)
+        return Event.of(RunStartedData, live.started, run=run_id, root=live.prepared.root, at=at)
 
     # stopping
 
     async def run_to_end(self, request: RunRequest, frame: Frame, on_start: Callable[[str], None]) -> Run:
         """Run a worker without a client, and return the run when it has stopped. If cancelled, cancel the run."""
         prepared = await self.prepare(request, frame)
-        on_start(prepared.run)
+        on_start(prepared.run_id)
         self.launch(prepared)
         try:
-            await asyncio.wait({self._tasks[prepared.run]})
+            await asyncio.wait({self._tasks[prepared.run_id]})
         except asyncio.CancelledError:
-            await self.pause(prepared.run)
+            await self.pause(prepared.run_id)
             now = stamp(self.clock.now())
-            await self.store.write(lambda connection: records.cancel(connection, prepared.run, now))
+            columns = {"status": "cancelled", "pause": None, "reason": "cut off", "ended_at": now}
+            await self.store.write(lambda connection: records.change_run(connection, prepared.run_id, **columns))
             raise
-        return self.history.get(prepared.run)
+        return self.history.get(prepared.run_id)
 
-    async def pause(self, run: str, cause: PauseCause = "user") -> None:
+    async def pause(self, run_id: str, cause: PauseCause = "user") -> None:
         """Pause a live run and its child runs, and wait until they have stopped."""
-        if (task := self._tasks.get(run)) is not None:
-            self._live[run].segment.pause(cause)
+        if (task := self._tasks.get(run_id)) is not None:
+            self._live[run_id].segment.pause(cause)
             await asyncio.wait({task})
 
     async def pause_all(self, cause: PauseCause = "user") -> None:
-        await asyncio.gather(*(self.pause(run, cause) for run in list(self._tasks)))
+        await asyncio.gather(*(self.pause(run_id, cause) for run_id in list(self._tasks)))
 
-    async def wait_stopped(self, run: str) -> None:
-        """Wait for a run that is stopping. Return at once if it is running or not alive."""
-        task = self._tasks.get(run)
-        if task is not None and not (self._live[run].segment.is_open and self.history.get(run).status == "running"):
+    async def wait_stopped(self, run_id: str) -> None:
+        """Wait until a stopping run has stopped. Return at once if the run is running or not alive."""
+        task = self._tasks.get(run_id)
+        if task is not None and not (
+            self._live[run_id].segment.is_open and self.history.get(run_id).status == "running"
+        ):
             await asyncio.wait({task})
 
-    async def cancel(self, run: str, also: Callable[[Connection], None] | None = None) -> list[str]:
-        """Cancel a root run with its child runs, and return the cancelled runs. `also` writes in the transaction."""
-        found = self.history.get(run)
-        if found.parent is not None:
-            raise child_run_error(found, "stop")
-        check_stoppable(found)
-        await self.pause(run)
+    async def cancel(self, run_id: str, also: Callable[[Connection], None] | None = None) -> list[str]:
+        """Cancel a root run with its child runs, and return their ids. `also` writes in the transaction."""
+        run = self.history.get(run_id)
+        if run.parent is not None:
+            raise child_run_error(run, "stop")
+        check_stoppable(run)
+        await self.pause(run_id)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> list[str]:
-            if (stopped := records.find_run(connection, run)) is not None:
+            if (stopped := records.find_run(connection, run_id)) is not None:
                 check_stoppable(stopped)  # it may have ended in the meantime
             if also is not None:
                 also(connection)
-            return records.cancel_tree(connection, run, now)
+            return records.cancel_with_child_runs(connection, run_id, now)
 
         return await self.store.write(write)

@@ -65,7 +65,7 @@ RESUME_HINTS: Mapping[type[GuildError], str] = {
 
 
 class StopSegment(Exception):
-    """Raised by a runtime to end the segment in a certain way."""
+    """Raised by a runtime to end the segment with this `end`."""
 
     def __init__(self, end: SegmentEnd) -> None:
         super().__init__(end.status)
@@ -122,11 +122,11 @@ class Segment:
     ) -> ModelResponse:
         await self.wait_until_open()
         if self._hooks is not None:
-            called = self._ledger.journal.called_tools()
-            if self._hooks.final_tools & called:
+            successful_tools = self._ledger.journal.successful_tools()
+            if self._hooks.final_tools & successful_tools:
                 self.fail(StopSegment(SegmentEnd(status="completed")))
                 await asyncio.get_running_loop().create_future()
-            parameters = self._hooks.show_tools(parameters, called)
+            parameters = self._hooks.hide_deferred_tools(parameters, successful_tools)
         with self._idle_tracker.open_call():
             return await self._model_door.call(key, messages, parameters, passthrough)
 
@@ -284,7 +284,7 @@ class Segment:
             await self._clean_up()
             judged = end
             if self._hooks is not None and self._hooks.judge is not None:
-                judged = await self._hooks.judge(self._ledger.run, end)
+                judged = await self._hooks.judge(self._ledger.run_id, end)
             await self._record(judged, None if judged == end else end)
             return judged
         finally:
@@ -301,7 +301,7 @@ class Segment:
             listens = self._pause_cause == "shutdown" and self._is_listening
             return self._waiting_end if listens else SegmentEnd.paused(self._pause_cause)
         if stop == "timeout":
-            return _failed_end(self._ledger.limit_reached("timeout"))
+            return _failed_end(self._ledger.make_limit_error("timeout"))
         error = self._error if stop == "error" else body.exception()
         if error is None:
             return SegmentEnd(status="completed", output=body.result().output)
@@ -319,9 +319,9 @@ class Segment:
     async def _wait_for_timeout(self) -> None:
         """Return when the run has used its time. Waiting for the user does not count."""
         while (allowed := self._ledger.bounds.timeout) is not None:
-            left = allowed - self._seconds_before - self._running_seconds()
-            if left > 0:
-                await self._clock.sleep(left)
+            remaining_s = allowed - self._seconds_before - self._running_seconds()
+            if remaining_s > 0:
+                await self._clock.sleep(remaining_s)
                 continue
             self._in_time.clear()
             if not await self._ledger.ask_for_time():
@@ -362,16 +362,16 @@ class Segment:
         }
 
         def also(connection: Connection) -> None:
-            records.change_run(connection, self._ledger.run, **columns)
-            records.pause_descendants(connection, self._ledger.run)
+            records.change_run(connection, self._ledger.run_id, **columns)
+            records.pause_descendants(connection, self._ledger.run_id)
             if ended:
-                records.withdraw_asks(connection, self._ledger.run, now, questions=False)
+                records.withdraw_asks(connection, self._ledger.run_id, now, questions=False)
             if self._hooks is not None:
-                self._hooks.record_stop(connection, self._ledger.run, end)
+                self._hooks.record_stop(connection, self._ledger.run_id, end)
 
         await self._ledger.journal.append(_stop_entry(end, unjudged), also=also)
         if self._hooks is not None and self._hooks.on_stopped is not None:
-            await self._hooks.on_stopped(self._ledger.run, end)
+            await self._hooks.on_stopped(self._ledger.run_id, end)
         if end.error is not None:
             self._ledger.publish(ErrorData, {**end.error})
         self._ledger.publish(RunEndedData, {"status": end.status, "reason": end.reason})
@@ -412,7 +412,7 @@ async def record_cut_off_response(journal: Journal, text: str) -> bool:
             response=dump_response(ModelResponse(parts=[TextPart(content)])), usage=usage, cost_usd=cost, cut_off=True
         ),
         key=open_calls[-1].key,
-        also=lambda connection: records.change_run(connection, journal.run, **asdict(total)),
+        also=lambda connection: records.change_run(connection, journal.run_id, **asdict(total)),
     )
     return True
 

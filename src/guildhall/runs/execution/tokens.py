@@ -78,7 +78,7 @@ class RunDoor:
     run: str
     servers: Mapping[str, tuple[Tool, ...]]
     handle: RunHandle = field(repr=False)
-    passing: PassthroughSession | None = None
+    passthrough: PassthroughSession | None = None
     submit: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for RESULT
     on_result: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
@@ -136,8 +136,8 @@ class TokenRegistry:
             return
         for _, task in tuple(door.calls.values()):
             task.cancel()
-        if door.passing is not None:
-            door.passing.close()
+        if door.passthrough is not None:
+            door.passthrough.close()
 
     def find(self, token: str) -> RunDoor | None:
         """Return the door of a token, or None if the token is unknown or the run is not open."""

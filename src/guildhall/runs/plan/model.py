@@ -142,7 +142,7 @@ class Plan:
         """Return False if the model and all workers that the run may call are known to have no price."""
         if self.priced is not False or any(tool.name == "worker_create" for tool in self.tools):
             return True
-        return any(one.plan.priced is not False if one.plan else one.problem is None for one in self.calls)
+        return any(callee.plan.priced is not False if callee.plan else callee.problem is None for callee in self.calls)
 
     @property
     def max_cost_usd(self) -> float | None:

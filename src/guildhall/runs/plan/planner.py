@@ -18,7 +18,7 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.provider_source import nearest_model
 from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
 from guildhall.runs.assembly import tools_and_folders
-from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
+from guildhall.runs.assembly.callees import CREATE, Callee, can_cost, declared_capabilities, find_callees
 from guildhall.runs.assembly.preflight import (
     Preflight,
     adapt_model,
@@ -68,10 +68,10 @@ class PlanContext:
     locked: tuple[Path, ...] = ()  # the files of locked workers
     environ: Mapping[str, str]
     settings: Settings
-    find: Callable[[str], Worker]  # by name; raises GuildError if the worker cannot be used
-    active: Callable[[], Sequence[Worker]]  # the workers that `*` stands for
-    facts: Callable[[Worker], WorkerFacts]
-    priced: Callable[[str], bool | None]  # None if the price of a model cannot be known
+    find_worker: Callable[[str], Worker]  # by name; raises GuildError if the worker cannot be used
+    list_active_workers: Callable[[], Sequence[Worker]]  # the workers that `*` stands for
+    find_facts: Callable[[Worker], WorkerFacts]
+    has_price: Callable[[str], bool | None]  # None if the price of a model cannot be known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +90,27 @@ def plan(
     team: TeamContext | None = None,
 ) -> Plan:
     """Return the plan of a worker and of every worker that it may call. An agent of a `team` shares its budget."""
-    callees = find_callees(worker, context.find, context.active)
+    callees = find_callees(worker, context.find_worker, context.list_active_workers)
     own = _prepare(worker, frame, context)
     capabilities = {worker.identity: frozenset[str]().union(*own.permitted_capabilities.values())}
-    capabilities |= {one.worker.identity: declared_capabilities(one.worker) for one in callees if one.worker}
+    capabilities |= {
+        callee.worker.identity: declared_capabilities(callee.worker) for callee in callees if callee.worker
+    }
 
-    def around(one: Worker) -> frozenset[str]:
-        """Return the capabilities of all other workers that the worker runs with."""
-        return frozenset[str]().union(*(can for identity, can in capabilities.items() if identity != one.identity))
+    def capabilities_around(worker: Worker) -> frozenset[str]:
+        """Return the capabilities of all other workers of this plan."""
+        return frozenset[str]().union(*(can for identity, can in capabilities.items() if identity != worker.identity))
 
     def plan_callee(callee: Callee) -> PlannedCallee:
         through = callee.through if callee.through != worker.name else None
         if callee.worker is None:
             return PlannedCallee(name=callee.name, through=through, problem=callee.problem)
         prepared = _prepare(callee.worker, frame, context)
-        planned = _plan_alone(prepared, frame, context, around(callee.worker), passed_on, called=True)
+        planned = _plan_alone(prepared, frame, context, capabilities_around(callee.worker), passed_on, called=True)
         return PlannedCallee(name=callee.name, through=through, plan=planned, problem=callee.problem)
 
     of_team = team.around if team else frozenset[str]()
-    mine = _plan_alone(own, frame, context, around(worker) | of_team, request, called=team is not None)
+    mine = _plan_alone(own, frame, context, capabilities_around(worker) | of_team, request, called=team is not None)
     override = request.override_model if request else None
     passed_on = RunRequest(worker="", input="", model=mine.model, override_model=override, mode=mine.mode)
     calls = tuple(map(plan_callee, callees))
@@ -161,11 +163,11 @@ class _Prepared:
 
 def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     """Collect the available tools of a worker. Its facts list the missing tools as problems."""
-    facts = context.facts(worker)
+    facts = context.find_facts(worker)
     folders: list[Folder] = []
-    for one in split_by_sandbox(worker):
+    for part in split_by_sandbox(worker):
         with suppress(GuildError):
-            folders += one.sandbox_folders(frame)
+            folders += part.sandbox_folders(frame)
     view = tools_and_folders.make_view(worker, folders, frame, context.home, context.locked)
     environment = tools_and_folders.make_tool_environment(worker, frame, view, context.settings, context.environ)
     collect = partial(
@@ -178,7 +180,7 @@ def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
     try:
         tools = collect()
     except GuildError:  # no search engine
-        tools = collect(without=("WebSearch",))
+        tools = collect(excluded=("WebSearch",))
     tools += tools_and_folders.placeholder_tools(worker, environment)
     return _Prepared(worker=worker, tools=tools, environment=environment, facts=facts)
 
@@ -202,8 +204,8 @@ def _plan_alone(
         model, by = choice.model, choice.by
     except GuildError as error:
         problems.insert(0, PlanProblem("model", error.message))
-    priced = context.priced(model) if model else None
-    keeps_budget = has_budget(worker, priced=priced is not False)
+    priced = context.has_price(model) if model else None
+    keeps_budget = can_cost(worker, priced=priced is not False)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
         text = f"the model {model} has no known price, so a budget cannot be enforced"
         problems.append(PlanProblem("model", ". ".join(filter(None, (text, nearest_model(model or ""))))))
@@ -288,7 +290,7 @@ class Planner:
     """Computes the plans of one hall."""
 
     assembler: Assembler
-    priced: Callable[[str, Frame], bool | None]
+    has_price: Callable[[str, Frame], bool | None]
 
     @property
     def preflight(self) -> Preflight:
@@ -299,10 +301,10 @@ class Planner:
     ) -> Plan:
         """Return the full plan of a worker, which need not be saved. `team`: it is an agent of a workflow."""
         toolboxes: dict[Path, Sequence[Tool]] = {}
-        context = self._context(frame, lambda one: facts[one.identity])
+        context = self._context(frame, lambda planned: facts[planned.identity])
         own = await self._inspect(worker, frame, "run" if team is None else "room", toolboxes)
         facts = {worker.identity: own if team is None else replace(own, system=(*own.system, *team.tools))}
-        for callee in find_callees(worker, context.find, context.active):
+        for callee in find_callees(worker, context.find_worker, context.list_active_workers):
             if callee.worker is not None:
                 facts[callee.worker.identity] = await self._inspect(callee.worker, frame, "called", toolboxes)
         return plan(worker, frame, context, request, team)
@@ -310,44 +312,46 @@ class Planner:
     def quick_plan(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
         """Return a plan without starting a process: the tools of toolboxes and schemas of models stay unknown."""
 
-        def read(one: Worker) -> WorkerFacts:
-            return self._read(one, frame, "run" if one.identity == worker.identity else "called")
+        def read_facts(planned: Worker) -> WorkerFacts:
+            return self._read(planned, frame, "run" if planned.identity == worker.identity else "called")
 
-        return plan(worker, frame, self._context(frame, read), request)
+        return plan(worker, frame, self._context(frame, read_facts), request)
 
-    def _context(self, frame: Frame, facts: Callable[[Worker], WorkerFacts]) -> PlanContext:
+    def _context(self, frame: Frame, find_facts: Callable[[Worker], WorkerFacts]) -> PlanContext:
         return PlanContext(
             home=self.preflight.home,
             locked=tuple(self.preflight.list_locked_files()),
             environ=self.preflight.environ,
             settings=self.preflight.load_settings(frame),
-            find=lambda name: self.assembler.find(name, frame),
-            active=lambda: self.assembler.active_workers(frame),
-            facts=facts,
-            priced=lambda model: self.priced(model, frame),
+            find_worker=lambda name: self.assembler.find_worker(name, frame),
+            list_active_workers=lambda: self.assembler.list_active_workers(frame),
+            find_facts=find_facts,
+            has_price=lambda model: self.has_price(model, frame),
         )
 
     def _read(self, worker: Worker, frame: Frame, context: str) -> WorkerFacts:
         """Return the facts that can be read without executing code."""
         trust = self.preflight.load_trust()
-        found, _ = self.preflight.find_code(worker, frame)
-        code = tuple(
+        all_code, _ = self.preflight.find_code(worker, frame)
+        executed = tuple(
             ExecutedCode(
-                kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
+                kind=code.kind, name=code.name, own=code.is_own, trusted=trust.is_trusted(code), files=trust.files(code)
             )
-            for one in found
+            for code in all_code
         )
         problems = self.preflight.find_problems(worker, frame)
-        outside = self.preflight.find_member_tools(worker, frame)
+        member_tools = self.preflight.find_member_tools(worker, frame)
         has_memory = self.assembler.memory.has_entries(worker, frame)
         return WorkerFacts(
-            system=(*self.assembler.tree_tools(worker, frame), *outside.tools),
-            base=self.assembler.base_tools(worker, frame, context, run="", model="", has_memory=has_memory),
-            toolboxes={name: (tools_and_folders.member_placeholder(name),) for name in outside.toolboxes},
-            members=outside.lines,
-            code=code,
+            system=(*self.assembler.tree_tools(worker, frame), *member_tools.tools),
+            base=self.assembler.base_tools(worker, frame, context, run_id="", model="", has_memory=has_memory),
+            toolboxes={name: (tools_and_folders.member_placeholder(name),) for name in member_tools.toolboxes},
+            members=member_tools.lines,
+            code=executed,
             schema=self.preflight.read_schema_file(worker, frame),
-            problems=tuple(PlanProblem("missing", one.message) for one in problems if not isinstance(one, NotTrusted)),
+            problems=tuple(
+                PlanProblem("missing", error.message) for error in problems if not isinstance(error, NotTrusted)
+            ),
         )
 
     async def _inspect(
@@ -369,8 +373,10 @@ class Planner:
                     continue
                 place = code.folder or code.files[0].path
                 if place not in known:
-                    nothing = ToolEnvironment(view=tools_and_folders.make_view(worker, (), frame, self.preflight.home))
-                    known[place] = (await self.assembler.describe(code, nothing)).tools
+                    no_access = ToolEnvironment(
+                        view=tools_and_folders.make_view(worker, (), frame, self.preflight.home)
+                    )
+                    known[place] = (await self.assembler.describe_code(code, no_access)).tools
                 toolboxes[code.name] = known[place]
             except GuildError as error:
                 if code.kind == "toolbox":

@@ -57,8 +57,8 @@ class Payload:
 
 @cache
 def _optional(payload: type[Payload]) -> frozenset[str]:
-    every = fields(payload)
-    return frozenset(one.name for one in every if one.default is not MISSING or one.default_factory is not MISSING)
+    optional = (item for item in fields(payload) if item.default is not MISSING or item.default_factory is not MISSING)
+    return frozenset(item.name for item in optional)
 
 
 class Assembly(Payload, kind="assembled"):
@@ -319,7 +319,8 @@ class Entry(Generic[PayloadT_co]):
             data = PAYLOADS[record["kind"]].from_record(record["data"])
             return Entry(run=record["run"], seq=record["seq"], key=record["key"], data=data, at=record["at"])
         except (KeyError, TypeError) as error:
-            about = f"entry {record.get('seq')} ({record.get('kind')}) of run {record.get('run')}"
-            raise InvalidFile(f"cannot read {about}: {error}") from None
+            name = f"journal entry {record.get('seq')} ({record.get('kind')}) of {record.get('run')}"
+            hint = "Another version of Guildhall may have written it. Update Guildhall, or start a new run."
+            raise InvalidFile(f"invalid {name}: {type(error).__name__}: {error}", hint=hint) from None
 
     to_wire, from_wire = as_dict, from_dict  # between the hall and its clients

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Journal:
     """The entries of one run."""
 
-    def __init__(self, run: str, store: Store, clock: Clock, entries: Iterable[Entry[Payload]] = ()) -> None:
-        self.run = run
+    def __init__(self, run_id: str, store: Store, clock: Clock, entries: Iterable[Entry[Payload]] = ()) -> None:
+        self.run_id = run_id
         self.entries = list(entries)
         self._store = store
         self._clock = clock
@@ -65,7 +65,7 @@ class Journal:
     def all(self, payload: type[PayloadT]) -> list[Entry[PayloadT]]:
         return entries_with(self.entries, payload)
 
-    def called_tools(self, before: int | None = None) -> frozenset[str]:
+    def successful_tools(self, before: int | None = None) -> frozenset[str]:
         """Return the tools that were called without an error, optionally only before the entry number `before`."""
         ended = (entry for entry in self.all(ToolEnded) if before is None or entry.seq < before)
         calls = (self.last(entry.key or "", ToolStarted) for entry in ended if not entry.data.result["is_error"])
@@ -94,7 +94,7 @@ class Journal:
     def check_no_conversation(self, verb: str, hint: str) -> None:
         """Raise Conflict if the run is a conversation. `verb`: the refused operation, for the message."""
         if self.assembly.converses:
-            raise Conflict(f"cannot {verb} {self.run}: it is a conversation", hint=hint)
+            raise Conflict(f"cannot {verb} {self.run_id}: it is a conversation", hint=hint)
 
     async def append(
         self,
@@ -105,7 +105,7 @@ class Journal:
         also: Callable[[Connection], None] | None = None,
     ) -> Entry[PayloadT]:
         """Append an entry. `also` changes other tables in the same transaction."""
-        entry = Entry(run=self.run, seq=self._next, key=key, data=data, at=stamp(self._clock.now()))
+        entry = Entry(run=self.run_id, seq=self._next, key=key, data=data, at=stamp(self._clock.now()))
         self._next += 1
 
         def write(connection: Connection) -> None:

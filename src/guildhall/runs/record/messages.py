@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 
 def request_parts(message: ModelMessage) -> list[dict[str, Any]]:
-    return [_part(part) for part in message.parts]
+    return [_convert_part(part) for part in message.parts]
 
 
-def _part(part: Any) -> dict[str, Any]:
-    data: dict[str, Any] = {"part": part.part_kind, "content": _content(part.content)}
+def _convert_part(part: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {"part": part.part_kind, "content": _convert_content(part.content)}
     for name in ("tool_name", "tool_call_id", "outcome"):
         if (value := getattr(part, name, None)) is not None:
             data[name] = value
     return data
 
 
-def _content(content: Any) -> Any:
+def _convert_content(content: Any) -> Any:
     if isinstance(content, BinaryContent):
         return f"[{content.media_type}, {len(content.data):,} bytes, {digest(content.data)}]"
     if isinstance(content, TextContent):
         file: dict[str, Any] = content.metadata
         return f"[{file['media_type']}, {file['bytes']:,} bytes, {file['digest']}]"
     if isinstance(content, list | tuple):
-        return [_content(item) for item in content]  # pyright: ignore[reportUnknownVariableType]
+        return [_convert_content(item) for item in content]  # pyright: ignore[reportUnknownVariableType]
     return content
 
 

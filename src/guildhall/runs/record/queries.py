@@ -35,22 +35,22 @@ class History:
         self._store = store
         self._clock = clock
 
-    def get(self, run: str) -> Run:
-        found = self._store.read(lambda connection: records.find_run(connection, run))
-        if found is None:
+    def get(self, run_id: str) -> Run:
+        run = self._store.read(lambda connection: records.find_run(connection, run_id))
+        if run is None:
             known = [recent.id for recent in self.recent(_MAX_SUGGESTED_RUNS, children=True)]
-            raise NotFound(f"unknown run {run!r}", hint=suggest_or(run, known, "List all runs: guild ls --all"))
-        return found
+            raise NotFound(f"unknown run {run_id!r}", hint=suggest_or(run_id, known, "List all runs: guild ls --all"))
+        return run
 
-    def purpose(self, run: str, purpose: type[PurposeT]) -> PurposeT:
+    def purpose(self, run_id: str, purpose: type[PurposeT]) -> PurposeT:
         """Return the purpose of a run whose kind the caller knows."""
-        found = self.get(run).purpose_as(purpose)
-        assert found is not None, f"{run} has another purpose"
+        found = self.get(run_id).purpose_as(purpose)
+        assert found is not None, f"{run_id} has another purpose"
         return found
 
-    def workflow_of(self, run: str) -> str | None:
+    def workflow_of(self, run_id: str) -> str | None:
         """Return the root run if it is the run of a workflow, or None."""
-        root_id = self.get(run).root
+        root_id = self.get(run_id).root
         root = self._store.read(lambda connection: records.find_run(connection, root_id))
         return root_id if root is not None and root.kind == "workflow" else None
 
@@ -58,30 +58,30 @@ class History:
         """Return the runs, newest first. Child runs are included only if `children` is set."""
         return self._store.read(lambda connection: records.list_runs(connection, limit, children=children))
 
-    def descendants(self, run: str) -> list[Run]:
+    def descendants(self, run_id: str) -> list[Run]:
         """Return the child runs of a run, their child runs and so on, in the order of creation."""
-        return self._store.read(lambda connection: records.list_descendants(connection, run))
+        return self._store.read(lambda connection: records.list_descendants(connection, run_id))
 
-    def journals_with_cut_off_calls(self, run: str) -> list[Journal]:
+    def journals_with_cut_off_calls(self, run_id: str) -> list[Journal]:
         """Return the journals of a stopped run and its descendants that have cut off model calls."""
-        found = self._store.read(lambda connection: records.list_runs_with_cut_off_calls(connection, run))
-        return [self.journal(one) for one in found]
+        ids = self._store.read(lambda connection: records.list_runs_with_cut_off_calls(connection, run_id))
+        return [self.journal(id) for id in ids]
 
-    def tree(self, run: str) -> list[Run]:
-        return [self.get(run), *self.descendants(run)]
+    def tree(self, run_id: str) -> list[Run]:
+        return [self.get(run_id), *self.descendants(run_id)]
 
-    def journal(self, run: str) -> Journal:
-        return Journal(run, self._store, self._clock, self.entries(run))
+    def journal(self, run_id: str) -> Journal:
+        return Journal(run_id, self._store, self._clock, self.entries(run_id))
 
-    def entries(self, run: str, after: int = -1) -> list[Entry[Payload]]:
-        self.get(run)
-        return self._store.read(lambda connection: records.list_entries(connection, run, after))
+    def entries(self, run_id: str, after: int = -1) -> list[Entry[Payload]]:
+        self.get(run_id)
+        return self._store.read(lambda connection: records.list_entries(connection, run_id, after))
 
-    def entries_without_files(self, run: str, after: int = -1) -> list[Entry[Payload]]:
+    def entries_without_files(self, run_id: str, after: int = -1) -> list[Entry[Payload]]:
         """Return the entries without the bytes of the attachments."""
         return [
             replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
-            for entry in self.entries(run, after)
+            for entry in self.entries(run_id, after)
         ]
 
 

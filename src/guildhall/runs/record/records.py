@@ -1,4 +1,4 @@
-"""Queries for runs, journals and asks. Also ends runs that no process executes.
+"""SQL of runs, journals and asks. Also ends runs that no process executes.
 
 Does not execute runs: `runs.execution` does.
 
@@ -52,8 +52,8 @@ _RUNS_OF_WORKER = select(func.count()).where(
     runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), runs.c.kind != "workflow"
 )
 # Columns with the name and the value of a field of Run.
-_FIELDS = [one.name for one in fields(Run) if one.name in runs.c and one.name not in ("request", "cost_usd")]
-_COUNTS = [one.name for one in fields(Usage) if one.name != "cost_usd"]
+_FIELDS = [item.name for item in fields(Run) if item.name in runs.c and item.name not in ("request", "cost_usd")]
+_COUNTS = [item.name for item in fields(Usage) if item.name != "cost_usd"]
 _ADD_ENTRY = insert(journal)
 _LAST_KIND = (
     select(journal.c.kind).where(journal.c.run == runs.c.id).order_by(journal.c.seq.desc()).limit(1).scalar_subquery()
@@ -64,13 +64,13 @@ def add_run(connection: Connection, **columns: Any) -> None:
     connection.execute(_ADD_RUN, columns)
 
 
-def change_run(connection: Connection, run: str, **columns: Any) -> None:
-    connection.execute(_CHANGE_RUN, {"which": run, **columns})
+def change_run(connection: Connection, run_id: str, **columns: Any) -> None:
+    connection.execute(_CHANGE_RUN, {"which": run_id, **columns})
 
 
-def find_run(connection: Connection, run: str) -> Run | None:
-    row = connection.execute(_FIND_RUN, {"which": run}).mappings().first()
-    return _run(row) if row else None
+def find_run(connection: Connection, run_id: str) -> Run | None:
+    row = connection.execute(_FIND_RUN, {"which": run_id}).mappings().first()
+    return _to_run(row) if row else None
 
 
 def list_runs(connection: Connection, limit: int | None = None, *, children: bool = False) -> list[Run]:
@@ -78,13 +78,13 @@ def list_runs(connection: Connection, limit: int | None = None, *, children: boo
     query = _RUNS.order_by(runs.c.created_at.desc(), runs.c.id).limit(limit)
     if not children:
         query = query.where(runs.c.parent.is_(None))
-    return [_run(row) for row in connection.execute(query).mappings()]
+    return [_to_run(row) for row in connection.execute(query).mappings()]
 
 
 def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
     """Mark the running runs of earlier halls as interrupted, and return their ids.
 
-    A plain run that a hall itself created, such as a compaction, is cancelled: the next hall creates another.
+    Cancel a plain run that a hall itself created, such as a compaction, because the next hall creates another.
     A conversation that waited for the user still waits.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
@@ -100,22 +100,22 @@ def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
 
 
 def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
-    """Count one more crash of each run. The count starts at 1 again if the run has made progress since it resumed."""
-    for run in ids:
-        resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
+    """Count one more crash of each run. Start again at 1 if the run has made progress since it was resumed."""
+    for run_id in ids:
+        resumed = select(func.max(journal.c.at)).where(journal.c.run == run_id, journal.c.kind == "resumed")
         since = connection.execute(resumed).scalar_one()
-        tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
+        tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run_id))
         progress = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > (since or ""))
         has_progress = since is not None and connection.execute(progress.limit(1)).first() is not None
         crashes = 1 if has_progress else runs.c.crashes + 1
-        connection.execute(update(runs).where(runs.c.id == run).values(crashes=crashes))
+        connection.execute(update(runs).where(runs.c.id == run_id).values(crashes=crashes))
 
 
 def list_resumable(connection: Connection) -> list[tuple[Run, int]]:
     """Return the root runs that a hall resumes when it starts, oldest first, with the number of their crashes."""
     resumable = (runs.c.status == "interrupted") | ((runs.c.status == "paused") & (runs.c.pause == "shutdown"))
     query = _RUNS.where(resumable, runs.c.parent.is_(None)).order_by(_ROWID)
-    return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
+    return [(_to_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 
 def list_unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
@@ -125,55 +125,51 @@ def list_unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str,
     return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
 
 
-def fail_run(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
+def fail_run(connection: Connection, run_id: str, error: ErrorInfo, now: str) -> None:
     """Fail a run that no process executes. Its child runs stay as they are, because the user may resume it."""
-    withdraw_asks(connection, run, now, questions=False)
-    _end(connection, run, Ended(status="failed", reason=error["code"], error=error, output=None), now)
+    withdraw_asks(connection, run_id, now, questions=False)
+    _end(connection, run_id, Ended(status="failed", reason=error["code"], error=error, output=None), now)
 
 
-def complete_run(connection: Connection, run: str, output: Any, now: str) -> None:
+def complete_run(connection: Connection, run_id: str, output: Any, now: str) -> None:
     """Complete a stopped run whose result exists, and cancel its child runs."""
-    _cancel_each(connection, _unfinished_descendants(connection, run), now)
-    withdraw_asks(connection, run, now, questions=False)
+    _cancel_each(connection, _unfinished_descendants(connection, run_id), now)
+    withdraw_asks(connection, run_id, now, questions=False)
     unjudged = Unjudged(status="cancelled")
-    _end(connection, run, Ended(status="completed", reason=None, error=None, output=output, unjudged=unjudged), now)
+    _end(connection, run_id, Ended(status="completed", reason=None, error=None, output=output, unjudged=unjudged), now)
 
 
-def cancel(connection: Connection, run: str, now: str) -> None:
-    change_run(connection, run, status="cancelled", pause=None, reason="cut off", ended_at=now)
-
-
-def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
+def cancel_with_child_runs(connection: Connection, run_id: str, now: str) -> list[str]:
     """Cancel a run and its unfinished child runs, withdraw their asks, and return their ids, the run's first."""
-    ids = [run, *_unfinished_descendants(connection, run)]
-    withdraw_asks(connection, run, now)
+    ids = [run_id, *_unfinished_descendants(connection, run_id)]
+    withdraw_asks(connection, run_id, now)
     _cancel_each(connection, ids, now)
     return ids
 
 
 def _cancel_each(connection: Connection, ids: Sequence[str], now: str) -> None:
-    for run in ids:
-        _end(connection, run, Ended(status="cancelled", reason="by the user", error=None, output=None), now)
+    for run_id in ids:
+        _end(connection, run_id, Ended(status="cancelled", reason="by the user", error=None, output=None), now)
 
 
-def _unfinished_descendants(connection: Connection, run: str) -> Sequence[str]:
-    unfinished = runs.c.id.in_(select(_descendant_ids(run))) & runs.c.status.not_in(ENDED)
+def _unfinished_descendants(connection: Connection, run_id: str) -> Sequence[str]:
+    unfinished = runs.c.id.in_(select(_descendant_ids(run_id))) & runs.c.status.not_in(ENDED)
     return connection.execute(select(runs.c.id).where(unfinished).order_by(_ROWID)).scalars().all()
 
 
-def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
+def _end(connection: Connection, run_id: str, end: Ended, now: str) -> None:
     """End a run that no process executes, and append the end to its journal."""
     columns: dict[str, Any] = {"status": end.status, "reason": end.reason}
     if end.status != "cancelled":  # a run that failed before keeps its error
         columns |= {"error": end.error, "output": end.output}
-    change_run(connection, run, **columns, pause=None, owner=None, ended_at=now)
-    last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == run)).scalar_one()
-    add_entry(connection, Entry(run=run, seq=last + 1, key=None, data=end, at=now))
+    change_run(connection, run_id, **columns, pause=None, owner=None, ended_at=now)
+    last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == run_id)).scalar_one()
+    add_entry(connection, Entry(run=run_id, seq=last + 1, key=None, data=end, at=now))
 
 
-def pause_descendants(connection: Connection, run: str) -> None:
+def pause_descendants(connection: Connection, run_id: str) -> None:
     """Pause the child runs that were created but not started when the run stopped."""
-    created = runs.c.id.in_(select(_descendant_ids(run))) & (runs.c.status == "running")
+    created = runs.c.id.in_(select(_descendant_ids(run_id))) & (runs.c.status == "running")
     connection.execute(update(runs).where(created).values(**_pause_columns(SegmentEnd.paused("cut_off"))))
 
 
@@ -181,8 +177,8 @@ def _pause_columns(end: SegmentEnd) -> dict[str, Any]:
     return {"status": end.status, "pause": end.pause, "reason": end.reason, "owner": None}
 
 
-def running_seconds(connection: Connection, run: str) -> float:
-    return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
+def running_seconds(connection: Connection, run_id: str) -> float:
+    return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run_id)).scalar_one()
 
 
 def count_worker_runs(connection: Connection, root: str, worker: str) -> int:
@@ -192,21 +188,21 @@ def count_worker_runs(connection: Connection, root: str, worker: str) -> int:
 
 def find_call_run(connection: Connection, parent: str, call: str) -> Run | None:
     row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
-    return _run(row) if row else None
+    return _to_run(row) if row else None
 
 
-def list_descendants(connection: Connection, run: str) -> list[Run]:
+def list_descendants(connection: Connection, run_id: str) -> list[Run]:
     """Return the child runs of a run, their child runs and so on, in the order of creation."""
-    query = _RUNS.where(runs.c.id.in_(select(_descendant_ids(run)))).order_by(_ROWID)
-    return [_run(row) for row in connection.execute(query).mappings()]
+    query = _RUNS.where(runs.c.id.in_(select(_descendant_ids(run_id)))).order_by(_ROWID)
+    return [_to_run(row) for row in connection.execute(query).mappings()]
 
 
-def _descendant_ids(run: str) -> CTE:
-    found = select(runs.c.id).where(runs.c.parent == run).cte(recursive=True)
+def _descendant_ids(run_id: str) -> CTE:
+    found = select(runs.c.id).where(runs.c.parent == run_id).cte(recursive=True)
     return found.union(select(runs.c.id).join(found, runs.c.parent == found.c.id))
 
 
-def _run(row: RowMapping) -> Run:
+def _to_run(row: RowMapping) -> Run:
     return Run(
         **{name: row[name] for name in _FIELDS},
         request=request_from_record(row["request"]),
@@ -218,7 +214,7 @@ def _run(row: RowMapping) -> Run:
 
 
 def _round(dollars: float | None) -> float | None:
-    return None if dollars is None else round(dollars, 9)  # sums of floats leave a rest
+    return None if dollars is None else round(dollars, 9)  # sums of floats have rounding errors
 
 
 # journal
@@ -228,15 +224,15 @@ def add_entry(connection: Connection, entry: Entry[Payload]) -> None:
     connection.execute(_ADD_ENTRY, entry.as_dict())
 
 
-def list_entries(connection: Connection, run: str, after: int = -1) -> list[Entry[Payload]]:
-    query = select(journal).where(journal.c.run == run, journal.c.seq > after).order_by(journal.c.seq)
+def list_entries(connection: Connection, run_id: str, after: int = -1) -> list[Entry[Payload]]:
+    query = select(journal).where(journal.c.run == run_id, journal.c.seq > after).order_by(journal.c.seq)
     return [Entry.from_dict(cast("Mapping[str, Any]", row)) for row in connection.execute(query).mappings()]
 
 
 # asks
 
 
-_ASKS = select(*(asks.c[one.name] for one in fields(Ask)))
+_ASKS = select(*(asks.c[item.name] for item in fields(Ask)))
 
 
 def add_ask(connection: Connection, ask: Ask) -> None:
@@ -249,18 +245,18 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
     return result.rowcount == 1
 
 
-def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
+def withdraw_asks(connection: Connection, run_id: str, now: str, *, questions: bool = True) -> None:
     """Withdraw the open asks of a run that has ended, and of its child runs.
 
     Conflicts and meetings outlive the run, and so do its questions unless `questions` is set.
     """
     remaining = OUTLIVING_KINDS - {"question"} if questions else OUTLIVING_KINDS
-    _withdraw(connection, _of_tree(run) & asks.c.kind.not_in(sorted(remaining)), now)
+    _withdraw(connection, _of_tree(run_id) & asks.c.kind.not_in(sorted(remaining)), now)
 
 
-def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
+def withdraw_kind(connection: Connection, run_id: str, kind: AskKind, now: str) -> None:
     """Withdraw the open asks of one kind of a run, because they are no longer needed."""
-    _withdraw(connection, (asks.c.run == run) & (asks.c.kind == kind), now)
+    _withdraw(connection, (asks.c.run == run_id) & (asks.c.kind == kind), now)
 
 
 def _withdraw(connection: Connection, which: ColumnElement[bool], now: str) -> None:
@@ -268,50 +264,50 @@ def _withdraw(connection: Connection, which: ColumnElement[bool], now: str) -> N
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 
-def _of_tree(run: str) -> ColumnElement[bool]:
+def _of_tree(run_id: str) -> ColumnElement[bool]:
     """Select the asks of a run and of its child runs."""
-    return (asks.c.run == run) | asks.c.run.in_(select(_descendant_ids(run)))
+    return (asks.c.run == run_id) | asks.c.run.in_(select(_descendant_ids(run_id)))
 
 
-def list_runs_with_cut_off_calls(connection: Connection, run: str) -> list[str]:
+def list_runs_with_cut_off_calls(connection: Connection, run_id: str) -> list[str]:
     """Return the ids, among a run and its descendants, of runs that have model calls without a response or failure."""
     asked = func.sum(journal.c.kind == "model_asked")
     ended = func.sum(journal.c.kind.in_(("model_answered", "model_failed")))
-    in_tree = (journal.c.run == run) | journal.c.run.in_(select(_descendant_ids(run)))
+    in_tree = (journal.c.run == run_id) | journal.c.run.in_(select(_descendant_ids(run_id)))
     query = select(journal.c.run).where(in_tree).group_by(journal.c.run).having(asked > ended)
     return list(connection.execute(query).scalars())
 
 
 def find_ask(connection: Connection, ask: str) -> Ask | None:
     row = connection.execute(_ASKS.where(asks.c.id == ask)).mappings().first()
-    return _ask(row) if row else None
+    return _to_ask(row) if row else None
 
 
-def find_latest_ask(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
+def find_latest_ask(connection: Connection, run_id: str, key: str, subject: str) -> Ask | None:
     """Return the newest ask of a call about this subject, or None."""
-    query = _ASKS.where(asks.c.run == run, asks.c.key == key, asks.c.subject == subject)
+    query = _ASKS.where(asks.c.run == run_id, asks.c.key == key, asks.c.subject == subject)
     row = connection.execute(query.order_by(asks.c.created_at.desc()).limit(1)).mappings().first()
-    return _ask(row) if row else None
+    return _to_ask(row) if row else None
 
 
 def find_standing_approval(connection: Connection, root: str, subject: str) -> Ask | None:
     """Return an approval of this subject that is valid for all runs of a root run, or None."""
     approvals = _ASKS.where(asks.c.root == root, asks.c.subject == subject, asks.c.kind == "approval")
     answered = connection.execute(approvals.where(asks.c.status.in_(["answered", "applied"]))).mappings()
-    return next((ask for ask in map(_ask, answered) if ask.outcome == "always"), None)
+    return next((ask for ask in map(_to_ask, answered) if ask.outcome == "always"), None)
 
 
-def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:
+def list_asks(connection: Connection, *, run_id: str | None = None, status: str | None = None) -> list[Ask]:
     """Return the asks, oldest first. `run` selects the asks of a run and of its child runs."""
     query = _ASKS.order_by(literal_column("asks.rowid"))  # creation times may be equal
-    if run is not None:
-        query = query.where(_of_tree(run))
+    if run_id is not None:
+        query = query.where(_of_tree(run_id))
     if status is not None:
         query = query.where(asks.c.status == status)
-    return [_ask(row) for row in connection.execute(query).mappings()]
+    return [_to_ask(row) for row in connection.execute(query).mappings()]
 
 
-def _ask(row: RowMapping) -> Ask:
+def _to_ask(row: RowMapping) -> Ask:
     question: dict[str, Any] = {**row["question"], "choices": tuple(row["question"]["choices"])}
     answer = Answer(**row["answer"]) if row["answer"] else None
     columns: dict[str, Any] = {**row, "question": Question(**question), "answer": answer}

@@ -68,13 +68,13 @@ class Forks:
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
             hint = f"List the entries: guild log {run_id}"
-            raise UsageError(f"the run {run_id} has no entry {at} (0 to {last})", hint=hint)
+            raise UsageError(f"invalid entry {at}: {run_id} has the entries 0 to {last}", hint=hint)
         end = find_fork_point(journal, at)
         new = new_id(RUN)
-        first, source_name, priced = self._first(_as_root(run, journal, self.budget_of(frame)), frame, model)
+        first, source_name, priced = self._first_entry(_as_root(run, journal, self.budget_of(frame)), frame, model)
         copied: list[Entry[Payload]] = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
         copies = [replace(entry, run=new, data=_mark_copied(entry.data)) for entry in copied]
-        row = self._row(run, new, end, source_name or run.model, priced=priced)
+        row = self._run_row(run, new, end, source_name or run.model, priced=priced)
         if model is not None:
             row["request"]["override_model"] = first.data.model
 
@@ -86,15 +86,15 @@ class Forks:
         await self.store.write(write)
         return ForkResult(run=new, of=run_id, at=end, kind=journal.entries[end].kind)
 
-    def _first(
+    def _first_entry(
         self, first: Entry[Assembly], frame: Frame, model: str | None
     ) -> tuple[Entry[Assembly], str | None, bool | None]:
         """Return entry 0 with the wanted model, the name of the model, and True if it has a price."""
         if model is None:
             return first, None, None
-        wanted = resolve_script_path(normalize_model(model), frame.cwd)
-        login = first.data.worker["definition"].get("runtime") == LOGIN_RUNTIME
-        source = self.source_of(wanted, frame, login)  # raises before anything is written
+        model_name = resolve_script_path(normalize_model(model), frame.cwd)
+        has_login = first.data.worker["definition"].get("runtime") == LOGIN_RUNTIME
+        source = self.source_of(model_name, frame, has_login)  # raises before anything is written
         priced = has_price(source)
         bounds = dict(first.data.bounds)
         if not priced:
@@ -104,11 +104,11 @@ class Forks:
                     hint="Choose a model that has a price.",
                 )
             bounds["budget"] = None
-        named = source.name if wanted == AUTO else wanted
-        return replace(first, data=replace(first.data, model=named, bounds=bounds)), source.name, priced
+        recorded_name = source.name if model_name == AUTO else model_name
+        return replace(first, data=replace(first.data, model=recorded_name, bounds=bounds)), source.name, priced
 
-    def _row(self, run: Run, new: str, end: int, source_name: str, *, priced: bool | None) -> dict[str, Any]:
-        known = run.usage.cost_usd is not None if priced is None else priced
+    def _run_row(self, run: Run, new: str, end: int, source_name: str, *, priced: bool | None) -> dict[str, Any]:
+        has_cost = run.usage.cost_usd is not None if priced is None else priced
         return {
             "id": new,
             "root": new,
@@ -124,17 +124,17 @@ class Forks:
             },
             "kind": run.kind,
             "created_at": stamp(self.clock.now()),
-            "cost_usd": 0.0 if known else None,
+            "cost_usd": 0.0 if has_cost else None,
         }
 
 
-def _check_no_workflow(run: str, workflow: str | None) -> None:
+def _check_no_workflow(run_id: str, workflow: str | None) -> None:
     """Raise Conflict for a run of a workflow, which shares its room with the other agents."""
     if workflow is None:
         return
-    reason = "it is a workflow" if run == workflow else f"it belongs to the workflow {workflow}"
+    reason = "it is a workflow" if run_id == workflow else f"it belongs to the workflow {workflow}"
     raise Conflict(
-        f"cannot fork {run}: {reason}",
+        f"cannot fork {run_id}: {reason}",
         hint=f"Export it (guild script {workflow} --out tests/NAME.yaml), change the answers under `workers:`, and run "
         "`guild test`. Or start the workflow again with --override-model.",
     )

@@ -40,13 +40,13 @@ class Normalizer:
         ends = r"(?![\w.-]*[\w-])"  # not a folder with a longer name
         self._folders = re.compile("|".join(re.escape(path) + ends for path in longest_first if path != "/"))
         self._redact = redact
-        self.redacted = False
+        self.has_redactions = False
         self.has_surrogates = False
 
     def text(self, text: str) -> str:
         safe = self._redact(text)
         valid = _SURROGATE.sub("\ufffd", safe)
-        self.redacted |= safe != text
+        self.has_redactions |= safe != text
         self.has_surrogates |= valid != safe
         return self._folders.sub(lambda found: self._names[found[0]], valid)
 

@@ -99,7 +99,7 @@ class ReplayResult:
         return self.difference is None
 
 
-class Over(Exception):
+class RecordEnded(Exception):
     """The record ends here, so the rest of the replay cannot be compared."""
 
 
@@ -121,7 +121,7 @@ async def replay(
         record.compare_assembly(assembled)
         outcome = await _ReplayDoors(record, assembled, child_result, program_access, hooks).execute(runtime)
         record.compare_end(outcome.output)
-    except (Over, ReplayDiffers):
+    except (RecordEnded, ReplayDiffers):
         pass
     except (RuntimeMissing, RuntimeOutdated, RuntimeUnusable):
         raise  # nothing was compared
@@ -138,8 +138,8 @@ class _Record:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self._met: set[str] = set()
-        self._found: list[Difference] = []
+        self._replayed: set[str] = set()
+        self._differences: list[Difference] = []
 
     @property
     def end(self) -> Entry[Payload]:
@@ -149,30 +149,31 @@ class _Record:
             return last
         return replace(last, data=replace(last.data, **vars(last.data.unjudged)))
 
-    def meet(self, key: str) -> None:
-        self._met.add(key)
+    def mark_replayed(self, key: str) -> None:
+        self._replayed.add(key)
 
     def check_order(self, said: Entry[entries.Said]) -> None:
         """Raise if a model response or a user message before this message was not replayed."""
         for entry in self.journal.entries[: said.seq]:
-            if isinstance(entry.data, entries.ModelAnswered | entries.Said) and entry.key not in self._met:
-                raise self.differs(entry, f"recorded: {_describe(entry)}; now: waits for a later user message")
+            if isinstance(entry.data, entries.ModelAnswered | entries.Said) and entry.key not in self._replayed:
+                raise self.add_difference(entry, f"recorded: {_describe(entry)}; now: waits for a later user message")
 
-    def differs(self, entry: Entry[Payload], text: str) -> ReplayDiffers:
-        self._found.append(Difference(step=entry.seq, text=text))
+    def add_difference(self, entry: Entry[Payload], text: str) -> ReplayDiffers:
+        """Add a difference, and return the error that ends the replay."""
+        self._differences.append(Difference(step=entry.seq, text=text))
         return ReplayDiffers(text, where=f"step {entry.seq}")
 
-    def over(self, entry: Entry[Payload], now: str) -> Exception:
-        """Return Over if the run stopped here, or a difference if it continued in another way."""
+    def end_or_difference(self, entry: Entry[Payload], now: str) -> Exception:
+        """Return RecordEnded if the run stopped here, or a difference if it continued in another way."""
         end = self.end.data
         completed = isinstance(end, entries.Ended) and end.status == "completed"
-        if completed or any(answer.key not in self._met for answer in self.journal.all(entries.ModelAnswered)):
-            return self.differs(entry, f"recorded: the run continued; now: {now}, which is not in the journal")
-        return Over()
+        if completed or any(answer.key not in self._replayed for answer in self.journal.all(entries.ModelAnswered)):
+            return self.add_difference(entry, f"recorded: the run continued; now: {now}, which is not in the journal")
+        return RecordEnded()
 
     def compare(self, entry: Entry[Payload], label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
-            raise self.differs(entry, describe_difference(label, recorded, now))
+            raise self.add_difference(entry, describe_difference(label, recorded, now))
 
     def compare_assembly(self, assembled: Assembled) -> None:
         """Compare the input of the model and the declarations of the worker file. Rules are compared at each call."""
@@ -192,21 +193,21 @@ class _Record:
         if end.status != "completed":
             if end.error is not None and end.error["code"] == RuntimeCrashed.code:
                 return  # the crash is not repeated
-            raise self.differs(self.end, f"recorded: the run {end.status}; now: the run completes")
+            raise self.add_difference(self.end, f"recorded: the run {end.status}; now: the run completes")
         self.compare(self.end, "the output", end.output, output)
 
     def compare_failure(self, error: GuildError) -> None:
         end = self.end.data
         if not isinstance(end, entries.Ended) or end.error is None or end.error["code"] != error.code:
-            self.differs(self.end, f"now: the run fails: {error}")
+            self.add_difference(self.end, f"now: the run fails: {error}")
 
     def first_difference(self) -> Difference | None:
         """Return the first difference. A recorded call that was not repeated is one too."""
         for entry in self.journal.entries:
-            if isinstance(entry.data, _CALLS) and entry.key not in self._met:
-                self.differs(entry, f"recorded: {_describe(entry)}; now: the run does not get there")
+            if isinstance(entry.data, _CALLS) and entry.key not in self._replayed:
+                self.add_difference(entry, f"recorded: {_describe(entry)}; now: the run does not reach this step")
                 break
-        return min(self._found, key=lambda difference: difference.step, default=None)
+        return min(self._differences, key=lambda difference: difference.step, default=None)
 
 
 class _ReplayDoors:
@@ -226,7 +227,7 @@ class _ReplayDoors:
         self._hooks = hooks
         self._child_result = child_result
         self._program_access = program_access
-        self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        self._failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
         tools, rules, mode = assembled.tools, assembled.rules, assembled.mode
         self._gate = Gate(tools, rules, mode, ledger, self._recorded_result, block_reason=ledger.block_reason)
@@ -235,8 +236,8 @@ class _ReplayDoors:
         """Return the outcome. Errors raised by calls over HTTP are raised here."""
         task = asyncio.ensure_future(runtime.execute(self._program_access.assignment, self))
         try:
-            await asyncio.wait({task, self._broken}, return_when=asyncio.FIRST_COMPLETED)
-            return self._broken.result() if self._broken.done() else task.result()
+            await asyncio.wait({task, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            return self._failure.result() if self._failure.done() else task.result()
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -261,8 +262,8 @@ class _ReplayDoors:
         return None
 
     def fail(self, error: Exception) -> None:
-        if not self._broken.done():
-            self._broken.set_exception(error)
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     async def call_model(
         self,
@@ -272,29 +273,29 @@ class _ReplayDoors:
         passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         record = self._record
-        record.meet(key)
+        record.mark_replayed(key)
         asked = record.journal.last(key, entries.ModelAsked)
         answer = record.journal.last(key, entries.ModelAnswered)
         if asked is None:
-            if self._hooks is not None and self._hooks.final_tools & record.journal.called_tools():
-                raise Over  # the run completed here, without another model call
-            raise record.over(record.end, "another model call")
+            if self._hooks is not None and self._hooks.final_tools & record.journal.successful_tools():
+                raise RecordEnded  # the run completed here, without another model call
+            raise record.end_or_difference(record.end, "another model call")
         if self._hooks is not None:
-            parameters = self._hooks.show_tools(parameters, record.journal.called_tools(before=asked.seq))
+            parameters = self._hooks.hide_deferred_tools(parameters, record.journal.successful_tools(before=asked.seq))
         record.compare(asked, "the message to the model", asked.data.message, request_parts(messages[-1]))
         if asked.data.tools != tools_fingerprint(parameters):
-            raise record.differs(asked, "the tools of the model differ")
+            raise record.add_difference(asked, "the tools of the model differ")
         if asked.data.answers != record.journal.responses_fingerprint(before=asked.seq):
-            raise record.differs(asked, "an earlier model response differs from the response in this request")
+            raise record.add_difference(asked, "an earlier model response differs from the response in this request")
         if answer is None:
-            raise record.over(asked, "a model response")
+            raise record.end_or_difference(asked, "a model response")
         try:
             return load_response(answer.data.response)
         except ValueError:
-            raise record.differs(answer, "the recorded model response is not valid") from None
+            raise record.add_difference(answer, "the recorded model response is not valid") from None
 
     async def call_tool(self, call: ToolCall) -> ToolResult:
-        self._record.meet(call.key)
+        self._record.mark_replayed(call.key)
         return await self._gate.call(call)
 
     async def next_message(self, key: str) -> str:
@@ -302,23 +303,23 @@ class _ReplayDoors:
         record = self._record
         said = record.journal.last(key, entries.Said)
         if said is None:
-            raise record.over(record.end, "waits for a user message")
+            raise record.end_or_difference(record.end, "waits for a user message")
         record.check_order(said)
-        record.meet(key)
+        record.mark_replayed(key)
         return said.data.words
 
     async def _recorded_result(self, tool: Tool, call: ToolCall) -> ToolResult:
         end = self._record.journal.last(call.key, entries.ToolEnded)
         if end is None:
-            raise self._record.over(self._record.journal.of(call.key)[0], f"waits for {call.tool}")
+            raise self._record.end_or_difference(self._record.journal.of(call.key)[0], f"waits for {call.tool}")
         try:
             result = ToolResult.from_dict(end.data.result)
         except (ValueError, KeyError, TypeError):
-            raise self._record.differs(end, f"the recorded result of {call.tool} is not valid") from None
+            raise self._record.add_difference(end, f"the recorded result of {call.tool} is not valid") from None
         if (child := self._child_result(call.key)) is not None:
-            run, own = child
+            run_id, own = child
             recorded = without_repeat_note(end.data)
-            self._record.compare(end, f"the result of {call.tool} (recorded by {run})", recorded.text, own.text)
+            self._record.compare(end, f"the result of {call.tool} (recorded by {run_id})", recorded.text, own.text)
         return result
 
 
@@ -349,11 +350,11 @@ class _ReplayLedger:
         began = self._began(call)
         asked = self._record.journal.last(call.key, entries.ToolAsked)
         if asked is None and not (isinstance(began.data, entries.ToolStarted) and began.data.decision == "ask"):
-            raise self._record.differs(
+            raise self._record.add_difference(
                 began, f"{call.tool} {_decision(began)}; now it needs approval: {verdict.reason}"
             )
         if isinstance(began.data, entries.ToolAsked):
-            raise self._record.over(began, f"{call.tool} waits for approval")
+            raise self._record.end_or_difference(began, f"{call.tool} waits for approval")
         if not isinstance(began.data, entries.ToolRefused):
             return "approved", None
         answer = self._record.journal.last(call.key, entries.Answered)
@@ -365,7 +366,9 @@ class _ReplayLedger:
     async def record_refusal(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> ToolResult:
         began = self._began(call)
         if not isinstance(began.data, entries.ToolRefused):
-            raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is refused: {verdict.reason}")
+            raise self._record.add_difference(
+                began, f"{call.tool} {_decision(began)}; now it is refused: {verdict.reason}"
+            )
         result = with_repeat_note(result, began.data.repeats)
         self._record.compare(began, f"the refusal of {call.tool}", began.data.result, result.as_dict())
         return result
@@ -373,12 +376,12 @@ class _ReplayLedger:
     async def record_start(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
         if isinstance(began.data, entries.ToolRefused):
-            raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is allowed")
-        demanded = isinstance(began.data, entries.ToolAsked) or began.data.rule is not None
-        if demanded and verdict.rule is None:
-            raise self._record.differs(began, f"{call.tool} needed approval; now it needs none")
-        if verdict.rule is not None and not demanded:
-            raise self._record.differs(began, f"{call.tool} needed no approval; now it does: {verdict.reason}")
+            raise self._record.add_difference(began, f"{call.tool} {_decision(began)}; now it is allowed")
+        needed_approval = isinstance(began.data, entries.ToolAsked) or began.data.rule is not None
+        if needed_approval and verdict.rule is None:
+            raise self._record.add_difference(began, f"{call.tool} needed approval; now it needs none")
+        if verdict.rule is not None and not needed_approval:
+            raise self._record.add_difference(began, f"{call.tool} needed no approval; now it does: {verdict.reason}")
 
     async def record_end(self, call: ToolCall, result: ToolResult) -> ToolResult:
         return result  # nothing to compare, because it is the recorded result
@@ -390,7 +393,7 @@ class _ReplayLedger:
         began = began or journal.last(call.key, entries.ToolAsked)
         if began is None:
             answer = journal.last(call.key.partition("/")[0], entries.ModelAnswered)
-            raise self._record.over(answer or self._record.end, f"{call.tool} is called")
+            raise self._record.end_or_difference(answer or self._record.end, f"{call.tool} is called")
         recorded = {"tool": began.data.tool, "arguments": began.data.arguments}
         self._record.compare(began, "the call", recorded, {"tool": call.tool, "arguments": call.arguments})
         return began
@@ -431,27 +434,31 @@ class Recordings:
     store: Store
     history: History
     assembler: Assembler
-    recorded_hooks: Callable[[Run], RunHooks | None]  # the hooks for a replay of a run at the top of its tree
+    find_replay_hooks: Callable[[Run], RunHooks | None]
     runtime_of: RuntimeOf
     tokens: TokenRegistry
 
-    def source(self, run: str) -> RecordingSource:
+    def source(self, run_id: str) -> RecordingSource:
         """Return a model that repeats the responses of a recorded run and its child runs."""
-        tree = self.history.tree(run)
-        answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(entries.ModelAnswered) for one in tree}
-        loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
-        return RecordingSource(run, loaded)
+        tree = self.history.tree(run_id)
+        responses = {
+            (run.worker, run.ordinal): [
+                load_response(entry.data.response) for entry in self.history.journal(run.id).all(entries.ModelAnswered)
+            ]
+            for run in tree
+        }
+        return RecordingSource(run_id, responses)
 
-    async def replay(self, run: str, frame: Frame) -> ReplayResult:
+    async def replay(self, run_id: str, frame: Frame) -> ReplayResult:
         """Replay a run and its child runs up to the first difference."""
         steps, worker_gone = 0, False
-        for one in self.history.tree(run):
-            played = await self.replay_one(one, frame)
-            steps += played.steps
-            worker_gone |= played.worker_gone
-            if not played.matches:
-                return replace(played, steps=steps, worker_gone=worker_gone)
-        return ReplayResult(run=run, steps=steps, worker_gone=worker_gone)
+        for run in self.history.tree(run_id):
+            result = await self.replay_one(run, frame)
+            steps += result.steps
+            worker_gone |= result.worker_gone
+            if not result.matches:
+                return replace(result, steps=steps, worker_gone=worker_gone)
+        return ReplayResult(run=run_id, steps=steps, worker_gone=worker_gone)
 
     async def replay_one(
         self,
@@ -464,16 +471,16 @@ class Recordings:
     ) -> ReplayResult:
         """Replay one run without its child runs. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
-        then = recorded_frame(run.frame, frame)
-        hooks = hooks or self.recorded_hooks(run)
+        frame = recorded_frame(run.frame, frame)
+        hooks = hooks or self.find_replay_hooks(run)
         assembled, worker_gone = await self.assembler.assemble_replay(
-            run.request, journal.assembly, then, run=run.id, worker=worker, hooks=hooks
+            run.request, journal.assembly, frame, run_id=run.id, worker=worker, hooks=hooks
         )
         call = run.purpose_as(CallPurpose)
         if runtime is None:
             check_replayable(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
-            runtime = delegation.SingleCallRuntime(call.arguments()) if call else self.runtime_of(own, then)
+            runtime = delegation.SingleCallRuntime(call.arguments()) if call else self.runtime_of(own, frame)
         servers = servers_of(assembled, hooks)
         program_access = ProgramAccess(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         difference = await replay(

@@ -75,8 +75,8 @@ def _file_calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, ToolResu
         result = ToolResult.from_dict(end.data.result)
         if began is None or result.is_error:
             continue
-        place = _file_of_call(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
-        if place is not None and (path := _relative_path(place, root)) is not None:
+        file = _file_of_call(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
+        if file is not None and (path := _relative_path(file, root)) is not None:
             yield began.data.tool, path, result
 
 
@@ -84,7 +84,7 @@ def _file_of_call(tool: str, arguments: Mapping[str, Any], frozen: Assembly, roo
     if tool in {"Read", "Write", "Edit"}:
         return cwd / str(arguments.get("file_path"))
     if tool in {"sandbox_read_text", "sandbox_write_text"}:
-        shown = next(one for one in frozen.tools if one["name"] == tool)["input_schema"]["properties"]["sandbox"]
+        shown = next(item for item in frozen.tools if item["name"] == tool)["input_schema"]["properties"]["sandbox"]
         name = arguments.get("sandbox") or shown.get("default")
         if (sandbox := frozen.worker["definition"]["sandboxes"].get(name)) is None:
             return None
@@ -109,31 +109,35 @@ class WorkflowPart:
     files: Mapping[str, str | None]  # content before the run, by absolute path
     notes: Sequence[str]  # the parts that the script leaves out
     tools: frozenset[str]  # the tools that only change the room, so a test can call them
-    untestable: str | None  # why `guild test` cannot start the workflow
+    untestable_reason: str | None  # why `guild test` cannot start the workflow
 
 
 def export_script(tree: Tree, home: Path, redact: Callable[[str], str], team: WorkflowPart | None = None) -> str:
     """Return the script of the first run of a tree and of its child runs. `team`: the run is a workflow."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
-        hints = {"running": f"Follow it: guild log {run.id} -f", "cancelled": "Start another run."}
-        hint = hints.get(run.status, f"Show what it waits for: guild show {run.id}")
+        hints = {
+            "running": f"Wait for its end: guild log {run.id} -f",
+            "waiting": f"Show the open ask: guild show {run.id}",
+            "cancelled": "Start another run.",
+        }
+        hint = hints.get(run.status, f"Resume it: guild resume {run.id}")
         raise Conflict(f"cannot export {run.id}: the run is {run.status}, not completed or failed", hint=hint)
     writer = _Writer(tree, Normalizer(run.frame.root, home, redact, times=team is not None), team)
     data: dict[str, Any] = {}
-    if untestable := team.untestable if team else _untestable(run, journal):
-        writer.note(f"the test, because {untestable}")
+    if reason := team.untestable_reason if team else _untestable_reason(run, journal):
+        writer.note(f"the test, because {reason}")
     else:
-        data["test"] = writer.case()
+        data["test"] = writer.test_section()
     if price := _price(*(tree[1] if team and len(tree) > 1 else tree[0])):
         data["price"] = price
     data["workers"] = writer.workers()
-    text = "".join(f"# {line}\n" for line in writer.head()) + dump(data)
-    _check(text, run.id)
+    text = "".join(f"# {line}\n" for line in writer.header()) + dump(data)
+    _check_readable(text, run.id)
     return text
 
 
-def _untestable(run: Run, journal: Journal) -> str | None:
+def _untestable_reason(run: Run, journal: Journal) -> str | None:
     """Return why `guild test` cannot start such a run, or None if it can."""
     frozen = journal.assembly
     if frozen.given:
@@ -149,15 +153,16 @@ def _untestable(run: Run, journal: Journal) -> str | None:
     return None
 
 
-def _check(text: str, run: str) -> None:
+def _check_readable(text: str, run_id: str) -> None:
     """Raise Conflict if the script could not be read back."""
     size = len(text.encode())
     if size > yaml.MAX_BYTES:
-        raise Conflict(f"cannot export {run}: the script has {size:,} bytes, more than {yaml.MAX_BYTES:,}")
+        message = f"cannot export {run_id}: the script has {size:,} bytes (maximum: {yaml.MAX_BYTES:,})"
+        raise Conflict(message, hint="Export a shorter run.")
     try:
-        yaml.validate(Script, yaml.parse(Path(f"{run}.yaml"), text))
+        yaml.validate(Script, yaml.parse(Path(f"{run_id}.yaml"), text))
     except GuildError as error:
-        raise Conflict(f"cannot export {run}: {error.message}") from None
+        raise Conflict(f"cannot export {run_id}: {error.message}") from None
 
 
 class _Writer:
@@ -168,26 +173,26 @@ class _Writer:
         self._model_runs = tree[1:] if team else tree
         self._normalizer = normalizer
         self._team = team
-        self._left_out: dict[str, None] = dict.fromkeys(team.notes if team else ())
+        self._omissions: dict[str, None] = dict.fromkeys(team.notes if team else ())
 
-    def note(self, what: str) -> None:
-        self._left_out[what] = None
+    def note(self, omission: str) -> None:
+        self._omissions[omission] = None
 
-    def head(self) -> Iterator[str]:
+    def header(self) -> Iterator[str]:
         run = self._tree[0][0]
         model = f", model {self._normalizer.text(run.model)}" if run.model else ""  # a workflow has none
         yield f"Recorded from {run.id} on {run.created_at[:10]}{model}."
         yield "Run with `guild test` (no key, no network). It fails if prompts, tools or results change."
-        if self._normalizer.redacted:
+        if self._normalizer.has_redactions:
             yield "Values of secret variables were replaced by their names in brackets."
         if self._normalizer.has_surrogates:
             self.note("lone surrogates, each replaced by a question mark")
-        if self._left_out:
-            yield f"Left out: {'; '.join(self._left_out)}."
+        if self._omissions:
+            yield f"Left out: {'; '.join(self._omissions)}."
 
     # the test
 
-    def case(self) -> dict[str, Any]:
+    def test_section(self) -> dict[str, Any]:
         run, journal = self._tree[0]
         request, frozen = run.request, journal.assembly
         text = self._normalizer.text
@@ -239,21 +244,21 @@ class _Writer:
         counted: Counter[str] = Counter()
         for run, journal in self._tree:
             counted[run.worker] += 1
-            who: dict[str, Any] = {"worker": run.worker} if run.worker != self._tree[0][0].worker else {}
+            asking_run: dict[str, Any] = {"worker": run.worker} if run.worker != self._tree[0][0].worker else {}
             if counted[run.worker] > 1:
-                who["run"] = counted[run.worker]
-            yield from self._replies_in(journal, who)
+                asking_run["run"] = counted[run.worker]
+            yield from self._replies_in(journal, asking_run)
 
-    def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _replies_in(self, journal: Journal, asking_run: dict[str, Any]) -> Iterator[dict[str, Any]]:
         answers = {entry.data.ask: entry.data for entry in journal.all(entries.Answered)}
         for entry in journal.entries:
             match entry.data:
                 case entries.ToolAsked(tool=tool, ask=ask):
-                    reply = {"tool": tool, **who}
+                    reply = {"tool": tool, **asking_run}
                 case entries.LimitAsked(limit=limit, ask=ask):
-                    reply = {"limit": limit, **who}
+                    reply = {"limit": limit, **asking_run}
                 case entries.LoopAsked(ask=ask):
-                    reply = {"loop": True, **who}
+                    reply = {"loop": True, **asking_run}
                 case _:
                     continue
             if (answer := answers.get(ask)) is not None:
@@ -267,11 +272,11 @@ class _Writer:
     def workers(self) -> dict[str, Any]:
         workers: dict[str, list[Any]] = {}
         for run, journal in self._model_runs:
-            root = run is self._tree[0][0]
-            workers.setdefault(run.worker, []).append(list(self._answers(run, journal, root=root)))
+            is_root = run is self._tree[0][0]
+            workers.setdefault(run.worker, []).append(list(self._answers(run, journal, is_root=is_root)))
         return workers
 
-    def _answers(self, run: Run, journal: Journal, *, root: bool) -> Iterator[dict[str, Any]]:
+    def _answers(self, run: Run, journal: Journal, *, is_root: bool) -> Iterator[dict[str, Any]]:
         from guildhall.runs.record.messages import load_response
 
         keys = dict.fromkeys(entry.key for entry in journal.all(entries.ModelAsked) if entry.key)
@@ -285,9 +290,9 @@ class _Writer:
             try:
                 response = load_response(answer.data.response)
             except ValueError:
-                raise Conflict(f"cannot export {run.id}: entry {answer.seq} is not a valid answer") from None
+                raise Conflict(f"cannot export {run.id}: invalid model response in entry {answer.seq}") from None
             sent = sent_texts(asked.data.message, self._normalizer)
-            is_input = root and sent == self._normalizer.text(run.request.input)  # the test has it already
+            is_input = is_root and sent == self._normalizer.text(run.request.input)  # the test has it already
             yield {**({} if is_input or was_cut_off else {"sent": sent}), **self._answer(response, journal, key)}
             was_cut_off = self._note_interrupted_calls(journal, key)
 

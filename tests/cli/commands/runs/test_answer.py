@@ -102,7 +102,7 @@ def test_an_ask_accepts_one_answer(guild: Guild, asking_project: Path) -> None:
     assert guild("approve", ask).code == 0
     again = guild("deny", ask)
     assert again.code == 1
-    assert f"{ask} is closed: it was answered: yes" in again.err
+    assert f"{ask} is closed: it was already answered with 'yes'" in again.err
     shown = guild("show", guild("ls", "--json").json["done"][0]["run"]).out
     assert f"{ask} yes: scribe wants" in shown
 

@@ -328,7 +328,7 @@ def test_replay_agrees_or_shows_the_first_difference(guild: Guild, scribe: Path)
 def test_a_run_that_is_over_cannot_be_resumed(guild: Guild, scribe: Path) -> None:
     ran = guild("resume", run_scribe(guild))
     assert ran.code == 1
-    assert "nothing to resume" in ran.err
+    assert "cannot resume" in ran.err
 
 
 def test_doctor_reports_each_check(guild: Guild, scribe: Path) -> None:

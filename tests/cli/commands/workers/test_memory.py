@@ -39,7 +39,7 @@ def test_empty_memory(guild: Guild, project: Path) -> None:
     assert guild("memory", "ls", "--json").json == {"entries": [], "skipped": []}
     missing = guild("memory", "show", "fact", "--json")
     assert missing.code == 3
-    assert missing.json["error"]["message"] == "no entry 'fact' in the project memory"
+    assert missing.json["error"]["message"] == "unknown memory entry 'project/fact'"
 
 
 def test_command_without_verb_lists_the_verbs(guild: Guild) -> None:
@@ -102,7 +102,7 @@ def test_log_names_the_run_and_revert_restores(guild: Guild, scribe_project: Pat
     assert "by hand" in guild("memory", "log", *fact).out, "the edit by hand was logged before the revert"
     unknown = guild("memory", "revert", *fact, "--to", "9999")
     assert unknown.code == 2
-    assert "change 9999 has no content of worker/fact" in unknown.err
+    assert "cannot revert worker/fact: change 9999 is unknown" in unknown.err
 
 
 def test_revert_restores_a_removed_entry(guild: Guild, project: Path) -> None:
@@ -153,7 +153,7 @@ def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb
         (["k", "-"], "  \n", "invalid content: empty"),
         (["k", "-"], "a\0b", "contains a NUL"),
         (["k", "-"], "\udcff\udcfe", "not UTF-8 text"),
-        (["k", "-"], "x" * 100_001, "content too long: 100,001 bytes"),
+        (["k", "-"], "x" * 100_001, "invalid content: 100,001 bytes"),
         (["compacted", "x"], "", "reserved for compaction"),
         (["k", "x", "--scope", "worker"], "", "requires a worker name"),
         (["k", "x", "--scope", "everyone"], "", "invalid choice: 'everyone'"),

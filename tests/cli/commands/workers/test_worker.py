@@ -109,7 +109,7 @@ def test_all_missing_parts_are_named(guild: Guild, scribe: Path) -> None:
     ("field", "message"),
     [
         ("output_schema_ref: none.json", "output_schema_ref: file not found: "),
-        ("output_schema_ref: answers.yaml.json", "answers.yaml.json: not JSON"),
+        ("output_schema_ref: answers.yaml.json", "answers.yaml.json: invalid JSON"),
         ("model: script:guildhall.yaml", "guildhall.yaml:1: model: unknown field"),
     ],
 )
