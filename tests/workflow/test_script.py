@@ -101,6 +101,18 @@ def test_a_difference_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     assert "ann: number of runs changed: 1 recorded, now 0" in failed.out
 
 
+@pytest.mark.req("X-17")
+def test_a_team_with_memory_becomes_a_test_that_passes(team: Team, guild: Guild) -> None:
+    team.write_workflow(agents="ann bob")
+    read = call("memory_read", scope="global", key="note")
+    team.write_script(ann=[[send("@bob go"), read, stop()]], bob=[[stop()]])
+    assert guild("memory", "write", "note", "Use metres.", "--scope", "global").code == 0
+    run = guild("run", "team.yaml", "--output", "json").json["run"]
+    assert guild("script", run, "--out", "tests/team.yaml").code == 0
+    tested = guild("test")
+    assert tested.code == 0, tested.out
+
+
 def test_a_message_of_the_user_is_sent_again(team: Team) -> None:
     team.write_workflow(agents="ann bob")
     team.write_script(

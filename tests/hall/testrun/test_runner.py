@@ -110,6 +110,23 @@ def test_a_change_of_the_model_input_is_shown_and_can_be_recorded(guild: Guild, 
     assert (again.code, again.out.splitlines()[0]) == (0, "ok      tests/one.yaml")
 
 
+@pytest.mark.req("X-17")
+@pytest.mark.parametrize("scope", ["global", "project", "worker"])
+def test_a_run_with_memory_becomes_a_test_that_passes(guild: Guild, project: Path, scope: str) -> None:
+    put_worker(project, tool_rules=None)
+    worker = ["--worker", "scribe"] if scope == "worker" else []
+    assert guild("memory", "write", "note", "Use metres.", "--scope", scope, *worker).code == 0
+    read = {"call": "memory_read", "with": {"scope": scope, "key": "note"}}
+    put_script(project, read, {"call": "memory_list", "with": {"scope": scope}}, DONE)
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    assert guild("test", "add", run).code == 0
+    assert guild("script", run, "--out", "tests/two.yaml").code == 0
+    tested = guild("test")
+    assert (tested.code, "2 passed" in tested.out) == (0, True), tested.out
+    assert guild("memory", "rm", "note", "--scope", scope, *worker).code == 0
+    assert guild("test").code == 0  # the test does not depend on the memory of the user
+
+
 def test_a_changed_tool_description_is_a_difference(guild: Guild, project: Path, home: Home) -> None:
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mine.py").write_text(TOOLBOX)

@@ -113,6 +113,7 @@ class RunPolicy:
     adjust_settings: Callable[[Settings], Settings] = _return_unchanged
     check_worker: Callable[[Worker, Frame], None] = _accept_worker  # raises if runs must not use the worker
     check_servers: Callable[[Worker, MemberTools], None] | None = None  # raises if no server may be started or reached
+    had_memory: Callable[[Worker], bool] = lambda worker: False  # True shows the tools that read memory entries
     replace_tool: Callable[[Tool], Tool] = _return_unchanged  # returns the tool that a run gets for a declared tool
     may_use_workflow_databases: bool = True  # False ignores `context.config.db`
     workflows: WorkflowPolicy | None = None

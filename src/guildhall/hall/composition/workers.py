@@ -145,7 +145,9 @@ class WorkerServices:
             list_active_workers=self.active_workers,
             describe_code=self.runtimes.toolbox_descriptions.describe,
             memory=RunMemory(
-                memory=self.get_memory(), request_compaction=lambda request: self.get_compactor().start(request)
+                memory=self.get_memory(),
+                request_compaction=lambda request: self.get_compactor().start(request),
+                had_entries=self.environment.policy.had_memory,
             ),
             replace_tool=self.environment.policy.replace_tool,
             preflight=self.preflight,

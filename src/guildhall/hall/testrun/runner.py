@@ -36,6 +36,7 @@ from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.models.scripted.test_section import TIMED_OUT, Case, Reply, UserMessage
 from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
+from guildhall.runs.assembly.memory import READ_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
 from guildhall.runs.replay.portable_text import Normalizer
@@ -267,6 +268,7 @@ class TestHall:
             adjust_settings=lambda settings: settings.model_copy(update={"web_search": _UNREACHABLE}),
             check_worker=self._check_worker,
             check_servers=_check_no_servers,
+            had_memory=lambda worker: test is not None and worker.name in test.shown and test.shown[worker.name].memory,
             replace_tool=self._replace_tool,
             may_use_workflow_databases=False,
             workflows=WorkflowPolicy(
@@ -342,8 +344,9 @@ class TestHall:
                 )
 
     def _replace_tool(self, tool: Tool) -> Tool:
-        """Return the tool, or one that returns recorded results if the tool uses the network."""
-        if "net" not in tool.capabilities:
+        """Return the tool, or one that returns recorded results if the tool uses the network or reads memory."""
+        reads_memory = tool.name in READ_TOOLS
+        if "net" not in tool.capabilities and not reads_memory:
             return tool
 
         async def replay_call(**arguments: Any) -> ToolResult:
@@ -351,6 +354,8 @@ class TestHall:
                 if name == tool.name and isinstance(recorded, dict) and recorded.items() <= arguments.items():
                     del self._results[index]  # each result is used once
                     return ToolResult(content=(Text(result.text),), is_error=result.is_error)
+            if reads_memory:  # a test written by hand can read what it has written
+                return await tool.handler(**arguments)
             return ToolResult.error("A test uses no network, and the script has no `result` for this call.")
 
         if isinstance(tool.handler, TypedHandler):

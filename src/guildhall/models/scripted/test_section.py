@@ -51,6 +51,7 @@ class PromptSnapshot(Strict):
 
     system: str | None = None
     tools: dict[str, str] | None = None  # name -> fingerprint of its description and schema
+    memory: bool = False  # True if its memory had entries, which adds the tools that read them
 
 
 class SetupCommand(Strict):

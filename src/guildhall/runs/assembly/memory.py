@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 _READ_RULES = frozenset({"memory_read", "memory.read"})
-_READ_TOOLS = frozenset({"memory_read", "memory_list"})
+READ_TOOLS = frozenset({"memory_read", "memory_list"})
 _RULES = frozenset({*TOOLS, "memory.read", "memory.write"})
 
 
@@ -45,6 +45,7 @@ class RunMemory:
 
     memory: Memory
     request_compaction: Callable[[CompactionRequest], None]
+    had_entries: Callable[[Worker], bool]  # True: as if the memory had entries, because it had when a test was recorded
 
     def tools(self, worker: Worker, frame: Frame, *, run_id: str, model: str, limit_tokens: int) -> tuple[Tool, ...]:
         def request_compaction(folder: MemoryFolder) -> None:
@@ -64,13 +65,13 @@ class RunMemory:
     def has_entries(self, worker: Worker, frame: Frame) -> bool:
         return any(folder.scan().entries for folder in self.memory.folders(worker, frame).values())
 
-    @staticmethod
-    def select_tools(tools: Iterable[Tool], worker: Worker, *, has_entries: bool) -> tuple[Tool, ...]:
+    def select_tools(self, tools: Iterable[Tool], worker: Worker, *, has_entries: bool) -> tuple[Tool, ...]:
         """Return the memory tools that are useful: without entries and without a rule, nothing can be read."""
+        has_entries = has_entries or self.had_entries(worker)
         is_declared = worker.definition.base is True or any(
             rule.name in _RULES and rule.allowed for rule in worker.rules
         )
-        return tuple(tool for tool in tools if has_entries or is_declared or tool.name not in _READ_TOOLS)
+        return tuple(tool for tool in tools if has_entries or is_declared or tool.name not in READ_TOOLS)
 
     async def prompt_block(self, worker: Worker, frame: Frame, rules: Iterable[Rule], *, limit_tokens: int) -> str:
         """Return the memory block, or an empty string if the worker may not read memory without approval."""

@@ -23,6 +23,7 @@ from guildhall.core.text_checks import is_unicode
 from guildhall.core.yaml_writer import dump
 from guildhall.models.scripted.source import Script
 from guildhall.models.scripted.test_section import TIMED_OUT
+from guildhall.runs.assembly.memory import READ_TOOLS
 from guildhall.runs.assembly.tools_and_folders import BASE_TOOLS
 from guildhall.runs.execution.repeated_calls import without_repeat_note
 from guildhall.runs.record import entries
@@ -235,8 +236,9 @@ class _Writer:
             frozen = journal.assembly
             if frozen.memory:
                 self.note("the memory of the worker; a test starts with an empty memory")
-            tools = tool_fingerprints(frozen, OUTPUT_TOOL)
-            shown.setdefault(run.worker, {"system": normalized_system_prompt(frozen, self._normalizer), "tools": tools})
+            system, tools = normalized_system_prompt(frozen, self._normalizer), tool_fingerprints(frozen, OUTPUT_TOOL)
+            memory = {"memory": True} if frozen.memory else {}
+            shown.setdefault(run.worker, {"system": system, "tools": tools, **memory})
         return shown
 
     def _replies(self) -> Iterator[dict[str, Any]]:
@@ -348,7 +350,7 @@ class _Writer:
         return self._normalizer.text(call.args if isinstance(call.args, str) else json.dumps(call.args))
 
     def _result(self, tool: str, journal: Journal, key: str) -> dict[str, Any] | None:
-        """Return the result of a call that a test does not repeat, because the tool reaches beyond the project."""
+        """Return the result of a call that a test does not repeat, because it reaches the network or reads memory."""
         end = journal.last(key, entries.ToolEnded)
         if end is None or tool in _local_tools() or (self._team and tool in self._team.tools):
             return None
@@ -371,9 +373,9 @@ def expected_end(run: Run, normalizer: Normalizer) -> dict[str, Any]:
 
 
 def _local_tools() -> frozenset[str]:
-    """Return the tools that reach only the project and the home, so that a test can call them on copies."""
+    """Return the tools that a test can call on copies of the project and the home."""
     reaching = {name for name, capabilities in BUILT_IN.items() if "net" in capabilities}
-    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *(tool.name for tool in BASE_TOOLS)} - reaching)
+    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *(tool.name for tool in BASE_TOOLS)} - reaching - READ_TOOLS)
 
 
 def _failures(failed: Sequence[Entry[entries.ModelCallFailed]], *, answered: bool) -> Iterator[dict[str, Any]]:
