@@ -30,10 +30,6 @@ class RunOwner(Protocol):
         """Record that a run cannot be resumed automatically."""
         ...
 
-    async def apply_end(self, run_id: str, /) -> None:
-        """Apply the recorded end of a run that no process executes."""
-        ...
-
     async def apply_answer(self, ask: Ask) -> None:
         """Apply the user's answer to an ask of the run or of a child run."""
         ...

@@ -276,7 +276,7 @@ class Jobs(JobQueries):
             self._timers.start(run_id)
         if end.status in ENDED:
             try:
-                await self.apply_end(run_id)
+                await self._apply_end(run_id)
             except GuildError as error:  # `jobs.queries` repairs the directory
                 _log.warning("%s: %s", id, error)
 
@@ -325,9 +325,9 @@ class Jobs(JobQueries):
                 records.cancel_with_child_runs(connection, run.id, now)
 
         await self._store.write(write)
-        await self.apply_end(run.id)
+        await self._apply_end(run.id)
 
-    async def apply_end(self, run_id: str) -> None:
+    async def _apply_end(self, run_id: str) -> None:
         """Write the recorded end of a run to its job."""
         run = self._history.get(run_id)
         job = self._index.get(self._history.purpose(run_id, JobPurpose).id)

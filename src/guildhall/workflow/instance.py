@@ -91,7 +91,7 @@ class AgentSummary:
     """An agent in listings."""
 
     target: Target
-    status: AgentStatus
+    status: AgentStatus | Literal["paused"]  # `paused`: its run stopped with the workflow
     run: str | None
     attempts: int
     due_at: str | None

@@ -43,8 +43,10 @@ def find_instance(connection: Connection, wanted: Target) -> Instance:
 
 
 def describe(connection: Connection, instance: Instance) -> WorkflowSummary:
-    """Return the summary of a workflow for listings."""
+    """Return the summary of a workflow for listings. A workflow that a crash of the hall interrupted is paused."""
     run = find_run(connection, instance.id)
+    if run is not None and run.status == "interrupted":
+        instance = replace(instance, status="paused", reason=run.reason)
     return WorkflowSummary(
         run=instance.id,
         file=instance.path,
@@ -63,7 +65,8 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
     return tuple(
         AgentSummary(
             target=replace(instance.target, agent=agent.name),
-            **{name: getattr(agent, name) for name in ("status", "run", "attempts", "due_at")},
+            status="paused" if agent.status == "running" and instance.status == "paused" else agent.status,
+            **{name: getattr(agent, name) for name in ("run", "attempts", "due_at")},
             task=statuses[agent.name].task if agent.name in statuses else None,
             state=statuses[agent.name].state if agent.name in statuses else None,
             unread=unread.get(agent.name, 0),

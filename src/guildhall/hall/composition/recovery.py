@@ -1,7 +1,8 @@
 """Recovery: resumes the runs that an earlier hall interrupted or paused at its shutdown.
 
-Runs that a user paused stay paused. A run that was interrupted `MAX_CRASHES` times without progress fails, unless it
-is an idle workflow. A user may still resume it.
+Runs that a user paused stay paused. A crash of the hall is not the fault of a run. Only a run during which the hall
+died `MAX_CRASHES` times without progress is left to the user, unless it is an idle workflow. Its owner is notified.
+Does not count crashes of the process of a run: `runs.execution.segment` does.
 Does not mark runs as interrupted: `database` does when it is opened.
 """
 
@@ -14,19 +15,16 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.runs.record import records
 from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.composition.run_services import RunServices
     from guildhall.runs.model import Run
 
-MAX_CRASHES = 3
+MAX_CRASHES = 10  # of the hall during a run without progress; the run may be the cause
 _log = logging.getLogger("guildhall.hall")
 
 
@@ -46,8 +44,8 @@ class Recovery:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # the first access repairs all job directories
             for services, run, crashes in self._resumable:
-                if crashes >= MAX_CRASHES and not _was_idle(services, run):
-                    await _fail_run(services, run)
+                if run.status == "interrupted" and crashes >= MAX_CRASHES and not _was_idle(services, run):
+                    await _leave_to_user(services, run)
                 else:
                     await resume_run(services, run)
             for owner in self._hall.owners():
@@ -71,26 +69,20 @@ async def resume_run(services: RunServices, run: Run) -> None:
         services.launch(await services.prepare_resume(run.id, frame))
         _log.info("resumed %s (was %s: %s)", run.id, run.status, run.reason)
     except GuildError as error:
-        _log.warning("cannot resume %s (%s): %s", run.id, run.status, error)
-        if (owner := services.owner_of(run.kind)) is not None and not services.runs.is_alive(run.id):
-            await owner.record_resume_failure(run, error)
+        await _report_failure(services, run, error)
     except Exception:  # noqa: BLE001 - an error of one run must not prevent the recovery of others
         _log.exception("cannot resume %s (%s)", run.id, run.status)
 
 
-async def _fail_run(services: RunServices, run: Run) -> None:
-    error = RuntimeFailed(
-        f"the process of the run died {MAX_CRASHES} times without progress",
-        hint=f"See its journal: guild log {run.id}. Try again: guild resume {run.id}",
-    )
-    now = stamp(services.environment.clock.now())
+async def _leave_to_user(services: RunServices, run: Run) -> None:
+    message = f"the hall died {MAX_CRASHES} times during this run without progress"
+    hint = f"See its journal: guild log {run.id}. Try again: guild resume {run.id}"
+    await services.store.write(lambda connection: records.change_run(connection, run.id, reason=message))
+    await _report_failure(services, run, RuntimeFailed(message, hint=hint))
 
-    def write(connection: Connection) -> None:
-        records.fail_run(connection, run.id, error.as_dict(), now)
-        if run.kind == "workflow":
-            workflow_records.change_instance(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
-    await services.store.write(write)
-    if (owner := services.owner_of(run.kind)) is not None:
-        await owner.apply_end(run.id)
-    _log.warning("the run %s failed: %s", run.id, error.message)
+async def _report_failure(services: RunServices, run: Run, error: GuildError) -> None:
+    """Log that a run is not resumed, and notify its owner."""
+    _log.warning("cannot resume %s (%s): %s", run.id, run.status, error)
+    if (owner := services.owner_of(run.kind)) is not None and not services.runs.is_alive(run.id):
+        await owner.record_resume_failure(run, error)

@@ -290,13 +290,6 @@ class Commissions:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def apply_end(self, run_id: str) -> None:
-        """End a commission whose run was ended in the database while no hall executed it."""
-        commission = self.context.commission_of(run_id)
-        if commission.run == run_id and commission.status == "in_progress":
-            await do_next_step(self.context, commission)
-            await self._after_change()
-
     async def apply_answer(self, ask: Ask) -> None:
         """Carry out the answer to a conflict, or write a late answer to a question into the artifact.
 

@@ -235,9 +235,6 @@ class Meetings:
         now = self.context.now()
         await self.context.store.write(lambda c: run_records.fail_run(c, run.id, error.as_dict(), now))
 
-    async def apply_end(self, run_id: str) -> None:
-        """Do nothing: the end of a run does not change its meeting."""
-
     async def apply_answer(self, ask: Ask) -> None:
         """Do nothing: a run applies the answers to its asks itself."""
 
