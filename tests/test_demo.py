@@ -140,7 +140,7 @@ def test_the_guild_demo_works_in_a_repository(guild: Guild, demo_environment: di
         "is blocked: A discount in the cart (coder).",
         "max_turns: the run has reached its limit of 2 turns",
         "by manager",
-        "merged into the integration branch",
+        "merged into claude/main: 1 file changed, +",
         "$ git commit -qam 'An empty cart costs nothing'",
         "$ kill -9",
         "exited",

@@ -35,6 +35,20 @@ def join_names(names: Sequence[str], max_names: int = 10) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Diffstat:
+    """The extent of a change, without the hall's own records."""
+
+    files: int
+    insertions: int
+    deletions: int
+
+    def __str__(self) -> str:
+        if self.files == 0:
+            return "no files changed"
+        return f"{self.files:,} {'file' if self.files == 1 else 'files'} changed, +{self.insertions} -{self.deletions}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
     """The optional fields of a project in config.yaml."""
 

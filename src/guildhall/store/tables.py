@@ -347,6 +347,7 @@ commissions = Table(
     Column("result", JSON),
     Column("submitted_at", Text),  # NULL until a result was accepted
     Column("submitted_commit", Text),  # commit of the accepted result
+    Column("diffstat", JSON),  # files, insertions and deletions of the merged work
     Column("checkout_lost_at", Text),  # when the checkout was found missing
     Column("loss_reported_by", Text),  # tool call whose result reported the loss to the worker
     Column("created_at", Text, nullable=False),

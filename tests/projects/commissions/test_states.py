@@ -28,6 +28,7 @@ from guildhall.projects.commissions.states import (
     parse_status,
 )
 from guildhall.projects.meetings import states as meeting_states
+from guildhall.projects.model import Diffstat
 from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
@@ -140,6 +141,7 @@ def test_a_row_reads_back_as_it_was_written(store: Store) -> None:
 def test_a_new_attempt_keeps_nothing_of_the_one_before() -> None:
     used: dict[str, Any] = {"run": "r-1", "branch": "claude/commission/x-1", "summary": "s", "result": 1, "attempt": 1}
     used |= dict.fromkeys(("submitted_at", "submitted_commit", "checkout_lost_at", "loss_reported_by"), "x")
+    used["diffstat"] = Diffstat(files=1, insertions=2, deletions=0)
     before = commission(**used)
     after = apply_event(before, "dispatch", reason="", now=AT, **new_attempt(before))
     assert after == replace(

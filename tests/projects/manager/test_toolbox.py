@@ -61,11 +61,11 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(harness: CommissionProj
         (one,) = await shop.commissions.list_commissions("shop")
         assert made == f"{one.id} is pending: A key (smith)."
         assert dispatched.startswith(f"{one.id} is ")
-        assert (
-            outcome
-            == f"{one.id} completed: A key (smith, created by the manager); must produce src/key.py\nResult:\nForged."
+        line = (
+            f"{one.id} completed: A key (smith, created by the manager); 1 file changed, +1 -0; must produce src/key.py"
         )
-        assert listed == f"- {one.id} completed: A key (smith, created by the manager); must produce src/key.py"
+        assert outcome == f"{line}\nResult:\nForged."
+        assert listed == f"- {line}"
         assert "review branch claude/review/" in review
         assert (one.by, one.made_by) == ("manager", f"{run.id}#{_key(shop, run.id, 'create_commission')}")
 

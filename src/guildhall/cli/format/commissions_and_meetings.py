@@ -104,6 +104,7 @@ def print_commission(details: CommissionDetails, screen: Screen) -> None:
         ["attempt", str(commission.attempt or "")],
         ["run", commission.run or ""],
         ["branch", _branch(commission)],
+        ["changes", str(commission.diffstat or "")],
         ["checkout", screen.exact(details.worktree or "")],
         ["cost", money(details.cost_usd) if commission.run else ""],
         *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in draft.dependencies),

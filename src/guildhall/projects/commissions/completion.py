@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git.snapshot import UncommittedFiles
 
-MERGED = "merged into the integration branch"
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -77,10 +76,15 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         await check_contract(context, commission, contract, commission.result, work)
     if (waiting := await require_approval(context, commission, run, work.tip)) is not None:
         return waiting
+    diffstat = await asyncio.to_thread(context.branches_of(commission).diffstat, str(commission.branch))
+    id, now = commission.id, context.now()
+    commission = await context.store.write(
+        lambda connection: records.update_fields(connection, id, now, diffstat=diffstat)
+    )
     await asyncio.to_thread(_merge, context, commission)
     reason = None
     if ending.error:
-        reason = f"merged, but the run failed after the result was submitted: {ending.error['message']}"
+        reason = f"the run failed after the result was submitted: {ending.error['message']}"
     return SegmentEnd(status="completed", reason=reason, output=commission.result)
 
 
@@ -88,8 +92,12 @@ def _merge(context: CommissionContext, commission: Commission) -> None:
     """Squash the work and the final artifact into the integration branch, as a single commit."""
     title = context.redact(commission.title)
     message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
-    artifact = completed_artifact(context, commission, MERGED)
+    artifact = completed_artifact(context, commission, _describe_merge(commission))
     context.workspace(commission).merge(message, {commission.path: artifact})
+
+
+def _describe_merge(commission: Commission) -> str:
+    return f"merged into {INTEGRATION}: {stat}" if (stat := commission.diffstat) and stat.files else str(stat)
 
 
 def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: SegmentEnd) -> None:
@@ -99,7 +107,8 @@ def record_end(context: CommissionContext, id: str, connection: Connection, run:
         return
     now = context.now()
     if ending.status == "completed":
-        records.record_event(connection, id, "complete", ending.reason or MERGED, now)
+        reason = "; ".join(filter(None, (_describe_merge(commission), ending.reason)))
+        records.record_event(connection, id, "complete", reason, now)
     elif ending.status == "failed":
         error = ending.error or ErrorInfo(code="error", message=ending.reason or "unknown reason")
         reason, conflict = error["message"], tuple(error.get("files", ()))

@@ -19,7 +19,7 @@ from guildhall.runs.purpose import CommissionPurpose, Contract
 if TYPE_CHECKING:
     from guildhall.activities.contract import AskedQuestion, Decision
     from guildhall.projects.commissions.states import Hold, Status
-    from guildhall.projects.model import TimelineEntry
+    from guildhall.projects.model import Diffstat, TimelineEntry
 
 FOLDER = ".lore/commissions"
 TOOLS = ("report_progress", "log_question", "submit_result")
@@ -163,6 +163,7 @@ class Commission:
     result: Any = None
     submitted_at: str | None = None  # None until a result is accepted
     submitted_commit: str | None = None  # the commit that fulfilled the contract
+    diffstat: Diffstat | None = None  # of the work, set before it is merged
     checkout_lost_at: str | None = None  # when the checkout was missing and was created again from the branch
     loss_reported_by: str | None = None  # key of the tool call whose result reports the lost checkout to the worker
     created_at: str
@@ -222,6 +223,7 @@ class Commission:
             "conflict": list(self.conflict),
             **self.draft.as_dict(),
             **{name: getattr(self, name) for name in _WIRE_FIELDS},
+            "diffstat": asdict(self.diffstat) if self.diffstat is not None else None,
         }
 
 

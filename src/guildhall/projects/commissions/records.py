@@ -15,6 +15,7 @@ from sqlalchemy import Connection, RowMapping, select
 from guildhall.projects.activity_records import ActivityRecords
 from guildhall.projects.commissions.model import LISTS, Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, apply_event
+from guildhall.projects.model import Diffstat
 from guildhall.store.tables import commissions
 
 _DRAFT_TEXTS = ("title", "worker", "prompt", "reviewer")
@@ -47,6 +48,7 @@ def _to_row(commission: Commission) -> dict[str, Any]:
     row = {name: value for name, value in vars(commission).items() if name != "draft"}
     row["hold"] = asdict(commission.hold) if commission.hold is not None else None
     row["conflict"] = list(commission.conflict)
+    row["diffstat"] = asdict(commission.diffstat) if commission.diffstat is not None else None
     draft = vars(commission.draft)
     row |= {name: draft[name] for name in _DRAFT_TEXTS}
     return {**row, "limits": commission.draft.limits, **{name: list(draft[name]) for name in LISTS}}
@@ -58,6 +60,7 @@ def _from_row(row: RowMapping) -> Commission:
     own: dict[str, Any] = {name: value for name, value in row.items() if name not in _DRAFT_COLUMNS}
     own["hold"] = Hold(**row["hold"]) if row["hold"] is not None else None
     own["conflict"] = tuple(row["conflict"])
+    own["diffstat"] = Diffstat(**row["diffstat"]) if row["diffstat"] is not None else None
     return Commission(draft=Draft(**draft, **row["limits"]), **own)
 
 

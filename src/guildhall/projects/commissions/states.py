@@ -119,7 +119,16 @@ def apply_event(commission: Commission, event: Event, *, reason: str, now: str, 
     return replace(commission, status=TRANSITIONS[event].target, reason=reason, changed_at=now, **fields)
 
 
-_RESET_FIELDS = ("run", "summary", "result", "submitted_at", "submitted_commit", "checkout_lost_at", "loss_reported_by")
+_RESET_FIELDS = (
+    "run",
+    "summary",
+    "result",
+    "submitted_at",
+    "submitted_commit",
+    "diffstat",
+    "checkout_lost_at",
+    "loss_reported_by",
+)
 
 
 def new_attempt(commission: Commission) -> dict[str, Any]:

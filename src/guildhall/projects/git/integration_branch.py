@@ -21,7 +21,9 @@ from guildhall.projects.model import (
     HALL_FOLDERS,
     INTEGRATION,
     LORE,
+    Diffstat,
     Project,
+    is_hall_path,
     join_names,
     redact_file,
 )
@@ -95,6 +97,10 @@ class Branches:
             raise NotFound(f"unknown branch {ref!r} of project {self.project.name}", where=str(self.project.path))
         return commit
 
+    def branch_tip(self, branch: str) -> str:
+        """Return the commit of a branch of the hall, which may be archived."""
+        return self.git.resolve(branch) or self.tip(ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX))
+
     def exists(self, branch: str) -> bool:
         return self.git.resolve(branch) is not None
 
@@ -131,6 +137,26 @@ class Branches:
         patch = self.git.run("diff-tree", "-r", *options, self._base_tree(tip), tip).stdout
         text = patch[:_MAX_DIFF_BYTES].decode("utf-8", "replace")
         return text if len(patch) <= _MAX_DIFF_BYTES else f"{text}\n... {len(patch) - _MAX_DIFF_BYTES:,} more bytes\n"
+
+    def diffstat(self, branch: str) -> Diffstat:
+        """Return the extent of the changes of a branch, without the folders of the hall."""
+        tip = self.branch_tip(branch)
+        counts = self.count_lines(self._base_tree(tip), tip)
+        lines = [count for path, count in counts.items() if not is_hall_path(path)]
+        added, removed = (sum(count[side] for count in lines if count is not None) for side in (0, 1))
+        return Diffstat(files=len(lines), insertions=added, deletions=removed)
+
+    def count_lines(self, before: str, after: str) -> dict[str, tuple[int, int] | None]:
+        """Return the numbers of added and removed lines by path, or None for a binary file."""
+        options = ("--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z")
+        output = self.git.run("diff", *options, before, after, "--").stdout
+        counts: dict[str, tuple[int, int] | None] = {}
+        for line in output.decode("utf-8", "replace").split("\0"):
+            added, _, rest = line.partition("\t")
+            removed, _, path = rest.partition("\t")
+            if path:
+                counts[path] = None if added == "-" else (int(added), int(removed))
+        return counts
 
     def changed_hall_files(self, tip: str) -> tuple[list[str], list[str]]:
         """Return the new and the changed files of a branch in the folders of the hall. `squash` ignores these files."""
@@ -201,7 +227,7 @@ class Branches:
         Return the earlier commit if the branch was squashed before. Raise MergeConflict, and change nothing, if it
         cannot be merged. In `.lore/` the branch's version wins, except in the folders of the hall.
         """
-        branch_tip = self.git.resolve(branch) or self.tip(ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX))
+        branch_tip = self.branch_tip(branch)
         trailer = f"{_TRAILER}: {branch} {branch_tip}"  # several branches may have the same tip
         options = ("--format=%H", "--fixed-strings", f"--grep={trailer}", "--max-count=1")
         if earlier := self.git.run("log", *options, self.ensure(), f"^{branch_tip}").text:

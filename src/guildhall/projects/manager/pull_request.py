@@ -59,26 +59,17 @@ class Changes:
         return "\n".join(lines).rstrip()
 
 
-def find_changes(project: Project, git: Git, branches: Branches) -> Changes:
+def find_changes(project: Project, branches: Branches) -> Changes:
     tip = branches.tip(INTEGRATION)
-    counts = _count_lines(git, branches.tip(project.branch), tip)
+    counts = branches.count_lines(branches.tip(project.branch), tip)
     artifacts = [path for path in counts if path.startswith(f"{COMMISSIONS}/") and path.endswith(".md")]
-    files = {path: text for path, text in counts.items() if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))}
+    files = {
+        path: "binary" if lines is None else f"+{lines[0]} -{lines[1]}"
+        for path, lines in counts.items()
+        if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))
+    }
     lines = (_completed_line(branches, path, tip) for path in artifacts[:_MAX_COMMISSIONS])
     return Changes(tip=tip, files=files, completed=[line for line in lines if line is not None])
-
-
-def _count_lines(git: Git, before: str, after: str) -> dict[str, str]:
-    """Return the numbers of added and removed lines by path, as `+1 -2` or `binary`."""
-    options = ("--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z")
-    output = git.run("diff", *options, before, after, "--").stdout
-    counts: dict[str, str] = {}
-    for line in output.decode("utf-8", "replace").split("\0"):
-        added, _, rest = line.partition("\t")
-        removed, _, path = rest.partition("\t")
-        if path:
-            counts[path] = "binary" if added == "-" else f"+{added} -{removed}"
-    return counts
 
 
 def _completed_line(branches: Branches, path: str, ref: str) -> str | None:
@@ -142,7 +133,7 @@ class PullRequests:
         redact = self._branches.redact
         title, body = redact(title.strip()), redact(body)
         self._branches.update()  # so that the review does not show reversed commits of the user
-        changes = find_changes(self._project, self._git, self._branches)
+        changes = find_changes(self._project, self._branches)
         if not changes.files and not changes.completed:
             return Review(project=self._project.name)
         if (reason := self._obstacle()) is not None:
@@ -234,7 +225,7 @@ class PullRequests:
             return None
         if not re.fullmatch(r"[0-9a-f]{40,64}", commit) or self._git.resolve(commit) is None:
             return None
-        is_unchanged = all(path.startswith(f"{REVIEWS}/") for path in _count_lines(self._git, commit, tip))
+        is_unchanged = all(path.startswith(f"{REVIEWS}/") for path in self._branches.count_lines(commit, tip))
         return name if is_unchanged else None
 
     def _list_names(self, ref: str) -> list[tuple[str, int]]:

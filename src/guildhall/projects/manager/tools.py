@@ -72,6 +72,7 @@ def render_commission(details: CommissionDetails) -> str:
     ]
     if commission.reason and commission.status not in ("completed", "in_progress"):
         parts.append(_line(commission.reason))
+    parts += [str(commission.diffstat)] if commission.diffstat and commission.status == "completed" else []
     parts += [f"needs {', '.join(neighbours.missing)}"] if neighbours.missing else []
     parts += [f"depends on {', '.join(neighbours.after)}"] if neighbours.after else []
     parts += [f"must produce {', '.join(commission.draft.artifacts)}"] if commission.draft.artifacts else []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.runs.record.entries import ToolEnded
-from tests.projects.commissions.harness import LATE, CommissionProject, call, say, submit, write
+from tests.projects.commissions.harness import LATE, Answer, CommissionProject, call, say, submit, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -425,3 +425,26 @@ def test_dispatch_outside_of_a_project_is_refused(guild: Guild, harness: Commiss
     ran = guild(*HELD, cwd=tmp_path)
     assert ran.code != 0
     assert "guild project add" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("answers", "counts", "text"),
+    [
+        ([], [0, 0, 0], "no files changed"),
+        ([write("src/cart.py", "total = 2\n"), write("src/key.py", "a\nb\n")], [2, 3, 1], "2 files changed, +3 -1"),
+    ],
+)
+def test_a_completed_commission_shows_the_extent_of_its_work(
+    guild: Guild, harness: CommissionProject, answers: list[Answer], counts: list[int], text: str
+) -> None:
+    harness.script([*answers, submit(), say()])
+    id = guild(*NEW, "--wait", "--json").json["commission"]
+    waited = guild("wait", id)
+    reason = f"merged into claude/main: {text}" if counts[0] else text
+    for output in (waited.out, guild("show", id).out, guild("ls", "commissions").out):
+        assert reason in output
+        assert ("merged" in output) == bool(counts[0])
+    (row,) = guild("ls", "commissions", "--json").json["commissions"]
+    shown = guild("show", id, "--json").json
+    assert row["diffstat"] == shown["diffstat"] == dict(zip(("files", "insertions", "deletions"), counts, strict=True))
+    assert shown["reason"] == shown["timeline"][-1]["reason"] == reason
