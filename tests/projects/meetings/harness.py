@@ -123,7 +123,7 @@ class MeetingProject:
         return self.meetings.get(meeting.id)
 
     async def say(self, id: str, message: str) -> list[Event]:
-        return await self.collect(self.client.meetings.say(id, message, self.frame))
+        return await self.collect(self.client.meetings.join(id, self.frame, messages=[message]))
 
     async def collect(self, stream: Any) -> list[Event]:
         async with aclosing(stream) as events:

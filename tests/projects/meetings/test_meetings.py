@@ -113,7 +113,7 @@ def test_what_was_said_is_answered_though_nobody_follows(harness: MeetingProject
 
     async def work() -> None:
         meeting = await harness.open_meeting()
-        stream = harness.client.meetings.say(meeting.id, "go", harness.frame)
+        stream = harness.client.meetings.join(meeting.id, harness.frame, messages=["go"])
         await anext(stream)
         await stream.aclose()
         await harness.wait_until(lambda: harness.answers(meeting.id)[-1] == ("go", "two"))
@@ -299,7 +299,7 @@ def test_for_a_person_at_a_terminal_it_is_kept_alive_and_then_put_away(harness: 
         run = harness.meetings.get(meeting.id).run
         await asyncio.sleep(0.15)
         assert harness.hall.runs.is_alive(run), "the person may say more in a moment"
-        await harness.collect(harness.client.meetings.say(meeting.id, "more", frame))
+        await harness.collect(harness.client.meetings.join(meeting.id, frame, messages=["more"]))
         assert not harness.hall.history.journal(run).all(Resumed)
         harness.meetings._sessions._leave(run)
         await harness.wait_until(lambda: not harness.hall.runs.is_alive(run))

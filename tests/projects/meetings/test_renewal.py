@@ -36,7 +36,8 @@ def test_renewed_because_the_person_wants_it(harness: MeetingProject) -> None:
         await harness.say(meeting.id, "Go on")
         assert harness.answers(meeting.id) == [
             ("Which form?", "Parquet."),
-            ("It must be small", "Small.\n\nWe were at Parquet."),
+            ("It must be small", "Small."),
+            ("", "We were at Parquet."),
             ("Go on", "Yes."),
         ]
 

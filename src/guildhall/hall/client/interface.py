@@ -515,19 +515,17 @@ class Meetings(Protocol):
         id: str,
         frame: Frame,
         *,
+        messages: Sequence[str] = (),
         renew: bool = False,
         max_turns: int | None = None,
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        """Stream events until the worker has responded to every user message. The stream is empty if none is open.
+        """Record user messages, then stream events until the worker has responded to every recorded message.
 
-        `renew` starts a new session. The given amounts raise the limits of the meeting.
+        The stream is empty if no response is due. `renew` starts a new session. The given amounts raise the limits of
+        the meeting.
         """
-        ...
-
-    def say(self, id: str, message: str, frame: Frame) -> AsyncGenerator[Event]:
-        """Record a user message and stream the events of the response until the worker waits for the next message."""
         ...
 
     async def interrupt(self, id: str) -> None:

@@ -115,6 +115,7 @@ class MeetingService(HallService, Meetings):
         id: str,
         frame: Frame,
         *,
+        messages: Sequence[str] = (),
         renew: bool = False,
         max_turns: int | None = None,
         max_tokens: int | None = None,
@@ -124,10 +125,8 @@ class MeetingService(HallService, Meetings):
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
-        return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._hall.is_persistent)
-
-    def say(self, id: str, message: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.say(id, message, frame, is_daemon=self._hall.is_persistent)
+        is_daemon = self._hall.is_persistent
+        return self._hall.meetings.join(id, frame, messages=messages, renew=renew, grant=grant, is_daemon=is_daemon)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

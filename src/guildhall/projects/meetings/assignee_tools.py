@@ -59,34 +59,34 @@ def meeting_profile(worker: Worker) -> Worker:
     return checkout_profile(worker, _INSTRUCTIONS)
 
 
-def first_message(meeting: Meeting, texts: Sequence[str]) -> str:
-    """Return the input of the first session: the user's messages, or the request for the meeting."""
+def first_message(meeting: Meeting, text: str | None) -> str:
+    """Return the input of the first session: the user's first message, or the request for the meeting."""
     if meeting.by in ("person", "artifact"):
         # A meeting that was rebuilt from its artifact has no messages.
-        return "\n\n".join([*(texts or [_LOST.format(topic=meeting.topic)]), *_linked_paths(meeting)])
+        return "\n\n".join([text or _LOST.format(topic=meeting.topic), *_linked_paths(meeting)])
     requester = "The hall" if meeting.by == "hall" else "You"
     parts = [
         f"{requester} requested this meeting, and the user has joined. Topic: {meeting.topic}",
         *_linked_paths(meeting),
     ]
     start = "Start: explain in a few sentences what to discuss and what you need."
-    return "\n\n".join([*parts, "The user says:", *texts] if texts else [*parts, start])
+    return "\n\n".join([*parts, "The user says:", text] if text else [*parts, start])
 
 
 def _linked_paths(meeting: Meeting) -> list[str]:
     return ["Linked to this meeting:\n" + "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
 
 
-def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], texts: Sequence[str]) -> str:
-    """Return the input of a renewed session: the summary, the last exchanges and the unanswered user messages."""
+def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], text: str | None) -> str:
+    """Return the input of a renewed session: the summary, the last exchanges and the first unanswered user message."""
     answered = [exchange for exchange in exchanges if exchange.answer]
     parts = [f"This session continues an earlier meeting. Topic: {meeting.topic}", *_linked_paths(meeting)]
     if summary:
         parts.append(f"Summary of the conversation so far:\n\n{quote(summary)}")
     if last := _last_exchanges(answered):
         parts.append("The last messages, verbatim:\n\n" + "\n\n".join(map(_quote_exchange, last)))
-    if texts:
-        parts.append("The user now says:\n\n" + "\n\n".join(texts))
+    if text:
+        parts.append(f"The user now says:\n\n{text}")
     else:
         parts.append("The user has come back. Say in one or two sentences where the conversation stopped.")
     return "\n\n".join(parts)

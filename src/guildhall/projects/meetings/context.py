@@ -182,23 +182,22 @@ def merge_exchanges(
     """Return the exchanges in order.
 
     A session is given as the number of the last message in its input, and its journal. A message that one session left
-    unanswered is answered in the next session.
+    unanswered is answered in the next session. If that message is answered already, the worker speaks first.
     """
-    exchanges: dict[int, Exchange] = {}
     by_number = {message.number: message for message in messages}
-    for last_message_number, entries in sessions:
-        number = last_message_number
-        if number not in exchanges or not exchanges[number].answer:
-            exchanges[number] = _empty_exchange(number, by_number)
+    exchanges = {(number, 0): _empty_exchange(number, by_number) for number in by_number}
+    last_answered = -1
+    for index, (last_message_number, entries) in enumerate(sessions):
+        key = (last_message_number, index if last_answered >= last_message_number else 0)
+        exchanges.setdefault(key, _empty_exchange(0, by_number))
         for entry in entries:
             if isinstance(entry.data, Said):
-                number = last_message_number + _position(entry)
-                exchanges[number] = _empty_exchange(number, by_number)
+                key = (last_message_number + _position(entry), 0)
             elif isinstance(entry.data, ModelAnswered):
-                exchanges[number] = _with_response(exchanges[number], entry.data, entry.at)
-    for number in by_number:
-        exchanges.setdefault(number, _empty_exchange(number, by_number))
-    return [exchanges[number] for number in sorted(exchanges)]
+                exchanges[key] = _with_response(exchanges[key], entry.data, entry.at)
+            if isinstance(entry.data, Listening) or (isinstance(entry.data, ModelAnswered) and entry.data.cut_off):
+                last_answered = key[0]
+    return [exchanges[key] for key in sorted(exchanges)]
 
 
 def _position(entry: Entry[Payload]) -> int:

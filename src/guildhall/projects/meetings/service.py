@@ -153,19 +153,31 @@ class Meetings:
             hint="Register this repository with `guild project add .`, or choose a project with --project NAME.",
         )
 
-    def join(
-        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
+    async def join(
+        self,
+        id: str,
+        frame: Frame,
+        *,
+        messages: Sequence[str] = (),
+        renew: bool = False,
+        grant: Grant | None = None,
+        is_daemon: bool = True,
     ) -> AsyncGenerator[Event]:
-        """Return the events until every recorded message is answered. No events are returned if no answer is due.
+        """Record user messages, then yield the events until every recorded message is answered.
 
-        `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
+        There are no events if no answer is due. `renew`: start a new session with a summary of the conversation.
+        `grant`: raise the limits.
         """
-        number = self.context.last_message_number(id)
-        return self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
+        checked = [check_message(message) for message in messages]
+        last = await self._add_messages(id, checked) if checked else self.context.last_message_number(id)
+        first = last - max(len(checked) - 1, 0)
+        turn = self._sessions.turn(id, first, last, frame, renew=renew, grant=grant, is_daemon=is_daemon)
+        async with aclosing(turn) as events:
+            async for event in events:
+                yield event
 
-    async def say(self, id: str, message: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
-        """Record a user message, then yield the events of the answer until the worker listens again."""
-        check_message(message)
+    async def _add_messages(self, id: str, messages: Sequence[str]) -> int:
+        """Record user messages, and return the number of the last one."""
         now = self.context.now()
 
         def write(connection: Connection) -> int:
@@ -173,12 +185,9 @@ class Meetings:
             check_open(meeting)
             if meeting.closing is not None:  # the user continues instead of closing the meeting
                 records.update_fields(connection, id, now, closing=None)
-            return records.add_message(connection, id, meeting.run or "", message, now)
+            return [records.add_message(connection, id, meeting.run or "", text, now) for text in messages][-1]
 
-        number = await self.context.store.write(write)
-        async with aclosing(self._sessions.turn(id, number, frame, is_daemon=is_daemon)) as events:
-            async for event in events:
-                yield event
+        return await self.context.store.write(write)
 
     async def interrupt(self, id: str) -> None:
         """Stop the answer in progress. The meeting stays open."""

@@ -70,14 +70,15 @@ class Sessions:
     async def turn(
         self,
         id: str,
-        number: int,
+        first: int,
+        last: int,
         frame: Frame,
         *,
         renew: bool = False,
         grant: Grant | None = None,
         is_daemon: bool = True,
     ) -> AsyncGenerator[Event]:
-        """Yield events until the message of this number is answered and the worker listens again.
+        """Yield the events of the messages from number `first` until `last` is answered and the worker listens again.
 
         `renew`: start a new session. `grant`: new limits. `is_daemon`: the hall outlives this call, so the run is kept
         alive for the next message of a user at a terminal.
@@ -87,7 +88,7 @@ class Sessions:
             must_continue = True
             while must_continue:
                 must_continue = False
-                segment = self._segment(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
+                segment = self._segment(id, first, last, frame, renew=renew, grant=grant, is_daemon=is_daemon)
                 async with aclosing(segment) as events:
                     async for event in events:
                         yield event
@@ -97,7 +98,7 @@ class Sessions:
             self._follower_counts[id] -= 1
 
     async def _segment(
-        self, id: str, number: int, frame: Frame, *, renew: bool, grant: Grant | None, is_daemon: bool
+        self, id: str, first: int, last: int, frame: Frame, *, renew: bool, grant: Grant | None, is_daemon: bool
     ) -> AsyncGenerator[Event]:
         """Yield the events of the run until the turn is over or the run has stopped."""
         context = self._context
@@ -110,10 +111,10 @@ class Sessions:
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
                 session = context.list_sessions(id)[-1]
-                run, first_number = session.run, session.last_message_number
+                run, before = session.run, session.last_message_number
                 events = stack.enter_context(context.bus.listening(run, _MAX_BUFFERED_EVENTS))
                 stack.callback(self._attend(run, frame, is_launched=prepared is not None, is_daemon=is_daemon))
-                is_forwarding = prepared is not None or context.run_position(run) == number - first_number
+                is_forwarding = prepared is not None or context.run_position(run) >= first - before
                 if prepared is not None:
                     context.runs().launch(prepared)
                 self._message_added[id].set()
@@ -122,11 +123,11 @@ class Sessions:
             async for event in events:
                 self._collect_answer(run, event)
                 listening = event.read(ListeningData) if event.run == run else None
-                answered_number = listening["number"] - 1 + first_number if listening is not None else -1
+                answered_number = listening["number"] - 1 + before if listening is not None else -1
                 if is_forwarding or event.type in _ALWAYS_FORWARDED:
                     yield event
-                is_forwarding = is_forwarding or answered_number == number - 1
-                if answered_number >= number or (event.type == "run_ended" and event.run == run):
+                is_forwarding = is_forwarding or answered_number >= first - 1
+                if answered_number >= last or (event.type == "run_ended" and event.run == run):
                     return
 
     def _collect_answer(self, run: str, event: Event) -> None:
@@ -184,9 +185,9 @@ class Sessions:
         context = self._context
         if meeting.run is None:
             _check_no_grant(grant, f"meeting {meeting.id} has not started")
-            texts = [message.text for message in context.list_messages(meeting.id)]
-            message = assignee_tools.first_message(meeting, texts)
-            return await self._prepare_run(meeting, frame, message, "the first session starts"), []
+            number, text = self._next_message(meeting.id)
+            message = assignee_tools.first_message(meeting, text)
+            return await self._prepare_run(meeting, frame, message, number, "the first session starts"), []
         if renew:
             await context.runs().pause(meeting.run, "user")
         await context.runs().wait_stopped(meeting.run)
@@ -218,21 +219,28 @@ class Sessions:
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
         summary = await context.summarise(transcript, context.project_frame(meeting, frame), model)
-        pending = context.unanswered_messages(meeting.id) or []
-        numbers = {message.number for message in pending}
+        numbers = {message.number for message in context.unanswered_messages(meeting.id) or ()}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
-        message = assignee_tools.renewed_message(meeting, summary.text, before, [message.text for message in pending])
+        number, text = self._next_message(meeting.id)
+        message = assignee_tools.renewed_message(meeting, summary.text, before, text)
         problem = "" if summary.text else f" (without a summary: {summary.problem})"
-        return await self._prepare_run(meeting, frame, message, f"renewed: {reason}{problem}", **limits)
+        return await self._prepare_run(meeting, frame, message, number, f"renewed: {reason}{problem}", **limits)
 
-    async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
+    def _next_message(self, id: str) -> tuple[int, str | None]:
+        """Return the number and the text of the first unanswered message, or of the last message without its text."""
+        pending = self._context.unanswered_messages(id)
+        return (pending[0].number, pending[0].text) if pending else (self._context.last_message_number(id), None)
+
+    async def _prepare_run(
+        self, meeting: Meeting, frame: Frame, message: str, number: int, reason: str, **limits: Any
+    ) -> Prepared:
+        """Prepare a new session. `number`: the number of the last user message in its input."""
         context = self._context
         worker = context.find_worker(meeting.worker, context.project_frame(meeting, frame))
         if meeting.branch is None:
             branch, now = branch_name(meeting.id), context.now()
             meeting = await context.store.write(lambda c: records.update_fields(c, meeting.id, now, branch=branch))
         path = await context.check_out(meeting, worker.definition.checkout)
-        number = context.last_message_number(meeting.id)
         purpose = MeetingPurpose(id=meeting.id, session=meeting.session_count + 1, last_message=number)
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
@@ -325,7 +333,8 @@ class Sessions:
         context = self._context
         try:
             frame = context.hall_frame(context.get(id))
-            async for _ in self.turn(id, context.last_message_number(id), frame, is_daemon=True):
+            last = context.last_message_number(id)
+            async for _ in self.turn(id, last, last, frame, is_daemon=True):
                 pass
         except GuildError as error:
             _log.warning("%s: the last message is not answered: %s", id, error)

@@ -317,6 +317,72 @@ def test_a_meeting_waits_for_an_approval_and_continues_after_the_answer(guild: G
     assert not shown["answering"]
 
 
+ASKING_TO_WRITE = call("Write", file_path=".lore/x.md", content="x")
+
+
+def user_messages(guild: Guild, id: str) -> list[tuple[str, str]]:
+    return [(one["user_message"], one["answer"]) for one in guild("show", id, "--json").json["exchanges"]]
+
+
+def test_messages_to_a_meeting_with_an_open_ask_are_delivered_after_the_answer(
+    guild: Guild, harness: MeetingProject
+) -> None:
+    harness.worker(tool_rules={"fs.write": {"approval_required": True}})
+    harness.script([ASKING_TO_WRITE, say("written"), *(say(f"answer {number}") for number in range(2, 6))])
+    opened = guild("meet", "architect", "one", "--say", "two", "--output", "json")
+    id, ask = opened.json["meeting"], opened.json["asks"][0]["ask"]
+    assert (opened.code, opened.json["status"]) == (4, "open")
+    sent = guild("meet", id, "three", "--say", "four")
+    assert (sent.code, sent.out) == (4, "")
+    assert f"guild answer {ask}" in sent.err
+    assert "Recorded 2 messages without an answer." in sent.err
+    closing = guild("meet", id, "five", "--close")
+    assert closing.code == 4
+    assert f"{id} stays open. Close it: guild meet {id} --close" in closing.err
+    assert user_messages(guild, id) == [(text, "") for text in ("one", "two", "three", "four", "five")]
+    answered = guild("answer", ask, "yes")
+    assert (answered.code, answered.out) == (0, "written\nanswer 2\nanswer 3\nanswer 4\nanswer 5\n")
+    answers = ("written", *(f"answer {number}" for number in range(2, 6)))
+    assert user_messages(guild, id) == list(zip(("one", "two", "three", "four", "five"), answers, strict=True))
+
+
+def test_a_message_on_return_to_a_meeting_with_an_open_ask_is_recorded_at_a_terminal(
+    guild: Guild, harness: MeetingProject
+) -> None:
+    harness.worker(tool_rules={"fs.write": {"approval_required": True}})
+    harness.script([ASKING_TO_WRITE, say("written"), say("two"), say("three")])
+    id = guild("meet", "architect", "first", "--output", "json").json["meeting"]
+    terminal = Terminal(guild, "meet", id, "second", whole=True)
+    wait_until(lambda: user_messages(guild, id) == [("first", ""), ("second", "")])
+    terminal.close()
+
+
+def test_a_message_that_fails_is_recorded_once_and_answered_by_resume(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("one")])
+    id = guild("meet", "architect", "first", "--output", "json").json["meeting"]
+    failed = guild("meet", id, "second", "--say", "third", "--close")
+    assert (failed.code, failed.out) == (1, "")
+    assert "Recorded 2 messages without an answer." in failed.err
+    harness.script([say("one"), say("two"), say("three")])
+    assert guild("resume", id).out == "two\nthree\n"
+    assert user_messages(guild, id) == [("first", "one"), ("second", "two"), ("third", "three")]
+
+
+@pytest.mark.req("MTG-10")
+def test_a_renewal_with_a_message_is_one_model_call_and_one_exchange(guild: Guild, harness: MeetingProject) -> None:
+    harness.script([say("one")])
+    id = guild("meet", "architect", "first", "--output", "json").json["meeting"]
+    harness.script([say("two"), say("three")])
+    renewed = guild("meet", id, "second", "--say", "third", "--renew")
+    assert (renewed.code, renewed.out) == (0, "two\nthree\n"), renewed.err
+    assert user_messages(guild, id) == [("first", "one"), ("second", "two"), ("third", "three")]
+    run = guild("show", id, "--json").json["run"]
+    assert guild("log", run).out.count("model_asked") == 2
+    again = guild("meet", id, "--renew")
+    assert (again.code, again.out) == (0, "two\n"), again.err
+    assert user_messages(guild, id)[2:] == [("third", "three"), ("", "two")]
+
+
 def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, harness: MeetingProject) -> None:
     harness.worker(limits={"max_turns": 1})
     harness.script([call("link_artifact", path=".lore/plan.md"), call("memory_read"), say("Linked."), say("Bye.")])

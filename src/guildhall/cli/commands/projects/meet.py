@@ -28,6 +28,7 @@ from guildhall.cli.prompt import run_trusted
 from guildhall.cli.short_ids import ShortId, expand, is_kind, read_id
 from guildhall.core.errors import GuildError, Interrupted, UsageError
 from guildhall.core.ids import MEETING, is_id
+from guildhall.core.text_checks import format_count
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -150,17 +151,16 @@ class Conversation:
                 message = None
             if action in ("show", "close"):
                 self._screen.note("No meeting is open yet. Your first message opens it.", "yellow")
-        code = self.run_turn(partial(self._open, worker, message, project))
+        code = self.run_turn(partial(self._open, worker, [message], project))
         return self._converse() if code == exit_codes.DONE else code
 
     def continue_at_terminal(self, id: str, message: str | None, *, renew: bool) -> int:
         """Print the last exchange of a meeting, wait for the answer that is due, and converse."""
-        code = self.run_turn(partial(self._rejoin, id, renew=renew))
-        if message and code == exit_codes.DONE:
-            code = self.run_turn(partial(self._say, message))
+        messages = [] if message is None else [message]
+        code = self.run_turn(partial(self._rejoin, id, messages, renew=renew))
         return self._converse() if code == exit_codes.DONE else code
 
-    async def _rejoin(self, id: str, *, renew: bool) -> int:
+    async def _rejoin(self, id: str, messages: Sequence[str], *, renew: bool) -> int:
         self._id = id
         details = await self._client.meetings.get(id)
         meeting, screen = details.meeting, self._screen
@@ -170,8 +170,8 @@ class Conversation:
             screen.note(f"linked: {screen.one_line(path, 200)}", "dim")
         if answered := [one for one in details.exchanges if one.answer]:
             print_exchange(answered[-1], meeting, screen)
-        await self._follow_turn(self._client.meetings.join(id, self._frame, renew=renew, **self._limits))
-        return exit_codes.DONE
+        await self._send(messages, details.exchanges, renew=renew)
+        return self._code if messages else exit_codes.DONE
 
     def _converse(self) -> int:
         """Read messages and commands until the user leaves or closes the meeting."""
@@ -186,7 +186,7 @@ class Conversation:
                     if self.run_turn(self._close) == exit_codes.DONE:
                         return exit_codes.DONE
                 case "say":
-                    self.run_turn(partial(self._say, line))
+                    self.run_turn(partial(self._say, [line]))
                 case _:
                     continue
         self._screen.note(f"{self._id} stays open. Continue: guild meet {self._id}")
@@ -245,20 +245,18 @@ class Conversation:
         close: bool = False,
     ) -> int:
         """Send messages one after another. The answers are the result. `who`: a meeting, or the worker of a new one."""
-        rest, before = list(messages), 0
+        before: Sequence[Exchange] = ()
         if is_meeting:
-            details = await self._client.meetings.get(who)
-            self._id, before = details.meeting.id, len(details.exchanges)
-            stream = self._client.meetings.join(who, self._frame, renew=renew, **self._limits)
-            was_due = await self._follow_turn(stream, print_answer=self._screen.note if rest else self._screen.result)
-            if not was_due and not rest and not close:
+            self._id = who
+            before = (await self._client.meetings.get(who)).exchanges
+            if not await self._send(messages, before, renew=renew) and not close:
                 self._print_no_answer_due()
         else:
-            await self._open(who, rest.pop(0), project)
-        while rest and self._code == exit_codes.DONE:
-            await self._say(rest.pop(0))
+            await self._open(who, messages, project)
         if close and self._code == exit_codes.DONE:
             await self._close()
+        elif close:
+            self._screen.note(f"{self._id} stays open. Close it: guild meet {self._id} --close")
         await self._print_result(before)
         return self._code
 
@@ -279,7 +277,7 @@ class Conversation:
     async def close(self, id: str) -> int:
         """Close a meeting without joining it."""
         self._id = id
-        before = len((await self._client.meetings.get(id)).exchanges)
+        before = (await self._client.meetings.get(id)).exchanges
         await self._close()
         await self._print_result(before)
         return self._code
@@ -287,17 +285,18 @@ class Conversation:
     async def follow_answer(self, id: str, client: HallClient, frame: Frame) -> int:
         """Wait for the answer that is due. Used by commands that resume the run of a meeting."""
         self._id, self._client, self._frame = id, client, frame
-        before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
-        if not await self._follow_turn(client.meetings.join(id, frame, **self._limits)):
+        before = (await client.meetings.get(id)).exchanges
+        if not await self._send((), before):
             self._print_no_answer_due()
         await self._print_result(before)
         return self._code
 
-    async def _print_result(self, before: int) -> None:
+    async def _print_result(self, before: Sequence[Exchange]) -> None:
+        """Print the meeting and the exchanges that are new or have changed."""
         if self._screen.form == "text":
             return
         details = await self._client.meetings.get(self._id)
-        new = [one.as_dict() for one in details.exchanges[before:]]
+        new = [one.as_dict() for one in details.exchanges if one not in before]
         run_asks = (await self._client.runs.get(details.meeting.run)).asks if details.meeting.run else ()
         asks = [ask.as_dict() for ask in run_asks if ask.status == "open"]
         data: dict[str, Any] = {
@@ -310,54 +309,69 @@ class Conversation:
 
     # turns
 
-    async def _open(self, worker: str, message: str, project: str | None) -> int:
+    async def _open(self, worker: str, messages: Sequence[str], project: str | None) -> int:
+        """Open a meeting with the first message, and send all messages."""
         client, frame = self._client, self._frame
-        open_meeting = partial(client.meetings.open, worker, message, frame, project=project)
+        open_meeting = partial(client.meetings.open, worker, messages[0], frame, project=project)
         meeting = await run_trusted(open_meeting, client, frame, self._screen, worker=worker)
         self._id = meeting.id
         if self._screen.form == "text":
             self._screen.note(f"{self._id}: {worker}", "dim")
-        await self._follow_turn(client.meetings.join(self._id, frame))
+        await self._follow(client.meetings.join(self._id, frame, messages=messages[1:]), messages, ())
         return self._code
 
-    async def _say(self, message: str) -> int:
-        meetings = self._client.meetings
-        known = len((await meetings.get(self._id)).exchanges)  # other clients may send a message at the same time
-        await self._follow_turn(meetings.say(self._id, message, self._frame), sent=(message, known))
+    async def _say(self, messages: Sequence[str]) -> int:
+        await self._send(messages, (await self._client.meetings.get(self._id)).exchanges)
         return self._code
 
     def _print_no_answer_due(self) -> None:
         self._screen.note(f'No answer is pending in {self._id}. Send a message: guild meet {self._id} "..."')
 
-    async def _follow_turn(
-        self,
-        stream: AsyncGenerator[Event],
-        *,
-        sent: tuple[str, int] | None = None,
-        print_answer: Callable[[str], None] | None = None,
-    ) -> bool:
-        """Follow one turn and print its answer, unless the user saw it arrive. Return False if there was no turn.
+    async def _send(self, messages: Sequence[str], before: Sequence[Exchange], *, renew: bool = False) -> bool:
+        """Send messages and print the answers. Return False if no answer was due. `before`: the earlier exchanges."""
+        join = partial(self._client.meetings.join, self._id, self._frame, renew=renew, **self._limits)
+        return await self._follow(join(messages=messages), messages, before)
 
-        `sent`: the message of the turn and the number of earlier exchanges, or None for an answer that was due.
-        `print_answer`: prints the answer as a result by default.
-        """
-        follower = Follower(self._client, self._screen)
-        ended_run_id, has_turn = "", sent is not None
-        async with aclosing(stream) as events:
-            async for event in events:
-                has_turn, ended_run_id = True, event.run if event.type == "run_ended" else ""
-                if event.type != "run_started" or self._screen.form != "text":
-                    await follower.handle(event)
+    async def _follow(self, stream: AsyncGenerator[Event], messages: Sequence[str], before: Sequence[Exchange]) -> bool:
+        """Follow the answers to messages, and to earlier messages. Print answers that the user did not see arrive."""
+        meetings = self._client.meetings
+        follower, ended_run_id, has_turn = Follower(self._client, self._screen), "", bool(messages)
+        try:
+            async with aclosing(stream) as events:
+                async for event in events:
+                    has_turn, ended_run_id = True, event.run if event.type == "run_ended" else ""
+                    if event.type != "run_started" or self._screen.form != "text":
+                        await follower.handle(event)
+        except GuildError:
+            self._print_unanswered(messages, before, (await meetings.get(self._id)).exchanges)
+            raise
         self._screen.end_line()
         if not has_turn:
             return False
-        details = await self._client.meetings.get(self._id)
+        details = await meetings.get(self._id)
         if self._screen.form == "text" and not self._screen.is_one_terminal:
-            answer = _answer(details.exchanges, sent, is_last=bool(ended_run_id))
-            (print_answer or self._screen.result)(answer) if answer else None
+            self._print_answers(messages, before, details.exchanges)
         # If the run still listens, an answer that is due now belongs to a message of another client.
         self._code = await self._exit_code(details, ended_run_id) if ended_run_id else exit_codes.DONE
+        if self._code != exit_codes.DONE:
+            self._print_unanswered(messages, before, details.exchanges)
         return True
+
+    def _print_answers(self, messages: Sequence[str], before: Sequence[Exchange], after: Sequence[Exchange]) -> None:
+        """Print the answers to the messages as results. If there are messages, print other answers as notes."""
+        own, known = _own_exchanges(messages, before, after), {one.number for one in before}
+        for one in after:
+            if not one.answer or one in before:
+                continue
+            if one in own or not messages:
+                self._screen.result(one.answer)
+            elif one.number in known:  # other new answers belong to messages of other clients
+                self._screen.note(one.answer)
+
+    def _print_unanswered(self, messages: Sequence[str], before: Sequence[Exchange], after: Sequence[Exchange]) -> None:
+        if count := sum(not one.answer for one in _own_exchanges(messages, before, after)):
+            text = f"Recorded {format_count(count, 'message')} without an answer."
+            self._screen.note(f"{text} The worker answers when the meeting continues.")
 
     async def _exit_code(self, details: MeetingDetails, ended_run_id: str) -> int:
         """Return the exit code after a turn, and print the reason for a missing answer."""
@@ -412,9 +426,14 @@ class Conversation:
         return exit_codes.DONE
 
 
-def _answer(exchanges: Sequence[Exchange], sent: tuple[str, int] | None, *, is_last: bool) -> str:
-    """Return the answer to a message, or the last answer. `is_last`: no other answer will follow."""
-    if sent is None:
-        return next((one.answer for one in reversed(exchanges) if one.answer or is_last), "")
-    message, known = sent
-    return next((one.answer for one in exchanges[known:] if one.user_message == message), "")
+def _own_exchanges(
+    messages: Sequence[str], before: Sequence[Exchange], after: Sequence[Exchange]
+) -> Sequence[Exchange]:
+    """Return the exchanges of messages that this command sent. Other clients may send messages at the same time."""
+    rest, known = list(messages), {one.number for one in before}
+    own: list[Exchange] = []
+    for one in after:
+        if one.number not in known and one.user_message in rest:
+            rest.remove(one.user_message)
+            own.append(one)
+    return own
