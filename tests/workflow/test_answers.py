@@ -11,7 +11,7 @@ from tests.workflow.teams import Team, call, say, send, stop
 from tests.workflow.test_room_commands import first_message_of, read_messages
 
 if TYPE_CHECKING:
-    from tests.conftest import Guild
+    from tests.conftest import Guild, GuildWithHall
 
 
 def turns_of(guild: Guild, run: str) -> int:
@@ -92,3 +92,51 @@ def test_a_team_without_a_kickoff_pays_for_no_election(team: Team, guild: Guild)
     ran = guild("run", "team.yaml", "--output", "json")
     voters = [one["run"] for one in ran.json["runs"] if one["worker"].startswith("election.")]
     assert [turns_of(guild, run) for run in voters] == [1, 1]
+
+
+LONG_ANSWER = "all that there is to say about it. " * 600
+
+
+@pytest.mark.req("AW-15", "AW-16")
+def test_a_started_team_shows_what_its_agents_say(team: Team, guild_hall: GuildWithHall) -> None:
+    guild = guild_hall
+    team.write_workflow("ann bob cid")
+    greeting = [call("channel_send", to="person", message="hello\nthere"), send("@bob check it"), say("asked bob")]
+    team.write_script(ann=[greeting, [say("bob agrees")], [send("@person second answer"), stop()]], bob=[[say("fine")]])
+    assert guild("start", "team.yaml", "--background").code == 0
+    waited = guild("wait", "@team", "--timeout", "20s")
+    assert (waited.code, waited.out) == (0, "ann: hello\n    there\nann: bob agrees\nbob: fine\n")
+    assert guild("wait", "bob@team", "--timeout", "20s").out == "bob: fine\n"
+    assert guild("wait", "@team", "--json").json["answers"] == {"ann": "bob agrees", "bob": "fine", "cid": None}
+    listed = guild("ls", "@team").out
+    assert "messages to you\n  ann: hello there\n  ann: bob agrees\n" in listed
+    assert "last answers\n  bob: fine\n" in listed
+    shown = guild("show", "@team").out
+    assert "  ann: hello\n    there\n" in shown
+    assert "last answers\n  bob: fine\n" in shown
+    assert "hello" not in guild("show", "bob@team").out
+    assert "ann: bob agrees" in guild("show", "ann@team").out
+    for command in ("ls", "show"):
+        agents = {one["agent"]: one for one in guild(command, "@team", "--json").json["agents"]}
+        assert [one["content"] for one in agents["ann"]["messages_to_user"]] == ["hello\nthere", "bob agrees"]
+        assert guild(command, "bob@team", "--json").json["answer"] == agents["bob"]["answer"] == "fine"
+    assert guild("send", "ann@team", "and now?").code == 0
+    assert guild("wait", "@team", "--timeout", "20s").out == "ann: @person second answer\nbob: fine\n"
+    assert guild("stop", "@team").code == 0
+    assert "ann: @person second answer\n" in guild("wait", "@team").out
+
+
+def test_a_long_message_to_the_user_is_shown_whole(team: Team, guild: Guild) -> None:
+    team.write_workflow("ann", context={})
+    team.write_script(ann=[[say(LONG_ANSWER)]])
+    ran = guild("run", "team.yaml", "--output", "json")
+    assert (ran.code, ran.json["output"]) == (0, LONG_ANSWER)
+    assert guild("show", "@team").out.count(LONG_ANSWER.strip()) >= 1
+    assert max(map(len, guild("ls", "@team").out.splitlines())) < 300
+
+
+def test_agents_without_a_room_show_their_answers(team: Team, guild: Guild) -> None:
+    team.write_workflow("ann bob", context=False, kickoff="@all begin")
+    team.write_script(ann=[[say("one")]], bob=[[say("two")]])
+    assert guild("run", "team.yaml").code == 0
+    assert "last answers\n  ann: one\n  bob: two\n" in guild("ls", "@team").out

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, 
 
 from guildhall.room.model import (
     HOLDING,
+    PERSON,
     SYSTEM,
     Actor,
     DeliveryStatus,
@@ -173,6 +174,27 @@ def talk_since_input(connection: Connection, room: str, limit: int, sender: str 
             break
         found.append(_to_message(row))
     return found[::-1]
+
+
+def messages_to_user(
+    connection: Connection, room: str, *, since: str, until: str | None, limit: int
+) -> dict[str, list[Message]]:
+    """Return the last `limit` messages of each agent to the user, oldest first. `since` and `until` are times."""
+    recipient = func.json_each(messages.c.mentions).table_valued("value")
+    conditions = [
+        messages.c.room == room,
+        messages.c.kind.in_(("message", "answer")),
+        messages.c.at >= since,
+        select(recipient.c.value).where(recipient.c.value == PERSON).exists(),
+    ]
+    if until is not None:
+        conditions.append(messages.c.at < until)
+    rank = func.row_number().over(partition_by=messages.c.sender, order_by=messages.c.id.desc())
+    ranked = select(messages, rank.label("rank")).where(*conditions).subquery()
+    found: dict[str, list[Message]] = {}
+    for row in connection.execute(select(ranked).where(ranked.c.rank <= limit).order_by(ranked.c.id)):
+        found.setdefault(row.sender, []).append(_to_message(row))
+    return found
 
 
 # Inboxes

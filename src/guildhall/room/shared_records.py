@@ -7,7 +7,7 @@ Does not check permissions (`documents.py`) or access files (`document_stores.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, LargeBinary, cast, delete, func, insert, select, update
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, LargeBinary, cast, delete, func, insert, sele
 from guildhall.store.tables import document_log, documents, resources
 
 if TYPE_CHECKING:
-    from guildhall.room.model import Actor
+    from guildhall.room.model import Actor, Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,12 @@ def find_resource(connection: Connection, room: str, id: str) -> tuple[str, str]
     condition = (resources.c.room == room) & (resources.c.id == id)
     row = connection.execute(select(resources.c.content, resources.c.type).where(condition)).first()
     return None if row is None else (row.content, row.type)
+
+
+def read_whole(connection: Connection, room: str, message: Message) -> Message:
+    """Return a message with its whole text, if its content is shortened."""
+    resource = find_resource(connection, room, message.resource) if message.resource else None
+    return message if resource is None else replace(message, content=resource[0])
 
 
 def resource_ids(connection: Connection, room: str) -> list[str]:

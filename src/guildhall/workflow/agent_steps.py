@@ -115,14 +115,9 @@ def run_input(
     if workflow.definition.context.enabled:
         team = {other.name: other.worker.description for other in workflow.agents if other.name != agent}
         return first_message(agent, team, batch, more=more, effects=effects)
-    texts = [_full_text(connection, room, mail) for mail in batch]  # without a room, the agent cannot fetch the rest
+    # Without a room, the agent cannot fetch the rest.
+    texts = [shared_records.read_whole(connection, room, mail.message).content for mail in batch]
     return "\n\n".join([*texts, effects] if effects else texts)
-
-
-def _full_text(connection: Connection, room: str, mail: Mail) -> str:
-    id = mail.message.resource
-    resource = shared_records.find_resource(connection, room, id) if id else None
-    return resource[0] if resource else mail.message.content
 
 
 def first_message(
@@ -397,7 +392,10 @@ def team_result(workflow: Workflow, instance: Instance, room: Room, store: Store
         if message.sender in names and message.kind in ("message", "answer") and message.at >= instance.created_at
     ]
     to_user = [message for message in messages if PERSON in message.mentions]
-    return (to_user or messages)[-1].content if messages else ""
+    if not messages:
+        return ""
+    last = (to_user or messages)[-1]
+    return store.read(lambda connection: shared_records.read_whole(connection, room.id, last)).content
 
 
 def _agent_outputs(connection: Connection, instance: str, workflow: Workflow) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
-    from guildhall.room.model import PostResult
+    from guildhall.room.model import Message, PostResult
     from guildhall.workflow.definition import Wakeup
 
 Mode = Literal["run", "start"]
@@ -101,6 +101,8 @@ class AgentSummary:
     runs: int
     cost_usd: float | None  # with child runs; None without a price
     schedule: Schedule | None
+    messages_to_user: tuple[Message, ...]  # the last ones of this generation, oldest first, with their whole texts
+    answer: Any  # output of its last run that has one
 
     @property
     def name(self) -> str:
@@ -108,7 +110,9 @@ class AgentSummary:
 
     def as_dict(self) -> dict[str, Any]:
         schedule = self.schedule.as_dict() if self.schedule else None
-        return {"agent": self.name, **vars(self), "target": str(self.target), "schedule": schedule}
+        messages = [message.as_dict() for message in self.messages_to_user]
+        changed = {"target": str(self.target), "schedule": schedule, "messages_to_user": messages}
+        return {"agent": self.name, **vars(self), **changed}
 
 
 @dataclass(frozen=True, kw_only=True)

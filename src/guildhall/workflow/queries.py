@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.room import records as room_records
+from guildhall.room import shared_records
 from guildhall.runs.record.records import find_run
 from guildhall.workflow import records, target
 from guildhall.workflow.instance import AgentSummary, Instance, WorkflowSummary
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from guildhall.workflow.target import Target
 
 _MAX_MESSAGES = 10_000
+_MAX_MESSAGES_TO_USER = 10  # of each agent, in a summary
 _COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 
 
@@ -61,6 +63,11 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
     statuses = {status.agent: status for status in room_records.list_agents(connection, instance.room)}
     unread = room_records.count_unread(connection, instance.room)
     spent = records.cost_by_agent(connection, instance.id)
+    until = records.next_generation_start(connection, instance)
+    to_user = room_records.messages_to_user(
+        connection, instance.room, since=instance.created_at, until=until, limit=_MAX_MESSAGES_TO_USER
+    )
+    answers = records.last_answers(connection, instance.id)
     schedules = {schedule.agent: schedule for schedule in records.list_schedules(connection, instance.room)}
     return tuple(
         AgentSummary(
@@ -73,6 +80,10 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
             runs=spent.get(agent.name, (0, None))[0],
             cost_usd=spent.get(agent.name, (0, None))[1],
             schedule=schedules.get(agent.name) or schedules.get(None),
+            messages_to_user=tuple(
+                shared_records.read_whole(connection, instance.room, message) for message in to_user.get(agent.name, ())
+            ),
+            answer=answers.get(agent.name),
         )
         for agent in records.list_agents(connection, instance.id)
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Connection, RowMapping, Text, bindparam, cast, delete, func, insert, select, text, update
 
 from guildhall.runs.record.records import find_call_run
 from guildhall.store.tables import agents, databases, runs, schedules, workflows
@@ -152,6 +152,16 @@ def cost_by_agent(connection: Connection, instance: str) -> dict[str, tuple[int,
         total_usd = cost_usd if row.cost_usd is None else round((cost_usd or 0.0) + row.cost_usd, 9)
         costs[name] = (count + (row.agent is not None), total_usd)
     return costs
+
+
+def last_answers(connection: Connection, instance: str) -> dict[str, Any]:
+    """Return the last output of each agent that is not empty."""
+    newest_first = func.row_number().over(partition_by=runs.c.agent, order_by=text("runs.rowid DESC"))
+    has_output = cast(runs.c.output, Text).not_in(("null", '""'))
+    ranked = select(runs.c.agent, runs.c.output, newest_first.label("rank"))
+    ranked = ranked.where(runs.c.workflow == instance, runs.c.agent.is_not(None), has_output).subquery()
+    found = connection.execute(select(ranked.c.agent, ranked.c.output).where(ranked.c.rank == 1))
+    return {row.agent: row.output for row in found}
 
 
 # schedules

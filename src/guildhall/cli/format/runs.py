@@ -62,7 +62,9 @@ async def result_data(details: RunDetails, client: HallClient) -> dict[str, Any]
     team: dict[str, Any] = {}
     if workflow:
         messages = [message.as_dict() for message in await client.rooms.messages(run.id)]
-        team = {"workflow": run.worker, "tag": workflow.tag, "messages": messages}
+        agents = (await client.workflows.find_by_run(run.id)).agents
+        answers = {agent.name: agent.answer for agent in agents}
+        team = {"workflow": run.worker, "tag": workflow.tag, "messages": messages, "answers": answers}
     return {
         "run": run.id,
         "status": run.status,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli.format.runs import text_of
 from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import parse_stamp
 from guildhall.core.text_checks import format_count
@@ -28,6 +29,7 @@ SHOWN_AS_EVENTS = frozenset(
         *("proposal_create", "proposal_vote", "proposal_cancel", "status_set", "no_action"),
     }
 )
+_MAX_LISTED_CHARS = 200  # of a message in a listing
 _ROOM = "room"  # speaker of messages that the hall wrote
 
 
@@ -63,8 +65,8 @@ def failed_agents(workflow: WorkflowSummary) -> list[AgentSummary]:
     return [agent for agent in workflow.agents if agent.status == "failed"]
 
 
-def print_workflow(workflow: WorkflowSummary, screen: Screen) -> None:
-    """Print everything about a workflow except its messages."""
+def print_workflow(workflow: WorkflowSummary, screen: Screen, *, is_whole: bool = False) -> None:
+    """Print everything about a workflow except the messages between its agents."""
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
         ["workflow", f"{workflow.target}{again}"],
@@ -78,10 +80,11 @@ def print_workflow(workflow: WorkflowSummary, screen: Screen) -> None:
         ["cost", money(workflow.cost_usd)],
     ]
     screen.facts(rows)
-    print_agents(workflow.agents, screen)
+    print_agents(workflow.agents, screen, is_whole=is_whole)
 
 
-def print_agents(agents: Sequence[AgentSummary], screen: Screen) -> None:
+def print_agents(agents: Sequence[AgentSummary], screen: Screen, *, is_whole: bool = False) -> None:
+    """Print the agents with their last messages and answers, in full or shortened to one line each."""
     rows: list[list[str]] = []
     for agent in agents:
         does = "; ".join(filter(None, (agent.task, agent.state))) or "-"
@@ -94,6 +97,24 @@ def print_agents(agents: Sequence[AgentSummary], screen: Screen) -> None:
     if rows:
         screen.heading("\nagents")
         screen.table(rows, indent="  ")
+    for heading, lines in (("messages to you", message_lines(agents)), ("last answers", answer_lines(agents))):
+        if lines:
+            screen.heading(f"\n{heading}")
+            for line in lines:
+                screen.result(f"  {line if is_whole else one_line(line, _MAX_LISTED_CHARS)}")
+
+
+def message_lines(agents: Sequence[AgentSummary], *, after: int = 0) -> list[str]:
+    """Return the last messages of the agents to the user, in their order. `after` is the number of a message."""
+    messages = (message for agent in agents for message in agent.messages_to_user if message.id > after)
+    return [_message_text(one.sender, (), one.content) for one in sorted(messages, key=lambda one: one.id)]
+
+
+def answer_lines(agents: Sequence[AgentSummary]) -> list[str]:
+    """Return the last answer of each agent, except answers that are messages to the user."""
+    answers = {agent.name: text_of(agent.answer) for agent in agents}
+    sent = {(message.sender, message.content) for agent in agents for message in agent.messages_to_user}
+    return [_message_text(name, (), text) for name, text in answers.items() if text and (name, text) not in sent]
 
 
 def event_line(type: str, data: Mapping[str, Any]) -> str | None:

@@ -90,7 +90,7 @@ def _print_team(ctx: Context, resolved: Resolved, details: RunDetails) -> None:
         asks = [ask.as_dict() for ask in details.asks if agent is None or ask.run == agent.run]
         screen.json({**(agent or workflow).as_dict(), "asks": asks})
         return
-    print_workflow(workflow if agent is None else replace(workflow, agents=(agent,)), screen)
+    print_workflow(workflow if agent is None else replace(workflow, agents=(agent,)), screen, is_whole=True)
     if asks := [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in details.asks]:
         screen.heading("\nasks")
         screen.table(asks, indent="  ")

@@ -17,13 +17,15 @@ from guildhall.cli.command import ANY_ID, Context, argument, command, find_runni
 from guildhall.cli.format.commissions_and_meetings import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.jobs import note_open_questions, print_result, wait_for_member
 from guildhall.cli.format.runs import print_outcome, result_data
-from guildhall.cli.format.workflows import failed_agents
+from guildhall.cli.format.workflows import answer_lines, failed_agents, message_lines
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, JOB, is_id
+from guildhall.room.model import PERSON
 from guildhall.runs.model import OUTLIVING_KINDS
 
 if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
     from guildhall.core.request_frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
@@ -61,12 +63,25 @@ async def wait(ctx: Context) -> int:
         ctx.screen.json(await result_data(details, client))
         return code
     print_outcome(details, ctx.screen)
+    if details.run.kind == "workflow" and details.run.status != "completed":
+        await _print_messages(resolved, client, ctx.screen)
     if code == exit_codes.FAILED and details.run.status == "running":
         for agent in failed_agents(await client.workflows.find_by_run(details.run.id)):
             if resolved.agent is None or resolved.agent.name == agent.name:
                 ctx.screen.note(f"guild: {agent.target} has failed; see guild log {details.run.id}", "red")
                 ctx.screen.note(f"Start it again: guild start {agent.target}")
     return code
+
+
+async def _print_messages(resolved: Resolved, client: HallClient, screen: Screen) -> None:
+    """Print what the agents have said to the user since the user's last message, and their last answers."""
+    agents = (await client.workflows.find_by_run(resolved.run_id)).agents
+    if (one := resolved.agent) is not None:
+        agents = [agent for agent in agents if agent.name == one.name]
+    messages = await client.rooms.messages(resolved.run_id)
+    last_input = max((message.id for message in messages if message.sender == PERSON), default=0)
+    for line in (*message_lines(agents, after=last_input), *answer_lines(agents)):
+        screen.result(line)
 
 
 @asynccontextmanager
