@@ -51,6 +51,7 @@ class Follower:
         self._buffers: dict[str, WordBuffer] = {}  # by run
         self._children: dict[str, _ChildRun] = {}  # by run
         self._error: events.ErrorData | None = None  # of the last error event, if the run could not be recorded
+        self._hall_error: HallGone | None = None  # why the hall stops, if the home is lost
         self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last turn, by run and call id
         self._is_turn_over = False
         self._streamed = ""  # text of the last model response, as it was printed while it arrived
@@ -72,8 +73,10 @@ class Follower:
         except HallGone as error:
             if self._run is None:
                 raise
-            hint = f"No recorded step is lost. Continue: guild resume {self._run}"
-            raise HallGone(error.message, hint=hint) from None
+            hint = f"Continue from the last recorded step: guild resume {self._run}"
+            raise self._hall_error or HallGone(error.message, hint=hint) from None
+        if self._hall_error is not None:
+            raise self._hall_error
         if self._run is None:
             raise Interrupted("interrupted before a run was started")
         return await self._finish(self._run, stopped=stopped)
@@ -120,6 +123,8 @@ class Follower:
             self._is_turn_over = False
         elif (error := event.read(events.ErrorData)) is not None and not error.get("transient"):
             self._error = error
+            if error["code"] == HallGone.code:
+                self._hall_error = HallGone(error["message"], hint=error.get("hint"))
 
     def _print_event(self, event: events.Event) -> None:
         buffer = self._buffers.setdefault(event.run, WordBuffer())

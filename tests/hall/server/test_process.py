@@ -6,9 +6,12 @@ import json
 import os
 import resource
 import select
+import shlex
 import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,16 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.hall.client.discovery import find_hall
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, find_hall
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.cli.places import Terminal
 from tests.runs.places import DONE, WRITE, put_script, put_worker, wait_until
 
 if TYPE_CHECKING:
-    import subprocess
-
     from guildhall.core.paths import Home
-    from tests.conftest import GuildWithHall
+    from tests.conftest import CommandResult, Guild, GuildWithHall
 
 TIMEOUT_S = 30.0
 TOOLBOX = '''
@@ -331,6 +332,62 @@ def test_runs_of_a_hall_that_stopped_with_a_failing_disk_resume_with_the_next_ha
     run = first_run(home)
     resumed = guild_hall("resume", run)
     assert resumed.out == "done\n", resumed
+
+
+def run_hint(guild: GuildWithHall, err: str) -> CommandResult:
+    """Execute the command at the end of the last line of an error, exactly as it is printed."""
+    _, _, hint = err.strip().splitlines()[-1].rpartition(": guild ")
+    assert hint, err
+    return guild(*shlex.split(hint))
+
+
+def test_the_hint_after_the_death_of_a_hall_resumes_the_run(guild_hall: GuildWithHall, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, {"sleep": 60, "say": "late"})
+    process = guild_hall.start("run", "scribe", "go")
+    wait_for_run_id(process)
+    guild_hall.kill_hall()
+    put_script(project, DONE)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 7
+    assert run_hint(guild_hall, err).out == "done\n"
+
+
+@pytest.mark.parametrize("lost", ["home", "database"])
+def test_followers_learn_that_the_home_or_its_database_is_lost(
+    guild_hall: GuildWithHall, project: Path, home: Home, lost: str
+) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, {"sleep": 60, "say": "late"})
+    process = guild_hall.start("run", "scribe", "go")
+    run = wait_for_run_id(process)
+    hall = guild_hall.hall()
+    moved = home.path if lost == "home" else home.database
+    away = moved.rename(moved.with_name("away"))
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 7, err
+    assert f"the hall stops: {home.database} was moved, removed or replaced" in err
+    assert "lost" not in err
+    wait_until(lambda: has_exited(hall.pid))
+    assert "Traceback" not in (away / home.log.name if lost == "home" else home.log).read_text()
+    put_script(project, DONE)
+    away.rename(moved)
+    listed = run_hint(guild_hall, err).out
+    assert f"guild resume {run}" in listed
+    assert guild_hall("resume", run).out == "done\n"
+
+
+@pytest.mark.parametrize("embedded", ["0", "1"])
+def test_a_home_that_cannot_be_written_is_named(home: Home, project: Path, guild: Guild, embedded: str) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, DONE)
+    program = Path(sys.executable).with_name("guild")
+    command = ["bash", "-c", f"ulimit -f 0; exec {program} run scribe go"]  # the system refuses every write
+    env = {**guild.environment(), EMBEDDED_VARIABLE: embedded}
+    refused = subprocess.run(command, capture_output=True, text=True, env=env, cwd=project, check=False)
+    assert refused.returncode == 7, refused
+    assert str(home.path) in refused.stderr
+    assert "File too large" in refused.stderr
 
 
 def test_simultaneous_commands_start_one_hall(guild_hall: GuildWithHall, project: Path, home: Home) -> None:

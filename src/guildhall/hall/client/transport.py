@@ -212,5 +212,5 @@ def _connection_lost(address: Address) -> HallGone:
     """Return the error for a closed connection or an invalid response, which mean that the process has exited."""
     return HallGone(
         f"the hall (pid {address.pid}) exited",
-        hint="No recorded step is lost. List the interrupted runs: guild ls. Continue one: guild resume RUN",
+        hint="List the interrupted runs with the commands that resume them: guild ls",
     )

@@ -129,6 +129,20 @@ CHOOSE_ANOTHER_FILE = "Name another file in `context.config.db`."
 
 def lock_home(home: Home, clock: Clock, *, timeout_s: float = 0.0, details: Mapping[str, Any] | None = None) -> IO[Any]:
     """Lock a home until the returned file is closed or the process ends. `details`: further fields for its content."""
+    try:
+        return _lock_home(home, clock, timeout_s, details or {})
+    except OSError as error:
+        raise home_error(error, home) from None
+
+
+def home_error(error: OSError, home: Home) -> HallUnavailable:
+    """Return the error for a home that the system does not let us use, such as that of a full disk."""
+    hint = "Check the permissions and the free space of the home, or set GUILDHALL_HOME to another folder."
+    where = str(error.filename or home.path)
+    return HallUnavailable(f"cannot use the home: {error.strerror or error}", where=where, hint=hint)
+
+
+def _lock_home(home: Home, clock: Clock, timeout_s: float, details: Mapping[str, Any]) -> IO[Any]:
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
     if not _try_lock(handle, clock, timeout_s):
@@ -140,7 +154,7 @@ def lock_home(home: Home, clock: Clock, *, timeout_s: float = 0.0, details: Mapp
             hint=f"{action}, or set GUILDHALL_HOME to another folder.",
         )
     handle.truncate(0)
-    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(details or {})}))
+    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **details}))
     handle.flush()
     return handle
 

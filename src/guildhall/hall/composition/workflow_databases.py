@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.errors import StorageFailed
+    from guildhall.core.events import ErrorData
     from guildhall.core.request_frame import Frame
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import PauseCause
@@ -122,8 +123,8 @@ class WorkflowDatabases:
         for runs in self._built_runs():
             await runs.pause_all(cause)
 
-    def publish_error(self, error: GuildError) -> None:
-        """Report a transient error to the clients of all live runs."""
+    def publish_error(self, error: ErrorData) -> None:
+        """Report an error of the hall to the clients of all live runs."""
         for runs in self._built_runs():
             runs.publish_error(error)
 

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 from guildhall import __version__
 from guildhall.core.clock import stamp
 from guildhall.core.config import load_settings
-from guildhall.core.errors import GuildError, HallUnavailable
+from guildhall.core.errors import GuildError, HallGone
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Secrets
 from guildhall.hall.client.discovery import Address, find_hall_pid
-from guildhall.hall.composition.database import LOCK_TIMEOUT_S
+from guildhall.hall.composition.database import LOCK_TIMEOUT_S, home_error
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
@@ -172,7 +172,7 @@ class HallProcess:
             for event in compactor.take_unreported() if compactor is not None else ():
                 _log.info("%s: %s", event.run, event.data["text"])
             if not self._hall.database.is_in_place():
-                _log.error("%s was removed or replaced: stopping", self._hall.database.path)
+                self._report_lost_database()
                 break
             if self._recovery.is_active or self._hall.is_busy():
                 last_busy_at = clock.monotonic()
@@ -183,7 +183,14 @@ class HallProcess:
 
     def _report_disk_error(self, error: StorageFailed) -> None:
         _log.error("%s: runs wait until the disk accepts writes", error.message)
-        self._hall.workflow_databases.publish_error(error)
+        message = f"{error.message}. {error.hint}" if error.hint else error.message
+        self._hall.workflow_databases.publish_error({**error.as_dict(), "message": message, "transient": True})
+
+    def _report_lost_database(self) -> None:
+        message = f"the hall stops: {self._hall.database.path} was moved, removed or replaced"
+        error = HallGone(message, hint="Move it back or restore a backup. Then list the interrupted runs: guild ls")
+        _log.error("%s", error.message)
+        self._hall.workflow_databases.publish_error({**error.as_dict()})
 
     async def _close(self) -> None:
         """Pause all runs, let clients read the end of their streams, and close the hall."""
@@ -215,11 +222,10 @@ def _report_start(ready_fd: int, outcome: Mapping[str, Any]) -> None:
         os.close(ready_fd)
 
 
-def _report_failure(ready_fd: int, error: GuildError | OSError) -> int:
+def _report_failure(ready_fd: int, error: GuildError | OSError, home: Home) -> int:
     """Log a fatal error and report it to the parent process. Return the exit code."""
     if isinstance(error, OSError):
-        hint = "Check the permissions and the free space of the home, or set GUILDHALL_HOME to another folder."
-        error = HallUnavailable(f"cannot use the home: {error}", hint=hint)
+        error = home_error(error, home)
     _log.error("%s", error)
     _report_start(ready_fd, {"error": error.as_dict()})
     return error.exit_code
@@ -233,7 +239,7 @@ def main(home: Home, ready_fd: int, environ: Mapping[str, str]) -> int:
         timeout_s = _STOPPING_HALL_TIMEOUT_S if find_hall_pid(home) else LOCK_TIMEOUT_S
         hall = Hall(home, environ=environ, is_persistent=True, forks_runs=True, lock_timeout_s=timeout_s)
     except (GuildError, OSError) as error:
-        return _report_failure(ready_fd, error)
+        return _report_failure(ready_fd, error, home)
 
     async def serve() -> None:
         process = HallProcess(hall, formatter, idle_timeout_s=idle_timeout_s)
@@ -242,7 +248,7 @@ def main(home: Home, ready_fd: int, environ: Mapping[str, str]) -> int:
     try:
         asyncio.run(serve())
     except (GuildError, OSError) as error:  # such as a full disk
-        return _report_failure(ready_fd, error)
+        return _report_failure(ready_fd, error, home)
     return 0
 
 

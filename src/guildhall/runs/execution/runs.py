@@ -354,11 +354,10 @@ class Runs:
         """Return the number of live root runs."""
         return len(self._tasks)
 
-    def publish_error(self, error: GuildError) -> None:
-        """Publish a transient error of the hall to the clients of all live root runs."""
+    def publish_error(self, error: ErrorData) -> None:
+        """Publish an error of the hall to the clients of all live root runs."""
         for run_id in self._tasks:
-            message = f"{error.message}. {error.hint}"
-            self._live[run_id].ledger.publish(ErrorData, {**error.as_dict(), "message": message, "transient": True})
+            self._live[run_id].ledger.publish(ErrorData, error)
 
     def adjust_client_count(self, run_id: str, delta: int) -> None:
         """Adjust the number of clients that are attached to a live root run and its child runs."""
