@@ -194,7 +194,7 @@ def test_a_run_without_an_approver_waits_and_is_answered_later(scribe: Worker, p
     result = Worker.load("scribe").resume(waiting.run)
     assert result.output == "all done"
     assert (project / "notes" / "a.md").exists()
-    with pytest.raises(Conflict, match="no longer open"):
+    with pytest.raises(Conflict, match="already answered"):
         scribe.answer(waiting.asks[0]["ask"], "no")
     with pytest.raises(NotFound):
         scribe.answer("a-2222222222", "yes")

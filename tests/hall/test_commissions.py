@@ -76,7 +76,7 @@ class HallApiClient:
             if status not in from_these:
                 error = self.call(verb, id=id)["error"]
                 assert error["code"] == "conflict"
-                assert f"{id} is {status}" in error["message"]
+                assert f"commission {id}: " in error["message"]
         assert self.get(id) == before
         return status
 

@@ -75,7 +75,9 @@ def test_auto_creates_a_source(tmp_path: Path) -> None:
 
 
 def test_auto_without_a_key_names_the_variables_to_set(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"Set ANTHROPIC_API_KEY or OPENAI_API_KEY(?s:.)*`guild demo` needs no key"):
+    with pytest.raises(
+        ModelUnusable, match=r"such as ANTHROPIC_API_KEY or OPENAI_API_KEY(?s:.)*`guild demo` needs no key"
+    ):
         create_source("auto", cwd=tmp_path, environ={})
 
 

@@ -144,7 +144,7 @@ def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["yes", "--note", "x" * 10_001], 2, "at most 10,000 characters"),
+        (["yes", "--note", "x" * 10_001], 2, "longer than 10,000 characters"),
         (["maybe"], 2, "invalid answer"),
         (["12"], 2, "invalid answer"),
         ([""], 2, "invalid answer"),

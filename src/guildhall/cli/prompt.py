@@ -111,7 +111,7 @@ def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     if (choice := parse_choice(ask["choices"], typed)) is not None:
         return choice
     hint = f"Choose one of: {format_choices(ask['choices'])}."
-    raise UsageError(f"not a valid answer: {one_line(typed, 60)!r}", hint=hint)
+    raise UsageError(f"invalid answer: {one_line(typed, 60)!r}", hint=hint)
 
 
 async def run_trusted(

@@ -127,7 +127,7 @@ def test_cancel_keeps_the_work_on_its_branch(harness: CommissionProject) -> None
         assert shop.hall.history.get(str(done.run)).status == "cancelled"
         assert shop.repo.at(str(done.branch), "src/key.py") == "half"
         assert not path.exists()
-        with pytest.raises(Conflict, match="cannot be cancelled"):
+        with pytest.raises(Conflict, match="cannot cancel commission"):
             await shop.commissions.cancel(made.id)
         with pytest.raises(Conflict, match="cannot resume commission"):
             await shop.commissions.prepare_resume(str(done.run), shop.frame)

@@ -104,7 +104,7 @@ def test_a_model_without_support_for_a_file_type_is_not_called(
         return
     assert ran.json["error"]["code"] == "model_unusable"
     assert f"script:answers.yaml does not accept {'PDFs' if 'pdf' in refused else 'images'}: {refused}" in ran.err
-    assert "--override-model" in ran.err
+    assert "Choose another model" in ran.err
     assert ran.json["run"] is None
     # Every model accepts text.
     assert guild("run", "evaluator", "Judge", *ATTACH_ALL[4:], "--model", "script:answers.yaml").code == 0

@@ -206,7 +206,7 @@ def test_invalid_defaults_in_the_settings_are_reported(guild: Guild, project: Pa
         ({"name": "BOSS"}, "already exists"),
         ({"name": "guide"}, "already exists"),
         ({"instructions": "  "}, "instructions: must not be empty"),
-        ({"instructions": "a\u0000b"}, "it contains a NUL"),
+        ({"instructions": "a\u0000b"}, "contains a NUL"),
         ({"instructions": "x" * 100_001}, "at most 100000 characters"),
         ({"model": "script:/etc/passwd"}, "is not a model of a provider"),
         ({"model": "replay:r-7k2m9x4qpw"}, "is not a model of a provider"),

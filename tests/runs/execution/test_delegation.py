@@ -477,7 +477,7 @@ def test_stop_cancels_the_tree(guild: Guild, project: Path) -> None:
     assert late.code == 1
     assert "withdrawn" in late.err
     for verb in ("stop", "resume"):
-        assert "is cancelled: there is nothing to" in guild(verb, waiting["run"]).err
+        assert f"cannot {verb} {waiting['run']}: it is cancelled" in guild(verb, waiting["run"]).err
     assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}
     assert guild("replay", waiting["run"]).code == 0
     assert guild("stop", "r-2222222222").code == 3

@@ -396,7 +396,7 @@ def test_the_script_names_what_it_left_out() -> None:
 
 def test_a_run_that_exceeds_the_size_of_a_script_is_refused() -> None:
     responses = [ModelResponse(parts=[TextPart("x" * 300_000)]) for _ in range(4)]
-    with pytest.raises(Conflict, match=r"the script has .* bytes, more than 1,000,000"):
+    with pytest.raises(Conflict, match=r"the script has .* bytes \(maximum: 1,000,000\)"):
         export_script(build_tree(responses), Path("/home-of-nobody"), lambda text: text)
 
 

@@ -523,7 +523,7 @@ def test_a_closed_fork_server_spawns_no_children() -> None:
     async def work(fork_server: ForkServer) -> None:
         await fork_server.close()
         fork_server.start()
-        with pytest.raises(RuntimeFailed, match="closing"):
+        with pytest.raises(RuntimeFailed, match="the hall is stopping"):
             await fork_server.spawn(1024)
         assert fork_server.pids == []
 

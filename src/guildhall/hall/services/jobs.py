@@ -111,8 +111,8 @@ class JobService(HallService, Jobs):
         try:
             return await call(self._member_jobs(name, frame))
         except GuildError as error:
-            error.message = error.message.replace(member_job_id, id)
-            error.hint = error.hint and error.hint.replace(member_job_id, id)
+            error.message = _qualify_id(error.message, member_job_id, id)
+            error.hint = error.hint and _qualify_id(error.hint, member_job_id, id)
             raise
 
     def _member_jobs(self, name: str, frame: Frame | None) -> WorkerJobs:
@@ -141,3 +141,8 @@ def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:
     are_distinct = len(set(scopes)) == len(scopes)
     hint = f"Use {' or '.join(f'{scope}/{rest}' for scope in scopes)}." if are_distinct else "Rename one of them."
     raise Conflict(f"ambiguous name {rest!r}: a worker and a member have it:{paths}", hint=hint)
+
+
+def _qualify_id(text: str, member_job_id: str, id: str) -> str:
+    """Return a text of a member with the id MEMBER/JOB in place of the member's own id."""
+    return text.replace(member_job_id, id)

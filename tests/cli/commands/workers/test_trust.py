@@ -191,7 +191,7 @@ def test_unreadable_files_are_reported_and_not_trusted(guild: Guild, post: Path,
     ran = guild("trust", "--yes")
     assert ran.code == 0
     for message in (
-        "pipe.py: not a regular file",
+        "pipe.py: cannot read the file: not a regular file",
         "loop.py: ",
         "out.py: the file is a link to ",
         "huge.py: the file is too",
