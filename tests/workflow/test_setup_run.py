@@ -65,6 +65,23 @@ def test_a_setup_is_reported_as_events_and_its_output_is_in_the_kickoff(write_tr
     assert messages[0]["content"] == "@a hello"
 
 
+def test_the_output_of_a_setup_command_is_printed_once_and_cut(write_trusted: Write, guild: Guild):
+    command = 'printf "word-%s " $(seq 3000); echo; seq -f row-%g 500; exit '
+    write_trusted("review.yaml", f"{HEAD}setup: [{{shell: '{command}0', as: words}}]\nkickoff: '@a hello'")
+    ran = guild("run", "review.yaml")
+    assert ran.code == 0, ran.err
+    lines = ran.err.splitlines()
+    assert f"→ shell {command}0" in lines
+    assert "← shell: [exit code 0]" in lines
+    assert [ran.err.count(word) for word in ("word-1 ", "row-50\n", "row-100\n")] == [1, 1, 0]
+    assert "  …" in lines
+    assert max(map(len, lines)) <= 2_000
+    write_trusted("failing.yaml", f"{HEAD}setup: [{{shell: '{command}3'}}]")
+    lines = guild("run", "failing.yaml").err.splitlines()
+    assert "✗ shell: [exit code 3]" in lines
+    assert "row-500" in lines  # the end of the output is part of the error
+
+
 @pytest.mark.req("AW-3")
 def test_a_failed_step_stops_the_workflow_and_its_output_is_shown(write_trusted: Write, guild: Guild):
     file = write_trusted("review.yaml", f"{HEAD}setup: [{{shell: 'echo why >&2; exit 3'}}, {{shell: touch never}}]")

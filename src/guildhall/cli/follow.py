@@ -23,12 +23,14 @@ from guildhall.cli.screen import OutputFailed, Screen, one_line, plain
 from guildhall.core import events
 from guildhall.core.errors import Conflict, HallGone, Interrupted
 from guildhall.runs.record.entries import Assembly, ToolStarted
+from guildhall.workflow.instance import SETUP_KEY_PREFIX
 
 if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import RunDetails
 
-_NO_LIMIT = 1_000_000  # characters of a line that is not shortened
+_MAX_LINE_CHARS = 2_000  # of a line that is not printed at a terminal
+_MAX_OUTPUT_LINES = 100  # of the output of a running command
 _MAX_POLLS, _POLL_S = 20, 0.05  # until the cancellation of a paused run is recorded
 
 
@@ -53,6 +55,7 @@ class Follower:
         self._error: events.ErrorData | None = None  # of the last error event, if the run could not be recorded
         self._hall_error: HallGone | None = None  # why the hall stops, if the home is lost
         self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last turn, by run and call id
+        self._output_lines: dict[tuple[str, str], int] = {}  # lines of output that have arrived, by run and call id
         self._is_turn_over = False
         self._streamed = ""  # text of the last model response, as it was printed while it arrived
         self._last_message = ""  # in the room
@@ -143,15 +146,26 @@ class Follower:
         ):
             arguments = self._calls.get((event.run, str(data.get("id"))), "")
             data["tool"] = f"{data.get('tool')} {one_line(arguments, 40)}"
+        if (output := event.read(events.ToolOutputData)) is not None:
+            data["text"] = self._limit_output((event.run, output["id"]), str(data["text"]))
+        elif event.type == "tool_result" and (event.run, str(data.get("id"))) in self._output_lines:
+            data["text"] = str(data.get("text")).rpartition("\n")[2]  # the exit code; the output was printed before
         child = self._children.get(event.run)
         prefix = child.prefix if child else ""
         if (text := event_line(event.type, data)) is not None:
             self._screen.note(text, None if event.type in ("message", "held") else "dim")
             return
-        width = self._screen.width - len(prefix) if self._screen.err.isatty() else _NO_LIMIT
+        width = self._screen.width - len(prefix) if self._screen.err.isatty() else _MAX_LINE_CHARS
         if (line := _format_event(event, data, width)) is not None:
             is_failed = bool(data.get("is_error") or data.get("refused"))
             self._screen.note(prefix + line, "red" if is_failed else None if event.type == "run_started" else "dim")
+
+    def _limit_output(self, call: tuple[str, str], text: str) -> str:
+        """Return the part of a command's output that is printed: its first lines."""
+        lines, earlier = text.splitlines(), self._output_lines.get(call, 0)
+        self._output_lines[call] = earlier + len(lines)
+        free = max(0, _MAX_OUTPUT_LINES - earlier)
+        return "\n".join([*lines[:free], "…"] if len(lines) > free > 0 else lines[:free])
 
     def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
@@ -242,11 +256,14 @@ def _format_event(event: events.Event, data: Mapping[str, Any], width: int) -> s
         case "tool_result" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("is_error"):
             return None
         case "tool_use":
-            call = f"{data.get('tool')} {_format_arguments(data.get('arguments'))}"
+            arguments: Any = data.get("arguments")
+            if str(data.get("id")).startswith(SETUP_KEY_PREFIX) and isinstance(arguments, dict):
+                arguments = cast("dict[str, Any]", arguments).get("command")  # the other arguments are internal
+            call = f"{data.get('tool')} {_format_arguments(arguments)}"
             return one_line(f"✗ denied: {call}" if data.get("refused") else f"→ {call}", width - 1)
         case "tool_output":
             lines = str(data.get("text", "")).rstrip("\n").splitlines()
-            return "\n".join(f"  {one_line(line, width - 3)}" for line in lines)
+            return "\n".join(f"  {one_line(line, width - 3)}" for line in lines) or None
         case "tool_result":
             mark = "✗" if data.get("is_error") else "←"
             return one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)

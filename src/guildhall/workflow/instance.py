@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Mode = Literal["run", "start"]
 Phase = Literal["setup", "election", "kickoff", "live", "idle", "done", "stopped", "failed", "paused"]
 FINAL_PHASES: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
+SETUP_KEY_PREFIX = "setup/"  # of the keys of setup commands
 AgentStatus = Literal["idle", "running", "backoff", "waiting", "failed", "stopped"]
 
 

@@ -23,6 +23,7 @@ from guildhall.core.errors import RuntimeFailed, ToolUnavailable
 from guildhall.room.model import MAX_TEXT_BYTES
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
+from guildhall.workflow.instance import SETUP_KEY_PREFIX
 from guildhall.workflow.placeholders import Values, references, shell_command
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
             "timeout": step.timeout,
             "keep": step.name is not None,
         }
-        result = await call(ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments))
+        result = await call(ToolCall(key=f"{SETUP_KEY_PREFIX}{number}", tool=shell_tool.name, arguments=arguments))
         output = _step_output(number, step, result, workflow)
         if step.name is not None:
             outputs[step.name] = output
