@@ -101,7 +101,7 @@ def test_the_description_of_a_rule_is_in_the_ask(guild: Guild, seed_project: Pat
     Path("answers.yaml").write_text(json.dumps({"workers": {"noter": [[write, {"say": "done"}]]}}))
     ran = guild("run", "noter", "go", "--model", "script:answers.yaml", "--output", "json")
     assert ran.code == 4
-    assert "rule fs.write: Notes need review." in guild("show", ran.json["asks"][0]["ask"]).out
+    assert "requires approval: Notes need review." in guild("show", ran.json["asks"][0]["ask"]).out
 
 
 @pytest.mark.req("DO-8")

@@ -103,6 +103,7 @@ def test_asks_before_requires_approval_of_a_capability(
     assert ran.code == 4, ran
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     assert ask["title"] == f"manager wants to call {tool}"
+    assert ask["because"] == f"the rule {capability!r} of manager.asks_before in the settings requires approval"
     assert list_commissions(guild) == []
     assert guild("answer", ask["ask"], "no").code == 0
     assert list_commissions(guild) == []

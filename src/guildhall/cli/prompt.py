@@ -75,6 +75,8 @@ async def ask_user(ask: Mapping[str, Any], client: HallClient, screen: Screen) -
 
 async def _prompt(ask: Mapping[str, Any], screen: Screen) -> Answer:
     screen.note(f"{ask['ask']}: {screen.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
+    if ask["because"]:
+        screen.note(screen.because(ask["because"]))
     if ask["body"]:
         screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")

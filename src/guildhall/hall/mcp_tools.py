@@ -182,7 +182,8 @@ class McpTools:
         if details.job.run is None:  # a job of a member, whose asks are not in this hall
             return status
         asks = [ask for ask in await client.asks.list() if ask.root == details.job.run]
-        return {**status, "asks": [{"ask": ask.id, "kind": ask.kind, "question": ask.question.body} for ask in asks]}
+        texts = {ask.id: ask.question.body if ask.kind == "question" else ask.question.text for ask in asks}
+        return {**status, "asks": [{"ask": ask.id, "kind": ask.kind, "question": texts[ask.id]} for ask in asks]}
 
 
 async def _accepts_jobs(worker: WorkerListing, client: HallClient, frame: Frame) -> bool:

@@ -211,7 +211,7 @@ class JobQueries:
             job=job,
             questions=[
                 *(asked.question for asked in questions if asked.answer is None),
-                *(f"{ask.question.title}\n{ask.question.body}".rstrip() for ask in others),
+                *(ask.question.text for ask in others),
             ],
             decisions=directory.decisions(),
             is_waiting=bool(waiting),

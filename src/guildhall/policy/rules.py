@@ -47,6 +47,13 @@ class Rule:
     approval_required: bool = False
     timeout: float | None = None  # seconds to wait for an approval
     description: str | None = None  # reason for the rule, shown to the user
+    origin: str | None = None  # the rule and its file, or the check that added it
+
+    @property
+    def reason(self) -> str:
+        """Return why a call needs approval, for the user."""
+        text = f"{self.origin or f'the rule {self.name!r}'} requires approval"
+        return f"{text}: {self.description}" if self.description else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +76,6 @@ class Verdict:
     reason: str
     rule: str | None = None
     timeout: float | None = None
-    notes: tuple[str, ...] = ()  # names and descriptions of the rules that require approval
 
 
 def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
@@ -88,9 +94,8 @@ def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
         reason = f"the rule {rule.name!r} requires approval, which --strict denies"
         return Verdict(decision="refuse", reason=reason, rule=rule.name)
     timeouts = [rule.timeout for rule in required if rule.timeout is not None]
-    reason, timeout = f"the rule {rule.name!r} requires approval", min(timeouts, default=None)
-    notes = tuple(f"{rule.name}: {rule.description}" for rule in required if rule.description)
-    return Verdict(decision="ask", reason=reason, rule=rule.name, timeout=timeout, notes=notes)
+    reason = "; ".join(dict.fromkeys(rule.reason for rule in required))
+    return Verdict(decision="ask", reason=reason, rule=rule.name, timeout=min(timeouts, default=None))
 
 
 # Exfiltration risk. A worker that reads private files and untrusted text and reaches the network could be made to send
@@ -105,6 +110,7 @@ class Risk:
     """The exfiltration risk of a set of tools."""
 
     reads_private: bool  # True if this worker or another one reads private files
+    readers: tuple[str, ...] = ()  # tools of this worker that read private files
     outward: tuple[str, ...]  # tools with network access
     guarded: tuple[str, ...]  # tools with network access that need approval
 
@@ -127,7 +133,17 @@ class Risk:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules that require approval for the guarded tools."""
-        return tuple(Rule(name=name, approval_required=True) for name in self.guarded)
+        readers = self.readers or ("other workers of the run",)
+        reads = f"the run can read private files ({_PRIVATE}: {', '.join(readers)})"
+        return tuple(
+            Rule(
+                name=name,
+                approval_required=True,
+                origin="the exfiltration check",
+                description=f"{reads}, and {name} ({_OUTSIDE}) can read untrusted text and send data",
+            )
+            for name in self.guarded
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -141,6 +157,8 @@ class Risk:
 
 def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()) -> Risk:
     """Return the exfiltration risk of tools. `others` has the capabilities of parent runs and of callable workers."""
-    private = _PRIVATE in others or any(_PRIVATE in capabilities for capabilities in tools.values())
+    readers = tuple(name for name, capabilities in tools.items() if _PRIVATE in capabilities)
+    private = _PRIVATE in others or bool(readers)
     outward = tuple(name for name, capabilities in tools.items() if _OUTSIDE in capabilities)
-    return Risk(reads_private=private, outward=outward, guarded=outward if private and not accepted else ())
+    guarded = outward if private and not accepted else ()
+    return Risk(reads_private=private, readers=readers, outward=outward, guarded=guarded)

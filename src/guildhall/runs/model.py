@@ -306,6 +306,13 @@ class Question:
     body: str  # the command line shows it in full, escaped
     choices: tuple[str, ...]  # words, or AMOUNT, DATE, FREE_TEXT
     after: str | None = None  # the ask is hidden until this time
+    because: str | None = None  # why an approval is needed: the rules that require it, and their descriptions
+
+    @property
+    def text(self) -> str:
+        """Return the whole text. The reason comes first, so that no argument of a call can look like it."""
+        because = f"because: {one_line}" if (one_line := " ".join((self.because or "").split())) else ""
+        return "\n".join(filter(None, (self.title, because, self.body)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,6 +361,7 @@ class Ask:
             "status": self.status,
             "title": self.question.title,
             "body": self.question.body,
+            "because": self.question.because,
             "choices": list(self.question.choices),
             "after": self.question.after,
             "answer": asdict(self.answer) if self.answer else None,

@@ -6,7 +6,7 @@ Worker files are read by `workers.loader`. This module does not import pydantic,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -107,6 +107,7 @@ class Worker:
     workdir: Path | None = None  # folder that an agent can write besides its sandboxes
     workflow_paths: tuple[Path, ...] = ()  # files of the workflow, which an agent must not change
     activate: str | None = None  # `module:function` of a package that returns the prompt of a run
+    rule_files: Mapping[str, str] = field(default_factory=dict[str, str])  # the source of rules from elsewhere, by name
 
     @property
     def name(self) -> str:
@@ -145,7 +146,15 @@ class Worker:
         """Return the rules of the worker file with aliases resolved."""
         rules = self.definition.tool_rules.items()
         fields = {"allowed", "approval_required", "timeout", "description"}
-        return tuple(Rule(name=ALIASES.get(name, name), **rule.model_dump(include=fields)) for name, rule in rules)
+        own = f"the package {self.name}" if self.scope == "package" else self.place
+        return tuple(
+            Rule(
+                name=ALIASES.get(name, name),
+                origin=f"the rule {name!r} of {self.rule_files.get(name, own)}",
+                **rule.model_dump(include=fields),
+            )
+            for name, rule in rules
+        )
 
     def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
         """Return the rules. Raise InvalidFile for a rule that matches no tool of the run and would have no effect."""

@@ -302,7 +302,13 @@ class _AgentLoader:
             "tool_rules": _merge_rules(own.tool_rules, fields.tool_rules),
             "limits": _merge_limits(fields, own.limits),
         }
-        return replace(worker, definition=own.model_copy(update=changes), workdir=self._workdir(name, fields))
+        asking = [rule for rule, value in fields.tool_rules.items() if value.approval_required]
+        return replace(
+            worker,
+            definition=own.model_copy(update=changes),
+            workdir=self._workdir(name, fields),
+            rule_files={**worker.rule_files, **dict.fromkeys(asking, str(self._source.path))},
+        )
 
     def _model(self, fields: AgentDefinition) -> str | None:
         """Return the model of an agent. The path of a script starts at the folder of this file."""

@@ -107,7 +107,8 @@ def ask_row(ask: Ask, screen: Screen, now: datetime) -> list[str]:
     text = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
     left = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
     kind = ask.kind.replace("_", " ")
-    return [ask.id, kind, screen.one_line(text, 80), f"{ask.run}{left}", f"guild answer {ask.id}"]
+    because = f"; because {screen.one_line(ask.question.because, 160)}" if ask.question.because else ""
+    return [ask.id, kind, f"{screen.one_line(text, 80)}{because}", f"{ask.run}{left}", f"guild answer {ask.id}"]
 
 
 def question_rows(jobs: Sequence[ActiveJob], screen: Screen, here: Path) -> list[list[str]]:

@@ -85,7 +85,8 @@ class WorkerServices:
         if not asks_before:
             return worker
         rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
-        return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
+        files = dict.fromkeys(asks_before, "manager.asks_before in the settings")
+        return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}), rule_files=files)
 
     def find_for_work(self, name: str, frame: Frame, use: Use = "name") -> Worker:
         """Return a worker that accepts work. Raise NotTrusted if it or a worker that it may call is not trusted."""

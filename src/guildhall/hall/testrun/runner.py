@@ -193,8 +193,8 @@ class _Execution:
         """Give the recorded answer to an ask. Return False if the run cannot continue."""
         reply = self._find_reply(ask)
         if reply is None and ask.kind != "limit":
-            asked = f"{ask.question.title}\n{ask.question.body}"
-            self.deviations.append(Deviation(text=difference("no answer is recorded for this ask", "", asked)))
+            text = difference("no answer is recorded for this ask", "", ask.question.text)
+            self.deviations.append(Deviation(text=text))
             return False
         if reply is not None and reply.loop and reply.answer == TIMED_OUT:
             return True  # the recorded workflow ended while the ask was open

@@ -175,6 +175,7 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "workdir": str(worker.workdir) if worker.workdir else None,
         "keeps": [str(path) for path in worker.workflow_paths],
         **({"activate": worker.activate} if worker.activate else {}),
+        **({"rule_files": dict(worker.rule_files)} if worker.rule_files else {}),
     }
 
 
@@ -188,6 +189,7 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         workdir=Path(data["workdir"]) if data.get("workdir") else None,
         workflow_paths=tuple(map(Path, data.get("keeps", ()))),
         activate=data.get("activate"),
+        rule_files=data.get("rule_files", {}),
     )
 
 

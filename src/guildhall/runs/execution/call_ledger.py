@@ -282,12 +282,11 @@ class CallLedger(RunAsks):
         return self.idle_tracker.waiting_call()
 
     async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        # The rules come first, so that no argument can look like a rule.
-        body = "\n".join((*(f"rule {note}" for note in verdict.notes), format_arguments(call.arguments or {})))
-        return await self.confirm(call, body, reason=verdict.reason, timeout_s=verdict.timeout)
+        body = format_arguments(call.arguments or {})
+        return await self.confirm(call, body, because=verdict.reason, timeout_s=verdict.timeout)
 
     async def confirm(
-        self, call: ToolCall, body: str, *, data: Any = None, reason: str | None = None, timeout_s: float | None = None
+        self, call: ToolCall, body: str, *, because: str, data: Any = None, timeout_s: float | None = None
     ) -> tuple[Approval, str | None]:
         """Ask for approval of a call, and return the approval and the note of the user.
 
@@ -298,12 +297,13 @@ class CallLedger(RunAsks):
         given = self.store.read(lambda c: records.find_standing_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run_id, call.key):
             return "approved", None
+        title, choices = f"{self.worker} wants to call {call.tool}", ("yes", "no", "always")
         ask = await self.open(
             "approval",
             call.key,
             subject,
-            Question(title=f"{self.worker} wants to call {call.tool}", body=body, choices=("yes", "no", "always")),
-            lambda ask: entries.ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
+            Question(title=title, body=body, choices=choices, because=because),
+            lambda ask: entries.ToolAsked(tool=call.tool, arguments=call.arguments, reason=because, ask=ask),
             timeout_s=timeout_s,
         )
         ask = await self.wait_closed(ask)

@@ -179,7 +179,9 @@ async def _ask_for_approval(
     # The file of the output schema does not exist yet, so its text is shown beside the plan.
     without_schema = new.worker.definition.model_copy(update={"output_schema_ref": None})
     body = _approval_body(new, plan_text(replace(new.worker, definition=without_schema)))
-    approval, note = await ledger.confirm(call, body, data=[new.text, new.schema], timeout_s=timeout)
+    reasons = [rule.description for rule in prepared.assembled.rules if rule.name in CREATE_RULES and rule.description]
+    because = ": ".join(["a new worker always requires approval", *reasons])
+    approval, note = await ledger.confirm(call, body, because=because, data=[new.text, new.schema], timeout_s=timeout)
     if approval == "approved":
         return None
     message = (

@@ -139,7 +139,7 @@ class ToolAsked(Payload, kind="tool_asked"):
 
     tool: str
     arguments: Mapping[str, Any] | None
-    reason: str | None
+    reason: str
     ask: str
 
 
