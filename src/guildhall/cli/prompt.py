@@ -20,7 +20,7 @@ from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, parse_stamp
 from guildhall.core.errors import Conflict, NotFound, NotTrusted, UsageError
 from guildhall.core.text_checks import format_count
-from guildhall.runs.model import Answer, format_choices, parse_choice
+from guildhall.runs.model import Answer, format_choices, parse_choice, question_details
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,10 +75,8 @@ async def ask_user(ask: Mapping[str, Any], client: HallClient, screen: Screen) -
 
 async def _prompt(ask: Mapping[str, Any], screen: Screen) -> Answer:
     screen.note(f"{ask['ask']}: {screen.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
-    if ask["because"]:
-        screen.note(screen.because(ask["because"]))
-    if ask["body"]:
-        screen.note(screen.quote_block(ask["body"], wrapped=True))
+    if details := question_details(ask["body"], ask["because"]):
+        screen.note(screen.quote_block(details, wrapped=True))
     expires_at = ask.get("expires_at")
     timeout_s = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
     async with asyncio.timeout(timeout_s):

@@ -103,10 +103,6 @@ class Screen:
         is_wrapped = self.out.isatty() if wrapped is None else wrapped
         return quote_block(self.redact(text), self.width if is_wrapped else None)
 
-    def because(self, reason: str) -> str:
-        """Return the line that says why an approval is needed. A newline in the reason is escaped."""
-        return "because: " + self.exact(reason).replace("\n", "\\n")
-
     def redact_value(self, value: Any) -> Any:
         """Return a copy of the value with the secrets in all its texts redacted."""
         if isinstance(value, str):

@@ -309,10 +309,18 @@ class Question:
     because: str | None = None  # why an approval is needed: the rules that require it, and their descriptions
 
     @property
+    def details(self) -> str:
+        """Return the text below the title."""
+        return question_details(self.body, self.because)
+
+    @property
     def text(self) -> str:
-        """Return the whole text. The reason comes first, so that no argument of a call can look like it."""
-        because = f"because: {one_line}" if (one_line := " ".join((self.because or "").split())) else ""
-        return "\n".join(filter(None, (self.title, because, self.body)))
+        return f"{self.title}\n{self.details}".rstrip()
+
+
+def question_details(body: str, because: str | None) -> str:
+    """Return the reason of an ask on one line, and its body. It comes first, so that no argument can look like it."""
+    return f"because: {' '.join(because.split())}\n{body}" if because else body
 
 
 @dataclass(frozen=True, kw_only=True)

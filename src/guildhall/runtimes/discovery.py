@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable, ToolUnavailable
 from guildhall.sandbox.jail import Confinement, spawn
-from guildhall.sandbox.mounts import installation_folders
+from guildhall.sandbox.mounts import installation_folders, package_roots
 from guildhall.sandbox.view import View
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ def _needed_paths(path: Path, search: str) -> tuple[Path, ...]:
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
     home = Path.home()
-    modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # shared by npm packages
-    found = (*installation_folders(path), *modules[-1:], *installation_folders(interpreter))
+    found = (*installation_folders(path), *package_roots(path), *installation_folders(interpreter))
     return tuple(folder for folder in dict.fromkeys(found) if folder not in (*home.parents, home))
 
 

@@ -138,6 +138,26 @@ def installation_folders(program: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(installed))
 
 
+def package_roots(program: Path) -> tuple[Path, ...]:
+    """Return the folders of the packages that a program and its link target can import.
+
+    These are the outermost node_modules, the folder of package.json, or a virtual environment.
+    """
+    return tuple(dict.fromkeys(root for path in (program, program.resolve()) if (root := _package_root(path))))
+
+
+def _package_root(path: Path) -> Path | None:
+    if modules := [folder for folder in path.parents if folder.name == "node_modules"]:
+        return modules[-1]  # packages import the packages beside them
+    folders = (folder for folder in path.parents if len(folder.parts) > 2)
+    return next((f for f in folders if (f / "package.json").is_file() or (f / "pyvenv.cfg").is_file()), None)
+
+
+def is_system_path(path: Path) -> bool:
+    """Return True for a path in a folder of the operating system."""
+    return any(path.is_relative_to(folder) for folder in _SYSTEM)
+
+
 def import_paths() -> list[str]:
     """Return the `sys.path` with which Python without its site module can import Guildhall and its packages."""
     names = {"site-packages", "dist-packages"}

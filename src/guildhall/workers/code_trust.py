@@ -23,7 +23,7 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted,
 from guildhall.core.ids import canonical, is_name
 from guildhall.core.text_checks import did_you_mean
 from guildhall.core.yaml import format_value
-from guildhall.sandbox.mounts import installation_folders
+from guildhall.sandbox.mounts import installation_folders, is_system_path, package_roots
 from guildhall.tools.host.protocol import read_source, source_digest
 from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustState, Worker
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
@@ -124,7 +124,11 @@ def server_code(worker: Worker, name: str) -> Code:
     command = () if is_own else server.command or ()
     programs = [root / word for word in command[:1] if "/" in word]
     programs += [root / word for word in command[1:] if Path(word).suffix in _SCRIPT_SUFFIXES]
-    files = [code_file(path, root) for path in programs if path.is_relative_to(root) and _is_file(path)]
+    files = [
+        _interpreter_link(path, root) or code_file(path, root)
+        for path in programs
+        if path.is_relative_to(root) and _is_file(path)
+    ]
     return Code(kind="server", name=name, root=root, files=(declaration, *files), is_own=is_own)
 
 
@@ -289,6 +293,19 @@ def code_file(path: Path, root: Path, start: Path | None = None, *, allow_links:
     return CodeFile(path=real, display_path=path.relative_to(start or root).as_posix(), content=read_source(real))
 
 
+def _interpreter_link(path: Path, root: Path) -> CodeFile | None:
+    """Return a link to an interpreter outside of the project, such as `bin/python` of a virtual environment, or None.
+
+    Trust covers the target of the link, but not the content of the interpreter.
+    """
+    real = path.resolve()
+    is_in_environment = _is_file(path.parent.parent / "pyvenv.cfg")
+    if real.is_relative_to(root.resolve()) or not (is_in_environment or is_system_path(real)):
+        return None
+    shown = f"{path.relative_to(root).as_posix()} -> {real}"
+    return CodeFile(path=path.parent.resolve() / path.name, display_path=shown, content=str(real).encode())
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -324,15 +341,18 @@ def server_variables(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
 def readable_folders(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
     """Return the folders that a server may read besides the folders of the run.
 
-    These are the installation of its program, and the folders of the files in its command, which contain the files that
-    it loads. The home directory of the user is never among them.
+    These are the installation of its program, the folders of the files in its command, which contain the files that it
+    loads, and the packages of both. The home directory of the user is never among them.
     """
     user_home = Path.home()
-    found = [*installation_folders(program)]
+    found, programs = [*installation_folders(program)], [program]
     for word in (worker.definition.mcp_servers[name].command or ())[1:]:
         path = Path(word).expanduser()
         if path.is_absolute() and path.exists():
             found.append(path if path.is_dir() else path.parent)
+            programs += [] if path.is_dir() else [path]
+    project = worker.project_root(frame).resolve()  # a rule may hide it
+    found += [root for path in programs for root in package_roots(path) if not project.is_relative_to(root)]
     return tuple(path for path in dict.fromkeys(found) if path not in (*user_home.parents, user_home))
 
 

@@ -152,10 +152,8 @@ def print_outcome(details: RunDetails, screen: Screen) -> None:
     elif run.status == "failed" or run.error:
         print_error(run, run.error or ErrorInfo(code="error", message=run.reason or "no reason given"), screen)
     for ask in details.asks:
-        if ask.status == "open" and ask.question.because:
-            screen.note(screen.because(ask.question.because))
-        if ask.status == "open" and ask.question.body:
-            screen.note(screen.quote_block(ask.question.body, wrapped=screen.err.isatty()))
+        if ask.status == "open" and (text := ask.question.details):
+            screen.note(screen.quote_block(text, wrapped=screen.err.isatty()))
     print_next_steps(details, screen)
 
 

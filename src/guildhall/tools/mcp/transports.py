@@ -179,7 +179,7 @@ class StdioTransport:
     def __init__(self, confined: ConfinedProcess) -> None:
         self._confined = confined
         self._pending: dict[int | str, asyncio.Future[Mapping[str, Any]]] = {}
-        self._stderr = bytearray()  # its last bytes
+        self._stderr = bytearray()  # its first and last bytes
         self._end_reason: str | None = None
         self._ended = asyncio.Event()
         self._stderr_task = asyncio.create_task(self._read_stderr())
@@ -307,9 +307,12 @@ class StdioTransport:
         stream = self._confined.process.stderr
         while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
             self._stderr += chunk
-            del self._stderr[:-_STDERR_BYTES]
+            del self._stderr[_STDERR_BYTES:-_STDERR_BYTES]
 
     def _describe_stderr(self) -> str:
-        lines = [line for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-        text = " | ".join(to_single_line(line.strip()) for line in lines[-_STDERR_LINES:])
-        return f"; its last output: {text}" if text else ""
+        """Return the last lines, and before them the first line about an error, which a long stack trace can follow."""
+        text = self._stderr.decode("utf-8", "replace")
+        lines = [to_single_line(line.strip()) for line in text.splitlines() if line.strip()]
+        last, earlier = lines[-_STDERR_LINES:], lines[:-_STDERR_LINES]
+        first = [f"{line} | ..." for line in earlier if "error" in line.lower()][:1]
+        return f"; its last output: {' | '.join([*first, *last])}" if last else ""

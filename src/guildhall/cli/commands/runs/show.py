@@ -111,10 +111,8 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
     ]
     screen.facts(rows)
     screen.result(screen.exact(ask.question.title))
-    if ask.question.because:
-        screen.result(screen.because(ask.question.because))
-    if ask.question.body:
-        screen.result(screen.quote_block(ask.question.body))
+    if details := ask.question.details:
+        screen.result(screen.quote_block(details))
     if ask.status == "open":
         screen.note(f"Answer: {how_to_answer(ask, is_shown=True)}")
 

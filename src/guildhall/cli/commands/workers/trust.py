@@ -64,8 +64,8 @@ async def _decide(ctx: Context, report: TrustReport) -> int | None:
     for error in report.problems:
         screen.note(f"guild: {escape(str(error.where))}: {escape(error.message)}", "red")
     if not report.code:
-        screen.result(f"Nothing in {escape(str(report.folder))} would be executed.")
-        return None
+        screen.result(f"Nothing {'else ' * bool(report.problems)}in {escape(str(report.folder))} would be executed.")
+        return exit_codes.FAILED if report.problems else None
     screen.result(describe_code(report))
     if not report.untrusted_files:
         screen.note("Everything is trusted.")
