@@ -34,7 +34,7 @@ _ALLOWED = {
         "asked.data.message != request_parts(messages[-1])",
     ): "a request to a model, compared as data",
     ("jobs/queries.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
-    ("models/dialects/openai_responses.py", "why == 'content_filter'"): "a code of the provider's API",
+    ("models/dialects/openai_responses.py", "incomplete_reason == 'content_filter'"): "a code of the provider's API",
     ("models/provider_source.py", "_VARIABLE.findall(str(error))"): "pydantic-ai has no field for the missing variable",
 }
 

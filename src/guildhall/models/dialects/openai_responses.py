@@ -213,8 +213,8 @@ class OpenAIResponses:
             raise IncompleteAnswer
         items = base.objects(answer, "output")
         parts = [part for item, path in items for part in _response_parts(item, path)]
-        incomplete_kind = base.optional_mapping(answer, "incomplete_details").get("reason")
-        incomplete_finish = "content_filter" if incomplete_kind == "content_filter" else "length"
+        incomplete_reason = base.optional_mapping(answer, "incomplete_details").get("reason")
+        incomplete_finish = "content_filter" if incomplete_reason == "content_filter" else "length"
         has_tool_calls = any(isinstance(part, ToolCallPart) for part in parts)
         usage = openai_usage(base.optional_mapping(answer, "usage"), "input_tokens", "output_tokens")
         finish = incomplete_finish if status == "incomplete" else "tool_call" if has_tool_calls else "stop"
