@@ -21,8 +21,7 @@ from guildhall.core.errors import GuildError, NotFound
 from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.projects.activity_records import count_transitions, list_known_ids, list_timeline
 from guildhall.projects.model import INTEGRATION, Activity, Artifact
-from guildhall.runs.assembly.preflight import adapt_model, raise_problems
-from guildhall.runs.execution.preparation import no_price_error
+from guildhall.runs.assembly.preflight import adapt_model, no_price_error, raise_problems
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:

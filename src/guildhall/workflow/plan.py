@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared_capabilities
-from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
+from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_errors, format_rows, format_usd
 from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
@@ -82,7 +82,7 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.warnings:
         yield "warning", [escape(warning) for warning in plan.warnings]
     if plan.problems:
-        yield "cannot start", [escape(problem) for problem in plan.problems]
+        yield "cannot start", [*format_errors(plan.problems)]
 
 
 def _setup_lines(plan: WorkflowPlan) -> Iterator[str]:
@@ -147,7 +147,7 @@ class WorkflowPlan:
     kickoff: str | None  # with placeholders
     budget: float | None  # in dollars, or None without a budget
     limits: Mapping[str, int]
-    problems: tuple[str, ...] = ()  # reasons that prevent the start
+    problems: tuple[GuildError, ...] = ()  # that prevent the start
     warnings: tuple[str, ...] = ()
 
     @property
@@ -200,7 +200,7 @@ class WorkflowPlan:
             "limits": dict(self.limits),
             "worst_case_usd": self.enforced_budget,
             "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
-            "problems": list(self.problems),
+            "problems": [error.message for error in self.problems],
             "warnings": list(self.warnings),
         }
 
@@ -211,7 +211,7 @@ def make_plan(
     values: Values,
     *,
     params: Mapping[str, str],
-    problems: Sequence[str],
+    problems: Sequence[GuildError],
     frame: Frame,
     home: Home,
     trust: Trust,
@@ -220,7 +220,9 @@ def make_plan(
     """Return the plan of a workflow. `agents` has the plan of each agent."""
     definition = workflow.definition
     documents, database = workflow.documents_folder(values), workflow.database_path(values)
-    of_agents = (f"{name}: {problem.text}" for name, plan in agents.items() for problem in plan.problems)
+    of_agents = (
+        _as_agent_error(name, problem.error, workflow) for name, plan in agents.items() for problem in plan.problems
+    )
     return WorkflowPlan(
         workflow=workflow.name,
         tag=values.tag,
@@ -249,6 +251,10 @@ def make_plan(
     )
 
 
+def _as_agent_error(name: str, error: GuildError, workflow: Workflow) -> GuildError:
+    return type(error)(f"agent {name}: {error.message}", where=error.where or workflow.place, hint=error.hint)
+
+
 def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> str:
     """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow."""
     models: dict[str, str] = {}
@@ -266,13 +272,13 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
 
 def planned_start(
     workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, home: Home, settings: Settings
-) -> tuple[Values, list[str]]:
+) -> tuple[Values, list[GuildError]]:
     """Return the values of a start, and the problems that prevent it. The name of a missing value replaces it."""
-    problems: list[str] = []
+    problems: list[GuildError] = []
     try:
         values = start_values(workflow, tag=tag, params=params, frame=frame, allowed=settings.env)
     except GuildError as error:
-        problems.append(error.message)
+        problems.append(error)
         defaults = {name: param.default or name.upper() for name, param in workflow.definition.params.items()}
         known = {**defaults, **{name: value for name, value in params.items() if name in defaults}}
         env = {name: frame.env.get(name, name) for name in workflow.definition.env}
@@ -280,7 +286,7 @@ def planned_start(
     try:
         check_paths(workflow, values, home, frame)
     except GuildError as error:
-        problems.append(error.message)
+        problems.append(error)
     return values, problems
 
 

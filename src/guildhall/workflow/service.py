@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import Conflict, ModelUnusable, NotFound, UsageError
+from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, MessageText, RoomEvent
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
-from guildhall.runs.execution.preparation import Grant, has_price
 from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
 from guildhall.runs.owner_hooks import RunHooks
@@ -29,7 +28,6 @@ from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.lifecycle import check_usable
-from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
 from guildhall.workflow.agent_steps import FIRST_PAUSE_S
 from guildhall.workflow.instance import FINAL_PHASES, Instance, Schedule, SendResult, Start
@@ -62,7 +60,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.execution.preparation import Prepared
+    from guildhall.runs.execution.preparation import Grant, Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.queries import History
     from guildhall.store.engine import Store
@@ -114,7 +112,6 @@ class Workflows:
         settings = self.settings(frame)
         has_budget = request.budget is not None or workflow.budget is not None
         request = replace(request, budget=team_budget(workflow, settings, request.budget) if has_budget else None)
-        self._check_prices(workflow, request, frame, settings)
         values = start_values(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_paths(workflow, values, self.home, frame)
         previous = self.store.read(lambda connection: records.newest_instance(connection, workflow.name, start.tag))
@@ -198,16 +195,6 @@ class Workflows:
         await self.store.write(write)
         settings = RoomSettings(max_hops=workflow.definition.limits.max_hops)
         await self.rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], settings)
-
-    def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
-        """Raise ModelUnusable if a model has no known price, because the budget of the team could not be enforced."""
-        for agent in workflow.agents if request.budget is not None else ():
-            choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-            source = self.runs.source_of(choice.model, frame, False)
-            if not has_price(source):
-                message = f"the model {source.name} has no known price, so the budget cannot be enforced"
-                hint = "Use a model with a price, or remove the budget and set max_turns."
-                raise ModelUnusable(f"agent {agent.name}: {message}", where=workflow.place, hint=hint)
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Return a stopped workflow, ready to be launched."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.config import Settings
-from guildhall.core.errors import NotFound
+from guildhall.core.errors import NotFound, ToolUnavailable
 from guildhall.core.request_frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.assembly.callees import find_callees
+from guildhall.runs.assembly.preflight import Problem
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan.model import PlanProblem
 from guildhall.runs.plan.planner import PlanContext, WorkerFacts, plan
 from guildhall.tools.definition import tool
 from tests.workers.conftest import make_worker
@@ -194,10 +194,11 @@ def test_plans_of_callees_inherit_model_mode_and_budget_of_the_request(project: 
 
 def test_the_plan_contains_the_facts_of_the_toolboxes(project: Path, home: Home) -> None:
     first = make_worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
-    facts = WorkerFacts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
+    odd = Problem("toolbox", ToolUnavailable("odd"))
+    facts = WorkerFacts(toolboxes={"mail": [send]}, problems=(odd,))
     found = make_plan(project, home, first, facts={"w": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
-    assert (found.unknown, found.problems) == (("desk",), (PlanProblem("toolbox", "odd"),))
+    assert (found.unknown, found.problems) == (("desk",), (odd,))
     assert "forbidden: send" in found.text()
     assert "network       none" in found.text(), "a refused tool has no network access"
 
@@ -211,10 +212,10 @@ def test_quick_plan_executes_no_code(project: Path, home: Home) -> None:
     """Quick plans are shown before a created worker is saved, so they must not start a process."""
     home.toolboxes.mkdir(parents=True)
     (home.toolboxes / "mail.py").write_text("1 / 0\n")
-    hall = Hall(home, environ={})
+    hall = Hall(home, environ={"OPENAI_API_KEY": "sk-x"})
     try:
         new, frame = make_worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
-        found = hall.workers.planner.quick_plan(new, frame)
+        found = asyncio.run(hall.workers.planner.quick_plan(new, frame))
         assert (found.unknown, found.problems) == (("mail",), ())
         assert "memory_write" in [tool.name for tool in found.tools]
         whole = asyncio.run(hall.workers.planner.plan(new, frame))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.projects.registry import Projects
     from guildhall.runs.assembly.callees import MemberTools
-    from guildhall.runs.execution.preparation import SourceOf
+    from guildhall.runs.assembly.preflight import SourceOf
     from guildhall.runs.execution.runs import RuntimeOf
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker

@@ -127,13 +127,15 @@ class WorkerServices:
             find_member_tools=lambda worker, frame: self.get_members().member_tools(worker, frame),
             member_folder=member.root if member is not None else None,
             check_program=self.runtimes.check_program,
+            source_of=self.model_source,
+            is_priced=self.has_price,
         )
 
     @cached_property
     def planner(self) -> Planner:
         from guildhall.runs.plan.planner import Planner
 
-        return Planner(assembler=self.assembler, has_price=self.has_price)
+        return Planner(assembler=self.assembler)
 
     @cached_property
     def assembler(self) -> Assembler:

@@ -10,16 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core import yaml
-from guildhall.core.errors import GuildError, ModelUnusable, NotFound, UsageError
+from guildhall.core.errors import NotFound, NotTrusted, UsageError
 from guildhall.core.paths import project_root
 from guildhall.core.text_checks import did_you_mean
-from guildhall.models.credentials import LOGIN_RUNTIME
-from guildhall.runs.assembly.preflight import adapt_model, raise_problems
+from guildhall.runs.assembly.preflight import raise_problems
 from guildhall.runs.plan.planner import TeamContext
 from guildhall.workers.code_trust import Trust
-from guildhall.workers.lifecycle import check_usable
-from guildhall.workers.registry import choose_model
 from guildhall.workflow.agent_steps import room_tool_set
 from guildhall.workflow.loader import check_trust, load
 from guildhall.workflow.plan import WorkflowPlan, make_plan, planned_start
@@ -36,11 +32,8 @@ if TYPE_CHECKING:
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.replay.replay import ReplayResult
     from guildhall.workflow.instance import Start
-    from guildhall.workflow.model import Agent, Workflow
+    from guildhall.workflow.model import Workflow
     from guildhall.workflow.placeholders import Values
-
-
-_SCRIPT_PREFIX = "script:"
 
 
 def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
@@ -63,56 +56,36 @@ async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame:
     """Create the run of a workflow. Return it with the services of the database that it is in."""
     workflow = load_workflow(hall, start.file, frame)
     bind_params(workflow, start.params)  # raises before the user is asked to trust a workflow that cannot start
-    _check_can_start(hall, workflow, request, frame)
+    _check_trust(hall, workflow, frame)
+    plan = await _plan(hall, workflow, request, frame, tag=start.tag, params=start.params)
+    raise_problems(plan.problems, workflow.place)
     services = await hall.workflow_databases.services_for_start(workflow, start, frame)
     return services, await services.workflows.prepare(start, workflow, request, frame)
 
 
-def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
-    """Raise if a workflow is not trusted as it was loaded, or if one of its agents cannot run."""
+def _check_trust(hall: Hall, workflow: Workflow, frame: Frame) -> None:
+    """Raise NotTrusted if a workflow or the code of an agent is not trusted as it was loaded."""
     if hall.environment.policy.runs_setup_commands:
         check_trust(workflow, hall.workers.preflight.load_trust(), hall.home)
-    request, frame = anchor_models(request, frame), workflow.frame(frame)
-    settings = hall.settings(frame)
+    frame = workflow.frame(frame)
     for agent in workflow.agents:
-        check_usable(agent.worker, "name" if agent.wakeup is None else "schedule")
-        choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-        is_own_model = choice.by == "worker"
-        if not is_own_model and choice.model.startswith(_SCRIPT_PREFIX):
-            yaml.read_text(frame.cwd / choice.model.removeprefix(_SCRIPT_PREFIX))  # raises if it is missing
-        find_problems = hall.workers.preflight.find_problems
-        problems = find_problems(agent.worker, frame, script=is_own_model, thorough=False)
-        raise_problems(problems, agent.worker.place)
+        problems = hall.workers.preflight.find_problems(agent.worker, frame, script=False)
+        raise_problems([error for error in problems if isinstance(error, NotTrusted)], agent.worker.place)
         hall.workers.check_trust(agent.worker, frame)
-    for agent in workflow.agents:
-        _check_model(hall, workflow, agent, request, frame)
-
-
-def _check_model(hall: Hall, workflow: Workflow, agent: Agent, request: RunRequest, frame: Frame) -> None:
-    """Raise if the model of an agent cannot be called, such as for lack of a key. `frame` is the workflow's."""
-    worker, settings = agent.worker, hall.settings(frame)
-    choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
-    try:
-        model = adapt_model(worker, choice).model
-        hall.workers.model_source(model, frame, worker.definition.runtime == LOGIN_RUNTIME)
-    except ModelUnusable as error:
-        raise ModelUnusable(f"agent {agent.name}: {error.message}", where=workflow.place, hint=error.hint) from None
 
 
 async def plan_workflow(
     hall: Hall, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
 ) -> WorkflowPlan:
     """Return the plan of a workflow. `request.worker` is its file."""
-    workflow = load_workflow(hall, request.worker, frame)
+    return await _plan(hall, load_workflow(hall, request.worker, frame), request, frame, tag=tag, params=params)
+
+
+async def _plan(
+    hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+) -> WorkflowPlan:
     settings = hall.settings(workflow.frame(frame))
     values, problems = planned_start(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
-    for agent in workflow.agents:
-        try:
-            _check_model(hall, workflow, agent, anchor_models(request, frame), workflow.frame(frame))
-        except ModelUnusable as error:
-            problems.append(error.message)
-        except GuildError:
-            pass  # a problem in the plan of the agent
     return make_plan(
         workflow,
         await plans_of_agents(hall, workflow, values, request, frame),
@@ -135,7 +108,12 @@ async def plans_of_agents(
     for agent in workflow.agents:
         agent_request = replace(request, worker=agent.name, budget=None)
         tools = room_tool_set(workflow, agent.name, ()).tools
-        team = TeamContext(tools=tools, around=workflow.other_capabilities(agent))
+        team = TeamContext(
+            tools=tools,
+            around=workflow.other_capabilities(agent),
+            use="name" if agent.wakeup is None else "schedule",
+            has_budget=request.budget is not None or workflow.budget is not None,
+        )
         worker = replace(agent.worker, workflow_paths=workflow.protected_paths(values))
         plans[agent.name] = await hall.workers.planner.plan(worker, workflow_frame, agent_request, team=team)
     return plans

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall import __version__
-from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
+from guildhall.core.errors import GuildError, RuntimeMissing
 from guildhall.core.request_frame import Frame
 from guildhall.hall.client.interface import HallInfo
 from guildhall.hall.client.model import Check, ClientSettings, HallStatus, ProcessStatus, WorkerReport
@@ -189,10 +189,8 @@ async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> Worker
             await preflight.load_output_schema(worker, frame)
     except GuildError as error:
         return replace(report, problems=[*report.problems, error])
-    broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
-    errors: list[GuildError] = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
-    errors += worker.unknown_rules(tool.name for tool in plan.tools) if not plan.unknown else []
     # Problems of the kind `missing` are in `report` already, and an invalid schema was raised above.
-    risks = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
+    errors = [problem.error for problem in plan.problems if problem.kind in ("toolbox", "rule", "settings")]
+    risks = [problem.text for problem in plan.problems if problem.kind in ("status", "model", "risk")]
     risks += [f"allow_workers: {call.problem}" for call in plan.calls if call.plan is None and call.through is None]
     return replace(report, plan=plan, problems=[*report.problems, *errors], doubts=[*report.doubts, *risks])

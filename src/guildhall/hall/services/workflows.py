@@ -112,10 +112,13 @@ class WorkflowService(HallService, Workflows):
         return await self.find_by_run(prepared.run_id)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
+        from guildhall.runs.assembly.preflight import raise_problems
         from guildhall.runs.execution.preparation import Prepared
 
         frame = replace(frame, interactive=False)
         worker = self._hall.workers.find_for_work(request.worker, frame)
+        plan = await self._hall.workers.planner.plan(worker, frame, request)
+        raise_problems([problem.error for problem in plan.problems], worker.place)
         started = await self._hall.main.workflows.start_worker(worker, request, frame)
         if isinstance(started, Prepared):
             self._hall.main.launch(started)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.text_checks import is_text
 from guildhall.runs.assembly import tools_and_folders
 from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
@@ -33,7 +33,6 @@ from guildhall.runs.assembly.attachments import check_policy, read_user_files
 from guildhall.runs.assembly.callees import calling_tools, declared_capabilities, find_callees, recorded_members
 from guildhall.runs.assembly.preflight import (
     Preflight,
-    adapt_model,
     check_conversation,
     check_exfiltration,
     check_native_tools,
@@ -41,16 +40,13 @@ from guildhall.runs.assembly.preflight import (
 )
 from guildhall.runs.assembly.project_instructions import CAPABILITIES, read_project_instructions
 from guildhall.runs.assembly.tool_sources import unchanged_server_tools
-from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, close_on_error
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.lifecycle import check_usable
-from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
-    from guildhall.core.config import Settings
     from guildhall.core.request_frame import Frame
+    from guildhall.models.model import Source
     from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.model import RunRequest
@@ -91,38 +87,39 @@ class Assembler:
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
         hooks: RunHooks | None = None,
-    ) -> Assembled:
-        """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it is known already.
+        needs_price: bool = False,
+    ) -> tuple[Assembled, Source | None]:
+        """Assemble a new run. Return it with its model, or None if it calls no model.
 
-        `caller`: the run that calls this one, shares its budget, and passes on the `attached` files.
+        `given`: toolboxes of the caller's process. `worker`: if it is known already. `caller`: the run that calls this
+        one, shares its budget, and passes on the `attached` files. `needs_price`: a budget from the user applies.
         """
         if not is_text(request.input):
             raise UsageError("invalid input: not text, or contains a NUL byte", hint="Attach other data as a file.")
         if not request.input.strip():
             raise UsageError("invalid input: empty", hint="Describe the task for the worker.")
         worker = worker or self.find_worker(request.worker, frame)
-        check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
-        settings = self.preflight.load_settings(frame)
-        try:
-            choice = adapt_model(worker, _choose_model(worker, frame, settings, request))
-        except ModelUnusable:
-            if request.calls_model:
-                raise
-            choice = ModelChoice(model="", by="worker")  # the run calls no model
-        names, own = [toolbox.name for toolbox in given], choice.by == "worker"
-        raise_problems(
-            self.preflight.find_problems(worker, frame, given=names, script=own, thorough=False), worker.place
+        bounds = tools_and_folders.make_bounds(
+            worker, self.preflight.load_settings(frame), request, called=caller is not None
         )
+        start = await self.preflight.check_start(
+            worker,
+            frame,
+            request,
+            given=[toolbox.name for toolbox in given],
+            needs_price=needs_price or bounds.max_budget_usd is not None,
+        )
+        raise_problems([problem.error for problem in start.problems], worker.place)
         recipe = Recipe(
             run_id=run_id,
             worker=worker,
             frame=frame,
             input=request.input,
-            model=choice.model,
+            model=start.choice.model if start.choice else "",
             mode=request.mode,
-            bounds=tools_and_folders.make_bounds(worker, settings, request, called=caller is not None),
+            bounds=bounds,
             output_schema=await self.preflight.load_output_schema(worker, frame),
             given=given,
             above=hooks.other_capabilities
@@ -142,7 +139,7 @@ class Assembler:
                 read_user_files, request.attachments, view, policy, root=frame.project_folder, where=worker.place
             )
         check_policy(attached or (), policy, where=worker.place)
-        return await self._build(replace(recipe, attachments=attached or ()))
+        return await self._build(replace(recipe, attachments=attached or ())), start.source
 
     async def assemble_resumed(
         self,
@@ -372,18 +369,6 @@ class Assembler:
                 code = self.preflight.toolbox_code(worker, name, frame, given)
                 toolboxes[name] = (await self.describe_code(code, environment)).tools
         return toolboxes
-
-
-def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
-    """Choose the model. The error for a missing model says how to set one for this kind of run."""
-    match request.purpose:
-        case JobPurpose():
-            by = MODEL_CONFIG
-        case CommissionPurpose(id=id):
-            by = f"`guild edit {id} {MODEL_OPTION}`"
-        case _:
-            by = MODEL_OPTION
-    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
 
 
 def _adapt_to_owner(worker: Worker, hooks: RunHooks | None) -> Worker:

@@ -1,4 +1,6 @@
-"""Preflight: checks that the resources that a worker declares are available, and lists all problems.
+"""Preflight: checks that a worker can start with its status, model, program and resources, and lists all problems.
+
+A plan shows this list, and the start of a run, job or workflow is refused with it.
 
 Also refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects.
 
@@ -12,15 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusable, NotTrusted, Refused, ToolUnavailable
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import merge_environ
+from guildhall.models.credentials import LOGIN_RUNTIME, merge_environ
 from guildhall.policy.rules import assess_risk
 from guildhall.runs.assembly.project_instructions import CAPABILITIES
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.code_trust import (
@@ -36,15 +39,50 @@ from guildhall.workers.code_trust import (
     toolbox_code,
     worker_code,
 )
+from guildhall.workers.lifecycle import Use, check_usable
+from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, choose_model
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
+    from guildhall.models.model import Source
     from guildhall.runs.assembly.callees import MemberTools
+    from guildhall.runs.model import RunRequest
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker
     from guildhall.workers.registry import ModelChoice
+
+    # Takes the model, the frame, and True if a Claude login is sufficient.
+    SourceOf = Callable[[str, Frame, bool], Source]
+
+ProblemKind = Literal["status", "missing", "model", "settings", "rule", "toolbox", "schema", "risk"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a worker cannot run as it is.
+
+    status: a draft, retired or changed; missing, rule: found without executing code; toolbox, schema: found by
+    executing code; model: none can be chosen, or it has no key or no price; settings: the model would ignore a setting;
+    risk: a rule forbids this combination of tools.
+    """
+
+    kind: ProblemKind
+    error: GuildError
+
+    @property
+    def text(self) -> str:
+        return self.error.message
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartCheck:
+    """The model of a start, and all problems that prevent the start."""
+
+    choice: ModelChoice | None
+    source: Source | None
+    problems: tuple[Problem, ...]
 
 
 def _schema_path(worker: Worker) -> Path | None:
@@ -88,29 +126,71 @@ class Preflight:
     list_locked_files: Callable[[], Collection[Path]]  # of locked workers
     find_member_tools: Callable[[Worker, Frame], MemberTools]
     check_program: Callable[[RuntimeInfo, Frame], object]  # raises if the program of a runtime is missing
+    source_of: SourceOf  # raises if the model cannot be called
+    is_priced: Callable[[str, Frame], bool | None]  # returns None if unknown
     member_folder: Path | None = None  # in the hall of a member
 
+    async def check_start(
+        self,
+        worker: Worker,
+        frame: Frame,
+        request: RunRequest,
+        *,
+        use: Use = "name",
+        given: Collection[str] = (),
+        needs_price: bool = False,
+    ) -> StartCheck:
+        """Return the model of a start, and all problems that prevent the start. `needs_price`: a budget applies."""
+        problems: list[Problem] = []
+        choice = source = None
+        try:
+            check_usable(worker, use)
+        except GuildError as error:
+            problems.append(Problem("status", error))
+        try:
+            choice = adapt_model(worker, _choose_model(worker, frame, self.load_settings(frame), request))
+        except GuildError as error:
+            if request.calls_model:
+                problems.append(Problem("model", error))
+        resources = self.find_problems(worker, frame, given=given, script=False)
+        problems += (Problem("missing", error) for error in resources)
+        if choice is not None and request.calls_model:
+            kind: ProblemKind = "missing"
+            try:
+                if choice.by == "worker":
+                    _check_model(worker)
+                kind = "model"
+                source = self.source_of(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
+                kind = "settings"
+                await check_settings(worker, source)
+            except GuildError as error:
+                problems.append(Problem(kind, error))
+            priced = has_price(source) if source else self.is_priced(choice.model, frame)
+            if needs_price and priced is False:
+                problems.append(Problem("model", no_price_error(source.name if source else choice.model)))
+        return StartCheck(choice=choice, source=source, problems=tuple(problems))
+
     def find_problems(
-        self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True, thorough: bool = True
+        self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True
     ) -> list[GuildError]:
         """Return an error for each declaration that cannot be met, in the order of the fields.
 
-        `given`: toolboxes of the caller. Without `script` skip the model. Without `thorough` do not read files.
+        `given`: toolboxes of the caller. Without `script` skip the model.
         """
         members = self.find_member_tools(worker, frame)
         given = (*given, *members.toolboxes)
         toolboxes = [name for name in worker.definition.toolboxes if name not in given]
         checks: list[Callable[[], object]] = [
             lambda: self._check_program(worker, frame),
-            *([lambda: _check_model(worker, frame, thorough=thorough)] if script else []),
-            lambda: _check_settings(worker),
+            *([lambda: _check_model(worker)] if script else []),
+            lambda: _check_runtime_settings(worker),
             lambda: self._check_search(worker, frame),
             *(lambda name=name: self.toolbox_code(worker, name, frame, given) for name in toolboxes),
             *(lambda error=error: _raise(error) for error in members.problems),
             *(lambda code=code: self._check_trust(code, worker, frame) for code in members.code),
             *(lambda name=name: self.check_server(worker, name, frame) for name in worker.definition.mcp_servers),
             *(lambda part=part: part.sandbox_folders(frame) for part in split_by_sandbox(worker)),
-            lambda: self.check_schema(worker, frame, thorough=thorough),
+            lambda: self.check_schema(worker, frame),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
         problems: list[GuildError] = []
@@ -170,12 +250,12 @@ class Preflight:
             self.load_trust().check(code, worker, frame)
         return code
 
-    def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
+    def check_schema(self, worker: Worker, frame: Frame) -> None:
         """Raise if the output schema is not usable. Does not execute code."""
         path = _schema_path(worker)
         if has_python_schema(worker):
             self.module_code(worker, frame)
-        elif path is not None and (thorough or not path.is_file()):
+        elif path is not None:
             _read_schema(worker, path)
 
     def _check_search(self, worker: Worker, frame: Frame) -> None:
@@ -191,7 +271,7 @@ class Preflight:
 
 
 def raise_problems(problems: Sequence[GuildError], place: str) -> None:
-    """Raise a single error for all problems of a worker, if there are any."""
+    """Raise a single error for all problems of a start, if there are any."""
     if not problems:
         return
     if len(problems) == 1:
@@ -200,7 +280,7 @@ def raise_problems(problems: Sequence[GuildError], place: str) -> None:
         raise NotTrusted("; ".join(error.message for error in problems), where=place, hint=problems[0].hint)
     lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in problems]
     kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in problems) else InvalidFile
-    message = f"cannot run the worker: {len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
+    message = f"cannot start: {len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
     raise kind(message, where=place, hint="Show the hint for each problem: guild check")
 
 
@@ -216,8 +296,20 @@ def find_warnings(worker: Worker) -> list[str]:
     return [f"tools: {' and '.join(writers)} cannot write any file: add a sandbox with `mode: rw`"]
 
 
-def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
-    """Raise if the script or, if `thorough`, the provider of the worker's model does not exist."""
+def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
+    """Choose the model. The error for a missing model says how to set one for this kind of run."""
+    match request.purpose:
+        case JobPurpose():
+            by = MODEL_CONFIG
+        case CommissionPurpose(id=id):
+            by = f"`guild edit {id} {MODEL_OPTION}`"
+        case _:
+            by = MODEL_OPTION
+    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
+
+
+def _check_model(worker: Worker) -> None:
+    """Raise if the script or the provider of the worker's model does not exist."""
     model = worker.definition.model or ""
     if model.startswith(SCRIPT):
         path = Path(resolve_script_path(model, worker.resource_folder).removeprefix(SCRIPT))
@@ -225,11 +317,10 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
             base = "the folder of the workflow file" if worker.scope == "workflow" else "the project of the worker"
             hint = f"Create the file, or correct the path. It is relative to {base}."
             raise worker.field_error(f"script not found: {path}", ("model",), hint)
-        if thorough:
-            from guildhall.models.scripted.source import load_script
+        from guildhall.models.scripted.source import load_script
 
-            load_script(path)
-    elif thorough and model not in ("", AUTO) and not model.startswith((CURSOR, REPLAY)):
+        load_script(path)
+    elif model not in ("", AUTO) and not model.startswith((CURSOR, REPLAY)):
         from guildhall.models.provider_source import split_name
 
         try:
@@ -238,16 +329,45 @@ def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
             raise ModelUnusable(f"model: {error.message}", where=worker.place, hint=error.hint) from None
 
 
-def _check_settings(worker: Worker) -> None:
-    """Raise ModelUnusable if the runtime of the worker cannot apply a model setting."""
+def _settings_without_effect(worker: Worker) -> list[str]:
+    """Return the model settings that the runtime of the worker cannot apply."""
     runtime = RUNTIMES[worker.definition.runtime]
     declared = worker.definition.model_settings.declared_values()
-    if runtime.settings is not None and (rejected := [name for name in declared if name not in runtime.settings]):
-        hint = f"{runtime.title} can apply {', '.join(runtime.settings) or 'no settings'}. Remove the others."
-        raise settings_error(worker, rejected, runtime.title, hint)
+    return [name for name in declared if runtime.settings is not None and name not in runtime.settings]
 
 
-def settings_error(worker: Worker, rejected: Iterable[str], subject: str, hint: str) -> ModelUnusable:
+def _check_runtime_settings(worker: Worker) -> None:
+    runtime = RUNTIMES[worker.definition.runtime]
+    if rejected := _settings_without_effect(worker):
+        hint = f"{runtime.title} can apply {', '.join(runtime.settings or ()) or 'no settings'}. Remove the others."
+        raise _settings_error(worker, rejected, runtime.title, hint)
+
+
+async def check_settings(worker: Worker, source: Source) -> None:
+    """Raise ModelUnusable if the model would ignore a setting of the worker that its runtime applies."""
+    settings = worker.definition.model_settings.request_values()
+    if not settings.keys() - {"cache"} or _settings_without_effect(worker):
+        return
+    if rejected := await source.unsupported_settings(settings):
+        names = ["stop" if name == "stop_sequences" else name for name in rejected]
+        raise _settings_error(worker, names, source.name, "Remove them, or choose another model.")
+
+
+def has_price(source: Source) -> bool:
+    from pydantic_ai.usage import RequestUsage
+
+    return source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
+
+
+def no_price_error(model: str) -> ModelUnusable:
+    from guildhall.models.provider_source import nearest_model
+
+    suggestion = nearest_model(model) or "Use a model with a price."
+    message = f"the model {model} has no known price, so a budget cannot be enforced"
+    return ModelUnusable(message, hint=f"{suggestion} Or set max_turns instead of a budget.")
+
+
+def _settings_error(worker: Worker, rejected: Iterable[str], subject: str, hint: str) -> ModelUnusable:
     names = ", ".join(f"`{name}`" for name in rejected)
     return ModelUnusable(f"model_settings: {subject} cannot apply {names}", where=worker.place, hint=hint)
 

@@ -9,7 +9,7 @@ creates no second worker.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +140,7 @@ async def create_worker(
     ledger: CallLedger,
     settings: Settings,
     everyone: Iterable[WorkerListing],
-    plan_text: Callable[[Worker], str],
+    plan_text: Callable[[Worker], Awaitable[str]],
 ) -> ToolResult:
     """Execute a call of `worker_create`. A repeated call creates no second worker, even after a crash."""
     assembled = prepared.assembled
@@ -167,7 +167,7 @@ async def create_worker(
 
 
 async def _ask_for_approval(
-    call: ToolCall, new: Draft, prepared: Prepared, ledger: CallLedger, plan_text: Callable[[Worker], str]
+    call: ToolCall, new: Draft, prepared: Prepared, ledger: CallLedger, plan_text: Callable[[Worker], Awaitable[str]]
 ) -> ToolResult | None:
     """Ask for approval of a new worker. Return the error for the model, or None if the worker may be created."""
     mode = prepared.assembled.mode
@@ -178,7 +178,7 @@ async def _ask_for_approval(
     timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in CREATE_RULES), None)
     # The file of the output schema does not exist yet, so its text is shown beside the plan.
     without_schema = new.worker.definition.model_copy(update={"output_schema_ref": None})
-    body = _approval_body(new, plan_text(replace(new.worker, definition=without_schema)))
+    body = _approval_body(new, await plan_text(replace(new.worker, definition=without_schema)))
     reasons = [rule.description for rule in prepared.assembled.rules if rule.name in CREATE_RULES and rule.description]
     because = ": ".join(["a new worker always requires approval", *reasons])
     approval, note = await ledger.confirm(call, body, because=because, data=[new.text, new.schema], timeout_s=timeout)

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai.usage import RequestUsage
-
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable, UsageError
+from guildhall.core.errors import Conflict, ToolUnavailable, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import LOGIN_RUNTIME
-from guildhall.models.provider_source import nearest_model
 from guildhall.runs.assembly.attachments import check_media_types
 from guildhall.runs.assembly.callees import can_cost
-from guildhall.runs.assembly.preflight import check_restart, settings_error
+from guildhall.runs.assembly.preflight import check_restart, check_settings, has_price, no_price_error
 from guildhall.runs.execution.delegation import NoModel
 from guildhall.runs.limits import LimitName, Spent, current_bounds, format_limit, last_segment_seconds, raised_bounds
 from guildhall.runs.model import ENDED, Run, RunRequest, check_limits
@@ -46,9 +43,6 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
-
-    # Takes the model, the frame, and True if a Claude login is sufficient.
-    SourceOf = Callable[[str, Frame, bool], Source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +76,6 @@ class Preparation:
     boot: str
     history: History
     assembler: Assembler
-    source_of: SourceOf
     is_alive: Callable[[str], bool]
 
     async def prepare(
@@ -103,7 +96,8 @@ class Preparation:
         user names the attachments in the request.
         """
         run_id = new_id(RUN)  # first, because the memory tools record changes under this id
-        assembled = await self.assembler.assemble(
+        is_required = request.budget is not None or (caller is not None and caller.has_required_budget)
+        assembled, source = await self.assembler.assemble(
             request,
             frame,
             given,
@@ -112,12 +106,12 @@ class Preparation:
             caller=caller.assembled if caller else None,
             attached=attached,
             hooks=hooks,
+            needs_price=is_required,
         )
         async with close_on_error(assembled.servers):
             root = caller.root if caller else run_id
-            source = await self._source(assembled, frame, request)
+            source = source or NoModel(assembled.model)
             check_media_types(assembled.attachments, source)
-            is_required = request.budget is not None or (caller is not None and caller.has_required_budget)
             assembled = with_enforceable_budget(assembled, source, is_required=is_required)
             if assembled.model == AUTO:  # recorded, because the available keys may change
                 assembled = replace(assembled, model=source.name)
@@ -216,17 +210,12 @@ class Preparation:
             )
 
     async def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
-        """Return the model of the run. Raise ModelUnusable if it would ignore a setting of the worker.
-
-        A run that calls no model needs no key.
-        """
+        """Return the model of a resumed run. A run that calls no model needs no key."""
         if not request.calls_model:
             return NoModel(assembled.model)
-        worker, settings = assembled.worker, assembled.request_settings
-        source = self.source_of(assembled.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
-        if settings.keys() - {"cache"} and (rejected := await source.unsupported_settings(settings)):
-            names = ["stop" if name == "stop_sequences" else name for name in rejected]
-            raise settings_error(worker, names, source.name, "Remove them, or choose another model.")
+        worker = assembled.worker
+        source = self.assembler.preflight.source_of(assembled.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
+        await check_settings(worker, source)
         return source
 
     def _printed_bounds(self, run_id: str, bounds: Bounds) -> Bounds:
@@ -331,16 +320,6 @@ class Grant:
 def check_price(source: Source) -> None:
     if not has_price(source):
         raise no_price_error(source.name)
-
-
-def no_price_error(model: str) -> ModelUnusable:
-    suggestion = nearest_model(model) or "Use a model with a price."
-    message = f"the model {model} has no known price, so a budget cannot be enforced"
-    return ModelUnusable(message, hint=f"{suggestion} Or set max_turns instead of a budget.")
-
-
-def has_price(source: Source) -> bool:
-    return source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
 
 
 def with_enforceable_budget(assembled: Assembled, source: Source, *, is_required: bool) -> Assembled:

@@ -21,6 +21,7 @@ from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
+from guildhall.runs.assembly.preflight import has_price
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.call_ledger import CallLedger
 from guildhall.runs.execution.preparation import (
@@ -29,7 +30,6 @@ from guildhall.runs.execution.preparation import (
     Prepared,
     check_stoppable,
     child_run_error,
-    has_price,
 )
 from guildhall.runs.execution.program_access import ProgramAccess
 from guildhall.runs.execution.segment import Segment
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
     from guildhall.runs.asks import Asks
     from guildhall.runs.assembly.assembler import Assembler
-    from guildhall.runs.execution.preparation import SourceOf
+    from guildhall.runs.assembly.preflight import SourceOf
     from guildhall.runs.owner_hooks import RunHooks
     from guildhall.runs.record.queries import History
     from guildhall.runtimes.model import Runtime
@@ -120,9 +120,7 @@ class Runs:
     def __post_init__(self) -> None:
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # tasks of root runs, by run
-        preparation = Preparation(
-            self.store, self.clock, self.boot, self.history, self.assembler, self.source_of, self.is_alive
-        )
+        preparation = Preparation(self.store, self.clock, self.boot, self.history, self.assembler, self.is_alive)
         self.prepare = preparation.prepare
         self.prepare_resume = preparation.prepare_resume
 
@@ -321,9 +319,9 @@ class Runs:
         settings = self.assembler.preflight.load_settings(prepared.frame)
         frame = prepared.assembled.worker.project_frame(prepared.frame)
 
-        def plan_text(worker: Worker) -> str:
+        async def plan_text(worker: Worker) -> str:
             request = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)
-            return self.planner.quick_plan(worker, frame, request).text()
+            return (await self.planner.quick_plan(worker, frame, request)).text()
 
         everyone = self.assembler.list_workers(frame)
         result = await delegation.create_worker(call, prepared, caller.ledger, settings, everyone, plan_text)

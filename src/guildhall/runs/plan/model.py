@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from guildhall.runs.plan import text as plan_text
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.policy.rules import Decision, Mode, Risk
+    from guildhall.runs.assembly.preflight import Problem
     from guildhall.runs.model import Bounds
     from guildhall.runtimes.catalog import RuntimeInfo
     from guildhall.runtimes.model import Attachment
@@ -53,21 +54,6 @@ class PlannedTool:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "capabilities": sorted(self.capabilities)}
-
-
-ProblemKind = Literal["missing", "rule", "toolbox", "schema", "model", "risk"]
-
-
-@dataclass(frozen=True)
-class PlanProblem:
-    """Why a worker cannot run as it is.
-
-    missing, rule: found without executing code; toolbox, schema: found by executing code; model: none can be chosen, or
-    it has no price; risk: a rule forbids this combination of tools.
-    """
-
-    kind: ProblemKind
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +103,7 @@ class Plan:
     code: tuple[ExecutedCode, ...] = ()
     risk: Risk
     risk_with_calls: Risk | None = None  # with the capabilities of all workers that call each other
-    problems: tuple[PlanProblem, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.models.provider_source import nearest_model
 from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge
 from guildhall.runs.assembly import tools_and_folders
 from guildhall.runs.assembly.callees import CREATE, Callee, can_cost, declared_capabilities, find_callees
 from guildhall.runs.assembly.preflight import (
     Preflight,
+    Problem,
     adapt_model,
     add_runtime_capabilities,
     check_exfiltration,
@@ -29,7 +29,7 @@ from guildhall.runs.assembly.preflight import (
 )
 from guildhall.runs.assembly.project_instructions import FILES, read_project_instructions
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
+from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool
 from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.call_router import ToolEnvironment
 from guildhall.workers.registry import choose_model
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.sandbox.view import Folder
     from guildhall.tools.model import Tool
+    from guildhall.workers.lifecycle import Use
     from guildhall.workers.model import Worker
 
 
@@ -57,7 +58,7 @@ class WorkerFacts:
     code: tuple[ExecutedCode, ...] = ()
     schema: Mapping[str, Any] | None = None
     members: tuple[str, ...] = ()  # descriptions of the members that it names
-    problems: tuple[PlanProblem, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +77,12 @@ class PlanContext:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamContext:
-    """The tools that a workflow adds to an agent, and the capabilities of its other agents."""
+    """The tools that a workflow adds to an agent, the capabilities of its other agents, and how it starts the agent."""
 
     tools: tuple[Tool, ...] = ()
     around: frozenset[str] = frozenset()
+    use: Use = "name"
+    has_budget: bool = False  # from the user or the workflow file
 
 
 def plan(
@@ -198,26 +201,21 @@ def _plan_alone(
     worker, facts, view = prepared.worker, prepared.facts, prepared.environment.view
     definition, problems = worker.definition, list(facts.problems)
     model = by = None
-    try:
+    with suppress(GuildError):  # a problem in `facts`
         asked, override = (request.model, request.override_model) if request else (None, None)
         choice = adapt_model(worker, choose_model(worker, frame, context.settings, caller=asked, override=override))
         model, by = choice.model, choice.by
-    except GuildError as error:
-        problems.insert(0, PlanProblem("model", error.message))
     priced = context.has_price(model) if model else None
     keeps_budget = can_cost(worker, priced=priced is not False)
-    if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
-        text = f"the model {model} has no known price, so a budget cannot be enforced"
-        problems.append(PlanProblem("model", ". ".join(filter(None, (text, nearest_model(model or ""))))))
     by_name = add_runtime_capabilities(worker, prepared.permitted_capabilities)
     unknown = tuple(name for name in definition.toolboxes if name not in facts.toolboxes)
     if not unknown:
         rules = worker.unknown_rules(tool.name for tool in prepared.tools)
-        problems += [PlanProblem("rule", error.message) for error in rules]
+        problems += [Problem("rule", error) for error in rules]
     try:
         check_exfiltration(worker, prepared.permitted_capabilities, around)
     except GuildError as error:
-        problems.append(PlanProblem("risk", error.message))
+        problems.append(Problem("risk", error))
     risk_with_calls = assess_risk(by_name, accepted=definition.accepts_risk, others=around)
     mode = request.mode if request else "ask"
     return Plan(
@@ -290,7 +288,6 @@ class Planner:
     """Computes the plans of one hall."""
 
     assembler: Assembler
-    has_price: Callable[[str, Frame], bool | None]
 
     @property
     def preflight(self) -> Preflight:
@@ -300,22 +297,36 @@ class Planner:
         self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, team: TeamContext | None = None
     ) -> Plan:
         """Return the full plan of a worker, which need not be saved. `team`: it is an agent of a workflow."""
-        toolboxes: dict[Path, Sequence[Tool]] = {}
+        return await self._plan(worker, frame, request, team, {})
+
+    async def quick_plan(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
+        """Return a plan without starting a process: the tools of toolboxes and schemas of models stay unknown."""
+        return await self._plan(worker, frame, request, None, None)
+
+    async def _plan(
+        self,
+        worker: Worker,
+        frame: Frame,
+        request: RunRequest | None,
+        team: TeamContext | None,
+        known: dict[Path, Sequence[Tool]] | None,
+    ) -> Plan:
+        """Return a plan. `known`: the described toolboxes, or None to execute no code."""
+        request, of_team = request or RunRequest(worker=worker.name, input=""), team or TeamContext()
         context = self._context(frame, lambda planned: facts[planned.identity])
-        own = await self._inspect(worker, frame, "run" if team is None else "room", toolboxes)
-        facts = {worker.identity: own if team is None else replace(own, system=(*own.system, *team.tools))}
+        limits = (request.budget, request.max_budget_usd, worker.definition.limits.max_budget_usd)
+        needs_price = of_team.has_budget or any(limit is not None for limit in limits)
+        check = partial(self.preflight.check_start, frame=frame, needs_price=needs_price)
+        start = await check(worker, request=request, use=of_team.use)
+        own = await self._inspect(worker, frame, "run" if team is None else "room", start.problems, known)
+        facts = {worker.identity: replace(own, system=(*own.system, *of_team.tools))}
+        model = start.choice.model if start.choice else None
+        passed_on = RunRequest(worker="", input="", model=model, override_model=request.override_model)
         for callee in find_callees(worker, context.find_worker, context.list_active_workers):
             if callee.worker is not None:
-                facts[callee.worker.identity] = await self._inspect(callee.worker, frame, "called", toolboxes)
+                problems = (await check(callee.worker, request=passed_on)).problems
+                facts[callee.worker.identity] = await self._inspect(callee.worker, frame, "called", problems, known)
         return plan(worker, frame, context, request, team)
-
-    def quick_plan(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
-        """Return a plan without starting a process: the tools of toolboxes and schemas of models stay unknown."""
-
-        def read_facts(planned: Worker) -> WorkerFacts:
-            return self._read(planned, frame, "run" if planned.identity == worker.identity else "called")
-
-        return plan(worker, frame, self._context(frame, read_facts), request)
 
     def _context(self, frame: Frame, find_facts: Callable[[Worker], WorkerFacts]) -> PlanContext:
         return PlanContext(
@@ -326,10 +337,10 @@ class Planner:
             find_worker=lambda name: self.assembler.find_worker(name, frame),
             list_active_workers=lambda: self.assembler.list_active_workers(frame),
             find_facts=find_facts,
-            has_price=lambda model: self.has_price(model, frame),
+            has_price=lambda model: self.preflight.is_priced(model, frame),
         )
 
-    def _read(self, worker: Worker, frame: Frame, context: str) -> WorkerFacts:
+    def _read(self, worker: Worker, frame: Frame, context: str, problems: Sequence[Problem]) -> WorkerFacts:
         """Return the facts that can be read without executing code."""
         trust = self.preflight.load_trust()
         all_code, _ = self.preflight.find_code(worker, frame)
@@ -339,7 +350,6 @@ class Planner:
             )
             for code in all_code
         )
-        problems = self.preflight.find_problems(worker, frame)
         member_tools = self.preflight.find_member_tools(worker, frame)
         has_memory = self.assembler.memory.has_entries(worker, frame)
         return WorkerFacts(
@@ -349,19 +359,24 @@ class Planner:
             members=member_tools.lines,
             code=executed,
             schema=self.preflight.read_schema_file(worker, frame),
-            problems=tuple(
-                PlanProblem("missing", error.message) for error in problems if not isinstance(error, NotTrusted)
-            ),
+            problems=tuple(problem for problem in problems if not isinstance(problem.error, NotTrusted)),
         )
 
     async def _inspect(
-        self, worker: Worker, frame: Frame, context: str, known: dict[Path, Sequence[Tool]]
+        self,
+        worker: Worker,
+        frame: Frame,
+        context: str,
+        found: Sequence[Problem],
+        known: dict[Path, Sequence[Tool]] | None,
     ) -> WorkerFacts:
         """Return the facts of a worker, with the tools and schemas of its trusted code, which is imported.
 
-        `known`: the tools of toolboxes that were described before, by place.
+        `known`: the tools of toolboxes that were described before, by place. None executes no code.
         """
-        facts, trust = self._read(worker, frame, context), self.preflight.load_trust()
+        facts, trust = self._read(worker, frame, context, found), self.preflight.load_trust()
+        if known is None:
+            return facts
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.preflight.find_code(worker, frame)[0]:
@@ -380,7 +395,6 @@ class Planner:
                 toolboxes[code.name] = known[place]
             except GuildError as error:
                 if code.kind == "toolbox":
-                    problems.append(PlanProblem("toolbox", f"{code.name}: {error.message}"))
-                else:
-                    problems.append(PlanProblem("schema", error.message))
+                    error = type(error)(f"{code.name}: {error.message}", where=error.where, hint=error.hint)
+                problems.append(Problem("toolbox" if code.kind == "toolbox" else "schema", error))
         return replace(facts, toolboxes=toolboxes, schema=schema, problems=tuple(problems))

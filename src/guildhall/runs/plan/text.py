@@ -14,6 +14,7 @@ from guildhall.runs.assembly.attachments import format_size
 from guildhall.runs.limits import LimitName, format_limit, format_number
 
 if TYPE_CHECKING:
+    from guildhall.core.errors import GuildError
     from guildhall.runs.plan.model import Plan, PlannedCallee, PlannedTool
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
@@ -81,7 +82,7 @@ def plan_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
             [f"{escape(f.display_path)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.state_text}" for f in files],
         )
     if plan.problems:
-        yield "cannot run", [escape(problem.text) for problem in plan.problems]
+        yield "cannot run", [*format_errors(problem.error for problem in plan.problems)]
 
 
 def _model(plan: Plan) -> str:
@@ -236,6 +237,14 @@ def _risk(plan: Plan) -> list[str]:
 def _first_line(description: str) -> str:
     line = " ".join(escape(description.strip().partition("\n")[0]).split())
     return line if len(line) <= _MAX_DESCRIPTION_CHARS else f"{line[: _MAX_DESCRIPTION_CHARS - 1]}…"
+
+
+def format_errors(errors: Iterable[GuildError]) -> Iterator[str]:
+    """Yield the message of each error, and its hint on the next line."""
+    for error in errors:
+        yield escape(error.message)
+        if error.hint:
+            yield f"  {escape(error.hint)}"
 
 
 def escape(value: str) -> str:

@@ -17,7 +17,7 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import LOGIN_RUNTIME
-from guildhall.runs.execution.preparation import has_price
+from guildhall.runs.assembly.preflight import has_price
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import entries, records
 from guildhall.runs.record.entries import Assembly, Entry, Payload
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.request_frame import Frame
-    from guildhall.runs.execution.preparation import SourceOf
+    from guildhall.runs.assembly.preflight import SourceOf
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
     from guildhall.runs.record.queries import History

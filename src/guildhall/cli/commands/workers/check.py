@@ -141,6 +141,12 @@ class _Checker:
             request = RunRequest(worker=name, input="")
             plan = await self._client.workflows.plan(request, self._frame, tag=MAIN, params={})
             report.warnings += plan.warnings
+            for agent in plan.agents:
+                for problem in agent.plan.problems:
+                    if problem.kind in ("status", "model", "risk"):
+                        report.warnings.append(f"agent {agent.name}: {problem.text}")
+                    else:
+                        report.add(problem.error)
         except GuildError as error:
             report.add(error)
         return report
