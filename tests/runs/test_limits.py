@@ -147,6 +147,20 @@ def test_printed_limits_are_in_force_and_explain_the_reservation(guild: Guild, f
     assert resumed.code == 0
 
 
+@pytest.mark.req("X-3")
+def test_a_raised_budget_withdraws_the_ask_about_the_old_budget(guild: Guild, free_project: Path) -> None:
+    waiting = guild("run", "scribe", "go", "--budget", "0.000001", "--output", "json").json
+    ask = waiting["asks"][0]["ask"]
+    again = guild("resume", waiting["run"], "--budget", "0.000002", "--output", "json")
+    assert again.code == 4
+    (current,) = guild("ls", "asks", "--json").json["asks"]
+    assert current["ask"] == again.json["asks"][0]["ask"] != ask
+    stale = guild("answer", ask, "0.0000005")
+    assert (stale.code, "withdrawn" in stale.err) == (1, True), stale
+    assert "at most 0.25 USD" in guild("resume", waiting["run"], "--budget", "0.25").err
+    assert guild("ls", "asks", "--json").json["asks"] == []
+
+
 def test_workers_without_a_price_are_never_shown_with_a_budget(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_worker(project, "boss", allow_workers=["scribe"], tool_rules=None)

@@ -183,6 +183,8 @@ class Preparation:
             def also(connection: Connection) -> None:
                 columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
                 records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
+                if granted:
+                    records.withdraw_limit_asks(connection, run.id, stamp(self.clock.now()))
 
             children = tuple(self.history.journal(child.id) for child in self.history.descendants(run.id))
             granted = (grant or Grant()).bounds(journal, children, source)

@@ -259,6 +259,11 @@ def withdraw_kind(connection: Connection, run_id: str, kind: AskKind, now: str) 
     _withdraw(connection, (asks.c.run == run_id) & (asks.c.kind == kind), now)
 
 
+def withdraw_limit_asks(connection: Connection, run_id: str, now: str) -> None:
+    """Withdraw the open asks about limits of a run and of its child runs, because a grant has replaced the limits."""
+    _withdraw(connection, _of_tree(run_id) & (asks.c.kind == "limit"), now)
+
+
 def _withdraw(connection: Connection, which: ColumnElement[bool], now: str) -> None:
     still_open = which & (asks.c.status == "open")
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
