@@ -204,6 +204,33 @@ def test_a_run_without_an_approver_waits_and_is_answered_later(scribe: Worker, p
         scribe.resume("r-2222222222")
 
 
+EXAMPLE = """
+from guildhall import RunResult, Worker
+
+worker = Worker.load("reviewer")
+result: RunResult = worker.run({"file": "a.py"}, max_turns=3, mode="strict", attachments=["a.md"], budget=0.5)
+resumed: RunResult = worker.resume(result.run, max_tokens=5, approver=lambda ask: ask["kind"] == "approval")
+called: RunResult = worker.delegate_to("helper", "go", model="test:x", max_budget_usd=None)
+"""
+WRONG_LINES = (
+    'worker.run("go", max_turn=3)',
+    'worker.run("go", mode="stirct")',
+    'worker.run("go", max_turns="3")',
+    'worker.resume("r", model="test:x")',
+    'worker.delegate_to("helper", "go", call=1)',
+)
+
+
+def test_a_type_checker_finds_wrong_options(tmp_path: Path) -> None:
+    file = tmp_path / "example.py"
+    file.write_text(EXAMPLE + "\n".join(WRONG_LINES) + "\n")
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", str(file)]
+    checked = json.loads(subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stdout)
+    lines = file.read_text().splitlines()
+    found = {lines[one["range"]["start"]["line"]] for one in checked["generalDiagnostics"]}
+    assert found == set(WRONG_LINES)
+
+
 @pytest.mark.req("WKR-19")
 def test_limits_are_arguments(scribe: Worker) -> None:
     limited = scribe.run("write it", mode="approve_all", max_turns=1)

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, Unpack, cast, get_args
 
 from guildhall.core.config import load_settings
 from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable, UsageError
@@ -33,7 +33,7 @@ from guildhall.hall.client.remote import RemoteHall
 from guildhall.models.credentials import forwarded_variables
 from guildhall.policy.rules import Mode
 from guildhall.runs.model import NO_INPUT, Answer, RunRequest, Usage
-from guildhall.runs.purpose import PLAIN, CallPurpose
+from guildhall.runs.purpose import PLAIN, CallPurpose, Purpose
 
 if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
@@ -46,6 +46,25 @@ if TYPE_CHECKING:
     Approver = Callable[[Mapping[str, Any]], Decision | Awaitable[Decision]]
 
 T = TypeVar("T")
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of a resumed run. `approver` answers asks; without it, a run that asks waits."""
+
+    approver: Approver | None
+    max_turns: int | None
+    max_tokens: int | None
+    budget: float | None
+
+
+class RunOptions(ResumeOptions, total=False):
+    """Options of a new run. `attachments` are files, as for `guild run --attach`."""
+
+    attachments: Sequence[str | Path]
+    model: str | None
+    override_model: str | None
+    max_budget_usd: float | None
+    mode: Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,94 +149,64 @@ class Worker:
         with _open_read_only(self.home) as hall:
             return hall.workers.find(self.name, self._frame(interactive=False)).as_dict()
 
-    def run(self, input: str | Mapping[str, Any] = NO_INPUT, **options: Any) -> RunResult:
-        """Run the worker until it ends or waits. Options as for `stream`."""
+    def run(self, input: str | Mapping[str, Any] = NO_INPUT, **options: Unpack[RunOptions]) -> RunResult:
+        """Run the worker until it ends or waits."""
         return _run_synchronously(self.arun(input, **options))
 
-    async def arun(
-        self, input: str | Mapping[str, Any] = NO_INPUT, *, approver: Approver | None = None, **options: Any
-    ) -> RunResult:
-        """Run the worker until it ends or waits. Without an `approver`, a run that asks waits."""
+    async def arun(self, input: str | Mapping[str, Any] = NO_INPUT, **options: Unpack[RunOptions]) -> RunResult:
+        """Run the worker until it ends or waits."""
+        return await self._finish(self.stream(input, **options))
+
+    def stream(self, input: str | Mapping[str, Any] = NO_INPUT, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
+        """Run the worker and yield its events. Closing the stream early pauses the run.
+
+        `input`: text, or a mapping that is sent as JSON.
+        """
+        return self._stream(input, PLAIN, options)
+
+    async def _finish(self, stream: AsyncGenerator[Event]) -> RunResult:
         run = ""
-        async with aclosing(self.stream(input, approver=approver, **options)) as events:
+        async with aclosing(stream) as events:
             async for event in events:
                 run = event.root
         return await self.result(run)
 
-    async def stream(
-        self,
-        input: str | Mapping[str, Any] = NO_INPUT,
-        *,
-        approver: Approver | None = None,
-        attachments: Sequence[str | Path] = (),
-        model: str | None = None,
-        override_model: str | None = None,
-        max_turns: int | None = None,
-        max_tokens: int | None = None,
-        max_budget_usd: float | None = None,
-        budget: float | None = None,
-        mode: Mode = "ask",
-        call: CallPurpose | None = None,
+    async def _stream(
+        self, input: str | Mapping[str, Any], purpose: Purpose, options: RunOptions
     ) -> AsyncGenerator[Event]:
-        """Run the worker and yield its events. Closing the stream early pauses the run.
-
-        `input`: text, or a mapping that is sent as JSON. `approver` answers asks. `attachments` are files, as for
-        `guild run --attach`.
-        """
+        approver, mode = options.pop("approver", None), options.get("mode", "ask")
         if mode not in get_args(Mode):
             raise UsageError(f"unknown mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
-        request = RunRequest(
-            worker=self.name,
-            input=json.dumps(input, ensure_ascii=False) if isinstance(input, dict) else cast("str", input),
-            attachments=_attachment_names(attachments),
-            model=model,
-            override_model=override_model,
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            max_budget_usd=max_budget_usd,
-            budget=budget,
-            mode=mode,
-            purpose=call or PLAIN,
-        )
+        fields = cast("Any", {**options, "attachments": _attachment_names(options.get("attachments", ()))})
+        text = json.dumps(input, ensure_ascii=False) if isinstance(input, dict) else cast("str", input)
+        request = RunRequest(worker=self.name, input=text, purpose=purpose, **fields)
         frame = self._frame(approver is not None)
         async with _SharedHall(self) as hall, aclosing(hall.runs.run(request, frame, *self._toolboxes())) as events:
             async for event in _answer_asks(hall, events, approver):
                 yield event
 
-    def delegate_to(self, worker: str | Worker, input: str | Mapping[str, Any], **options: Any) -> RunResult:
-        """Let the worker call another worker without a call of its own model. Options as for `adelegate_to`."""
+    def delegate_to(
+        self, worker: str | Worker, input: str | Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> RunResult:
+        """Let the worker call another worker without a call of its own model."""
         return _run_synchronously(self.adelegate_to(worker, input, **options))
 
     async def adelegate_to(
-        self,
-        worker: str | Worker,
-        input: str | Mapping[str, Any],
-        *,
-        approver: Approver | None = None,
-        attachments: Sequence[str | Path] = (),
-        **options: Any,
+        self, worker: str | Worker, input: str | Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> RunResult:
         """Let the worker call another worker. Its allow-list, rules and sandboxes apply as to calls of its model."""
-        name = worker.name if isinstance(worker, Worker) else worker
-        call = CallPurpose(worker=name, input_data=input, attachments=_attachment_names(attachments))
-        return await self.arun(input, approver=approver, call=call, **options)
+        name, files = worker.name if isinstance(worker, Worker) else worker, options.pop("attachments", ())
+        call = CallPurpose(worker=name, input_data=input, attachments=_attachment_names(files))
+        return await self._finish(self._stream(input, call, options))
 
-    def resume(self, run: str, **options: Any) -> RunResult:
-        """Resume a run that waits, was paused or interrupted, or stopped at a limit. Options as for `aresume`."""
+    def resume(self, run: str, **options: Unpack[ResumeOptions]) -> RunResult:
+        """Resume a run that waits, was paused or interrupted, or stopped at a limit."""
         return _run_synchronously(self.aresume(run, **options))
 
-    async def aresume(
-        self,
-        run: str,
-        *,
-        approver: Approver | None = None,
-        max_turns: int | None = None,
-        max_tokens: int | None = None,
-        budget: float | None = None,
-    ) -> RunResult:
+    async def aresume(self, run: str, **options: Unpack[ResumeOptions]) -> RunResult:
         """Resume a run that waits, was paused or interrupted, or stopped at a limit."""
-        frame = self._frame(approver is not None)
-        limits: Any = {"max_turns": max_turns, "max_tokens": max_tokens, "budget": budget}
+        approver = options.pop("approver", None)
+        frame, limits = self._frame(approver is not None), cast("Any", options)
         async with (
             _SharedHall(self) as hall,
             aclosing(hall.runs.resume(run, frame, *self._toolboxes(), **limits)) as events,
@@ -364,7 +353,7 @@ def _as_answer(decision: object) -> Answer:
     raise UsageError(message, hint="Return a choice, a bool or an Answer.")
 
 
-def _run_synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run_synchronously(coroutine: Coroutine[Any, Any, T]) -> T:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         coroutine.close()
