@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import guildhall
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -28,7 +30,8 @@ ROOT = Path(__file__).parents[1]
 RECORD = ".requirements.json"
 MAX_IDS = 3
 _PROPERTY = "requirements"
-_OUTSIDE = ("guildhall", "tests.members.member_servers")  # the public API; members over HTTP
+_COMMANDS = frozenset({"guild", "guild_hall"})  # fixtures: the real command, without and with a hall process
+_OVER_HTTP = {"tests.members.member_servers": {"connect_member", "serve_member"}}  # by module
 # Requirements that are proved in part, with the proved part.
 PARTLY_PROVED: dict[str, str] = {
     "AW-22": "Cursor with a stand-in only",
@@ -143,14 +146,33 @@ class Collector:
 
 
 def _is_outside(item: pytest.Item) -> bool:
-    commands = {"guild", "guild_hall"}  # the real command, without and with a hall process
-    return bool(commands & set(getattr(item, "fixturenames", ()))) or _imports_the_library(item.path)
+    """Return True if a test uses the command, a member over HTTP, or a public name of the library.
+
+    Fixtures and helpers of its file count too. An import alone does not.
+    """
+    fixtures = set(getattr(item, "fixturenames", ()))
+    used, public = _used_names(item.path)
+    pending, seen = [item.name.partition("[")[0], *fixtures], set[str]()
+    while pending:
+        if (name := pending.pop()) not in seen:
+            seen.add(name)
+            pending += used.get(name, ())
+    return bool(_COMMANDS & fixtures or public & seen)
 
 
 @functools.cache
-def _imports_the_library(path: Path) -> bool:
+def _used_names(path: Path) -> tuple[Mapping[str, set[str]], set[str]]:
+    """Return the names that each definition of a file uses, and its imported names that reach the program outside."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.ImportFrom) and node.module in _OUTSIDE for node in tree.body)
+    outside = {"guildhall": set(dir(guildhall)), **_OVER_HTTP}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module in outside]
+    public = {
+        name.asname or name.name for node in imports for name in node.names if name.name in outside[node.module or ""]
+    }
+    definitions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    return {one.name: {node.id for node in ast.walk(one) if isinstance(node, ast.Name)} for one in definitions}, public
 
 
 def collect(arguments: Iterable[str] = ("tests",)) -> Collector:

@@ -160,7 +160,7 @@ class Job:
             "worker": self.worker,
             "run": self.run,
             "error": self.error,
-            "startedAt": self.started_at,
+            "startedAt": self.started_at or None,
             "completedAt": self.completed_at,
         }
 

@@ -126,7 +126,7 @@ class MemberJobs:
         return job
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        """MemberResponse a question of a job. Raise Refused if the member does not support it."""
+        """Answer a question of a job. Raise Refused if the member does not support it."""
         params = {"jobId": id, "answer": text, **({} if question is None else {"question": question})}
         await self.status(id)  # raises UnknownJob
         await self._call(ANSWER, params)
@@ -309,6 +309,8 @@ class JobWatcher:
                 busy.jobs[id] = details
             else:
                 del busy.jobs[id]
+                if not busy.jobs:
+                    self._unlist(member)
         rows = _read_object(self._questions_file)
         key = f"{member.folder}/{id}"
         if details is not None and details.questions and details.job.status in ("completed", "failed"):
@@ -342,6 +344,9 @@ class JobWatcher:
 
     def _list_for_next_hall(self, member: Member, root: Path) -> None:
         self._write({**self._read(), str(member.folder): str(root)})
+
+    def _unlist(self, member: Member) -> None:
+        self._write({folder: root for folder, root in self._read().items() if folder != str(member.folder)})
 
     async def stop_polling(self, folder: Path) -> None:
         """Stop polling a member. The file still lists it if its jobs have not ended."""
@@ -379,9 +384,7 @@ class JobWatcher:
                         raise
                 if jobs or everything:
                     await self._clock.sleep(_POLL_INTERVAL_S)
-            busy = self._read()
-            busy.pop(str(member.folder), None)
-            self._write(busy)
+            self._unlist(member)
         except GuildError as error:
             _log.warning("cannot poll the jobs of the member %s: %s", member.name, error)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -209,8 +210,18 @@ def test_the_worker_reports_through_its_tools(job_hall: JobHall, guild: Guild, c
 @pytest.mark.req("WD-11", "WD-8", "WD-10")
 def test_a_job_is_found_by_id_and_by_filter(guild: Guild, completed_job: dict[str, Any]) -> None:
     shown = guild("show", completed_job["jobId"], "--json").json
-    assert [shown[name] for name in ("jobId", "status", "error")] == [completed_job["jobId"], "completed", None]
+    expected = {
+        "jobId": completed_job["jobId"],
+        "status": "completed",
+        "description": "keys/a key",
+        "summary": "looking for iron",
+        "questions": ["Which door?\n---\nFront or back?", "And when?"],
+        "error": None,
+    }
+    assert expected.items() <= shown.items()
+    assert [one["decision"] for one in shown["decisions"]] == ["iron", "the long one"]
     assert shown["startedAt"] < shown["completedAt"]
+    assert guild("ls", "jobs", "--filter", "zzz*").err == "No jobs match the filter. List all: guild ls jobs\n"
     for filter, found in (("keys*", 1), ("*key", 1), ("keys", 0), ("KEYS*", 0), ("*door*", 0)):
         rows = guild("ls", "jobs", "--filter", filter, "--json").json["jobs"]
         assert len(rows) == found, filter
@@ -219,7 +230,37 @@ def test_a_job_is_found_by_id_and_by_filter(guild: Guild, completed_job: dict[st
             assert output == (completed_job["jobId"], "completed", "keys/a key", "looking for iron")
 
 
-@pytest.mark.req("WD-18", "WD-14", "WD-7")
+@pytest.mark.req("WD-11")
+def test_a_job_without_reports_has_null_in_their_place(guild_hall: GuildWithHall, job_hall: JobHall) -> None:
+    guild = guild_hall
+    job_hall.script([LATE])
+    job = guild("dispatch", "smith", "Forge it.", "--description", "a key").out.strip()
+    running = guild("show", job, "--json").json
+    nothing = dict.fromkeys(("summary", "questions", "decisions", "error", "completedAt"))
+    assert ({"jobId": job, "status": "running", "description": "a key"} | nothing).items() <= running.items()
+    assert guild("stop", job).code == 0
+    stopped = guild("show", job, "--json").json
+    assert stopped["status"] == "cancelled"
+    assert stopped["completedAt"] >= stopped["startedAt"] == running["startedAt"]
+
+
+@pytest.mark.req("WD-7")
+def test_job_ids_are_never_used_again(guild_hall: GuildWithHall, job_hall: JobHall) -> None:
+    guild = guild_hall
+    job_hall.script([{"fail": 400}])
+    ids: list[str] = []
+    for _ in range(3):
+        made = [guild("dispatch", "smith", "Forge it.").out.strip() for _ in range(2)]
+        ids += made
+        for job in made:
+            guild("wait", job, "--timeout", "30s")
+            assert guild("rm", job, "--force").code == 0
+        guild("hall", "stop")
+    assert len(set(ids)) == len(ids) == 6
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{3,60}", job) for job in ids), ids
+
+
+@pytest.mark.req("WD-18", "WD-14")
 def test_deleting_a_job_deletes_its_directory_and_its_asks(
     job_hall: JobHall, guild: Guild, completed_job: dict[str, Any]
 ) -> None:
@@ -232,7 +273,6 @@ def test_deleting_a_job_deletes_its_directory_and_its_asks(
     job_hall.script([{"fail": 400}])
     again = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
     assert again["status"] == "failed"
-    assert again["jobId"] != completed_job["jobId"]
     none = guild("wait", again["jobId"], "--json")
     assert (none.code, none.json["status"], "output" in none.json) == (1, "failed", False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -211,6 +212,31 @@ def test_a_hall_stays_for_a_member_job_and_the_next_hall_restarts_the_member(
     wait_until(lambda: not (home.path / "members-at-work.json").exists())
 
 
+@pytest.mark.req("WD-19")
+def test_the_hall_reads_the_jobs_of_a_member_only_through_its_server(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    guild = guild_hall
+    make_member(home.path / "guild-members" / "clerk", answers=[{"say": "stamped"}])
+    job = guild("dispatch", "clerk", "Stamp it.").out.strip()
+    assert guild("wait", job, "--timeout", "30s").out == "stamped\n"
+    directory = home.path / "guild-members" / job.replace("/", "/jobs/")
+    assert (directory / "result.md").read_text() == "stamped"
+    assert not home.jobs.exists() or list(home.jobs.iterdir()) == []
+
+    folder = put_member(home.path, "ant")  # it keeps its jobs in memory, so the files below are not its own
+    job = guild("dispatch", "ant", "quick: think", "--description", "real").out.strip()
+    for id in (job.partition("/")[2], "j-9"):
+        shutil.copytree(directory, folder / "jobs" / id)
+    assert guild("wait", job).out == "done: quick: think\n"
+    assert guild("show", job, "--json").json["description"] == "real"
+    listed = guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]
+    assert [(row["jobId"], row["description"]) for row in listed] == [(job, "real")]
+    assert guild("show", "ant/j-9").code == 3
+    assert guild("rm", job).code == 0
+    assert (folder / "jobs" / job.partition("/")[2] / "result.md").exists()
+
+
 @pytest.mark.req("WD-12")
 def test_questions_of_a_completed_member_job_stay_open_until_answered(
     guild_hall: GuildWithHall, project: Path, home: Home
@@ -224,8 +250,9 @@ def test_questions_of_a_completed_member_job_stay_open_until_answered(
     answer = f'guild answer {job} "..."'
     assert f"Answer: {answer}" in waited.err
     assert answer in guild("ls").out
-    assert [row["jobId"] for row in guild("ls", "jobs", "--json").json["jobs"]] == [job]
+    assert [(row["jobId"], row["startedAt"]) for row in guild("ls", "jobs", "--json").json["jobs"]] == [(job, None)]
     guild("hall", "stop")  # the question is known without a hall and without the member
+    assert "unfinished" not in guild("ls").err
     assert answer in guild("ls").out
     assert answer in guild("ls", "asks").out
     assert "guild ls jobs --member clerk" in guild("ls", "jobs").err
