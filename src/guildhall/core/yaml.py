@@ -387,11 +387,13 @@ def _field_error(model: type[BaseModel], source: Source, place: Location, proble
         return source.error(*_choice_error(problem, place))
     hint = None
     if problem["type"] in ("dict_type", "model_type", "model_attributes_type"):
-        fields = getattr(_model_at(model, problem["loc"]), "model_fields", {})
+        expected = _model_at(model, problem["loc"])
+        fields = getattr(expected, "model_fields", {})
         required = next((name for name, info in fields.items() if info.is_required()), None)
         example = required or next((name for name in fields if name != "name"), "name")
         value = problem["input"] if required and isinstance(problem["input"], str) else "..."
         hint = f"Write it like {{{example}: {value[:_MAX_SHOWN_CHARS]}}}."
+        hint = getattr(expected, "MAPPING_HINT", hint)
     return source.error(describe_problem(problem), place, hint)
 
 

@@ -5,7 +5,7 @@ The JSON Schema of worker files is generated from these types. Worker files are 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
@@ -122,6 +122,8 @@ class AttachmentPolicy(Part):
 
 class ToolRule(Part):
     """A rule for a capability or a tool."""
+
+    MAPPING_HINT: ClassVar = "Write {approval_required: true} to be asked before each call, or {allowed: false}."
 
     name: StrictStr | None = Field(default=None, description="The name of the rule, if rules are written as a list.")
     allowed: StrictBool = Field(default=True, description="false: reject these calls.")

@@ -33,7 +33,7 @@ TRANSITIONS: Collection[tuple[Status, Status]] = (("draft", "active"), ("active"
 _BOM = "\ufeff"
 _USE_TEXTS: Mapping[Use, str] = {"star": "through '*'", "schedule": "by a schedule", "dispatch": "by dispatch"}
 _TEMPLATE = """\
-# The fields are described in docs/worker-file.md
+# Every field is described in guildhall/workers/schema/worker.schema.json of the installed package.
 name: {name}
 description: Describe the purpose of this worker on one line
 instructions: |

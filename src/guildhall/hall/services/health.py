@@ -131,9 +131,10 @@ async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
 
 
 def _workers(hall: Hall, frame: Frame) -> Check:
-    listed = hall.workers.list_workers(frame)
+    listed = [worker for worker in hall.workers.list_workers(frame) if worker.scope != "shipped"]
     invalid = [worker.name for worker in listed if worker.error or _has_problems(hall, worker, frame)]
-    return _count_check("workers", len(listed), invalid, "List their errors: guild check")
+    check = _count_check("workers", len(listed), invalid, "List their errors: guild check")
+    return check if listed else replace(check, detail="none", hint="Create one: guild worker new NAME")
 
 
 def _packages(hall: Hall) -> list[Check]:

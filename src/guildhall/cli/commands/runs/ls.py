@@ -105,7 +105,9 @@ async def jobs(ctx: Context) -> None:
             listed += (await client.jobs.list(filter=args.filter, member=one.member.name, frame=ctx.frame)).jobs
     more = {"nextCursor": page.next} if page.next else {}
     data = {"jobs": [job.as_dict() for job in listed], **more}
-    ctx.print(replace(page, jobs=listed), lambda page, screen: _print_jobs(member, page, screen), data=data)
+    ctx.print(
+        replace(page, jobs=listed), lambda page, screen: _print_jobs(page, screen, member, args.filter), data=data
+    )
     if not ctx.as_json:
         for one in others:
             if one.state != "ready":
@@ -114,7 +116,7 @@ async def jobs(ctx: Context) -> None:
                 )
 
 
-def _print_jobs(member: str | None, page: Page, screen: Screen) -> None:
+def _print_jobs(page: Page, screen: Screen, member: str | None, filter: str | None) -> None:
     now, rows = SystemClock().now(), list[list[str]]()
     for job in page.jobs:
         summary = screen.one_line(job.summary or job.error or "", 50)
@@ -122,11 +124,13 @@ def _print_jobs(member: str | None, page: Page, screen: Screen) -> None:
         when = age(at, now) if at else ""
         rows.append([job.id, job.status, job.worker, screen.one_line(job.description, 50), summary, when])
     screen.table(rows)
-    if not rows:
+    of = "" if member is None else f" --member {member}"
+    if not rows and filter is not None:
+        screen.note(f"No jobs match the filter. List all: guild ls jobs{of}")
+    elif not rows:
         screen.note(f'No jobs. Start one: guild dispatch {member or "WORKER"} "..."')
     if page.next:
-        of = "" if member is None else f"--member {member} "
-        screen.note(f"More: guild ls jobs {of}--cursor {page.next}", "dim")
+        screen.note(f"More: guild ls jobs{of} --cursor {page.next}", "dim")
 
 
 @command(
@@ -139,6 +143,8 @@ async def commissions(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await client.commissions.list(project=ctx.args.project, status=ctx.args.status)
     empty = 'No commissions. Start one: guild dispatch WORKER "..." --project NAME'
+    if ctx.args.project or ctx.args.status:
+        empty = "No commissions match the options. List all: guild ls commissions"
     rows = [commission_row(one, ctx.screen) for one in found]
     ctx.print_table(rows, {"commissions": [one.as_dict() for one in found]}, head=COMMISSION_HEAD, empty=empty)
 
@@ -156,6 +162,8 @@ async def meetings(ctx: Context) -> None:
     if not ctx.args.all and ctx.args.status is None:
         found = [one for one in found if one.status in ("requested", "open")]
     empty = "No meetings. Open one: guild meet WORKER. List ended meetings: guild ls meetings --all"
+    if ctx.args.project or ctx.args.status:
+        empty = "No meetings match the options. List all: guild ls meetings --all"
     rows = [_meeting_row(one, ctx.screen) for one in found]
     head = ("id", "status", "project", "worker", "topic", "changed")
     ctx.print_table(rows, {"meetings": [one.as_dict() for one in found]}, head=head, empty=empty)
