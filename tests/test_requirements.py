@@ -168,6 +168,38 @@ def test_the_marks_of_a_file_are_collected_without_running_it():
     assert collector.problems == []
 
 
+OUTSIDE_TESTS = """
+import pytest
+from guildhall import Worker, __version__
+from tests.members.member_servers import connect_member, make_member
+
+@pytest.fixture
+def guild(): ...
+
+def run_worker(): return Worker.load("x")
+
+@pytest.mark.req("DO-1")
+def test_library(): run_worker()
+
+@pytest.mark.req("DO-2")
+def test_http(): connect_member("")
+
+@pytest.mark.req("DO-3")
+def test_command(guild): ...
+
+@pytest.mark.req("DO-4")
+def test_import_only(): make_member(__version__)
+"""
+
+
+def test_only_a_used_door_counts_as_outside(tmp_path: Path):
+    (tmp_path / "test_doors.py").write_text(OUTSIDE_TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = req(id): x\n")
+    proofs = requirements.collect(["-c", str(tmp_path / "pytest.ini"), str(tmp_path / "test_doors.py")]).proofs
+    outside = {name: [proof.outside for proof in tests.values()] for name, tests in proofs.items()}
+    assert outside == {"DO-1": [True], "DO-2": [True], "DO-3": [True], "DO-4": [False]}
+
+
 def test_the_requirements_are_equal_to_the_shared_file():
     copy = (ROOT / "tests" / "requirements.yaml").read_bytes()
     assert not SHARED.exists() or copy == SHARED.read_bytes()

@@ -196,7 +196,7 @@ def test_invalid_memory_keys_are_rejected_and_a_repeated_key_replaces(tmp_path: 
 # Restarts
 
 
-@pytest.mark.req("WD-19", "WD-18")
+@pytest.mark.req("WD-18")
 def test_a_job_is_resumed_when_the_member_restarts(tmp_path: Path) -> None:
     folder = make_member(
         tmp_path / "clerk",
