@@ -60,8 +60,8 @@ def set_command_error(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (ValueError("seven"), 1, "guild: internal error: ValueError: seven\n"),
-        (ValueError(), 1, "guild: internal error: ValueError\n"),
+        (ValueError("seven"), 1, "guild: internal error: ValueError: seven at test_edge.py:"),
+        (ValueError(), 1, "guild: internal error: ValueError at test_edge.py:"),
         (PermissionError(13, "Permission denied", "/x"), 1, "guild: /x: Permission denied\n"),
         (KeyboardInterrupt(), 130, "guild: interrupted\n"),
     ],

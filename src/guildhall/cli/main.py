@@ -138,18 +138,14 @@ def _unknown_command(words: list[str]) -> GuildError:
 
 
 def _to_guild_error(error: Exception) -> GuildError:
-    from guildhall.core.errors import GuildError
+    from guildhall.core.errors import GuildError, internal_error
 
     if isinstance(error, OSError) and error.filename:
         return GuildError(
             f"{error.filename}: {error.strerror}",
             hint="Check that the file exists and that you have permission to use it. --debug shows the traceback.",
         )
-    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return GuildError(
-        f"internal error: {reason}",
-        hint="No recorded step is lost. Please report the error, with the output of this command with --debug.",
-    )
+    return internal_error(error, "Please report the error, with the output of this command with --debug.")
 
 
 def _discard_stdout() -> None:

@@ -328,6 +328,18 @@ class Interrupted(GuildError, code="interrupted", exit_code=130):
     """The user interrupted the command."""
 
 
+def internal_error(error: Exception, hint: str) -> GuildError:
+    """Return an unexpected error as a GuildError that names the place in the source where it was raised."""
+    from pathlib import Path
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else ""
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return GuildError(f"internal error: {reason}{place}", hint=hint)
+
+
 def error_class(code: str) -> type[GuildError]:
     """Return the class that has this code, or GuildError if no class has it."""
     return _classes().get(code, GuildError)

@@ -19,7 +19,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall import __version__
-from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, StorageFailed, TimedOut, UsageError
+from guildhall.core.errors import (
+    GuildError,
+    HallGone,
+    NotFound,
+    Refused,
+    StorageFailed,
+    TimedOut,
+    UsageError,
+    internal_error,
+)
 from guildhall.core.request_frame import Frame
 from guildhall.core.text_checks import did_you_mean, is_text
 from guildhall.hall.client.codec import decode, encode, get_verb, texts_in
@@ -239,10 +248,7 @@ def _to_internal_error(error: Exception) -> GuildError:
         message = f"cannot use the disk: {error.strerror}{f' at {error.filename}' if error.filename else ''}"
         return StorageFailed(message, hint="Check the disk and its free space, then try again.")
     _log.error("internal error", exc_info=error)
-    return GuildError(
-        f"internal error: {type(error).__name__}: {error}",
-        hint="Please report it with the traceback in hall.log in the home directory. Nothing recorded is lost.",
-    )
+    return internal_error(error, "Please report it with the traceback in hall.log in the home directory.")
 
 
 async def _read_json(receive: Receive, headers: Headers, timeout_s: float) -> dict[str, Any]:

@@ -10,12 +10,14 @@ Invariant: a repeated call continues its existing run, even after a crash.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
+from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused, internal_error
 from guildhall.core.events import ErrorData, Event, EventBus, RunEndedData, RunStartedData
 from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
@@ -35,7 +37,7 @@ from guildhall.runs.execution.program_access import ProgramAccess
 from guildhall.runs.execution.segment import Segment
 from guildhall.runs.execution.tokens import RunDoor, TokenRegistry, servers_of
 from guildhall.runs.idle_tracker import IdleTracker
-from guildhall.runs.model import ENDED, NO_INPUT, PauseCause, Run, RunRequest
+from guildhall.runs.model import ENDED, NO_INPUT, PauseCause, Run, RunRequest, SegmentEnd
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
     RuntimeOf = Callable[[RuntimeName, Frame], Runtime]
+
+
+_log = logging.getLogger("guildhall.runs")
 
 
 def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
@@ -212,12 +217,33 @@ class Runs:
         MAY_WAIT_FOR_DISK.set(True)  # the task inherits the context of a request, whose writes do not wait
         try:
             await live.segment.run()
-        except Exception as error:  # noqa: BLE001 - the disk is full or the database is gone: report it to clients
-            live.ledger.publish(ErrorData, {"code": "error", "message": f"cannot write the journal: {error}"})
-            live.ledger.publish(RunEndedData, {"status": "interrupted", "reason": "cannot write the journal"})
+        except Exception as error:  # noqa: BLE001 - the end is not recorded, or a hook of the owner failed
+            await self._interrupt(live, error)
         finally:
             self._remove(live)
             del self._tasks[live.prepared.run_id]
+
+    async def _interrupt(self, live: LiveRun, error: Exception) -> None:
+        """Report an error that the segment of a run could not record, and record the run as interrupted if possible."""
+        run_id = live.prepared.run_id
+        hint = f"Please report it. Continue the run: guild resume {run_id}"
+        failure = error if isinstance(error, GuildError) else internal_error(error, hint)
+        trace = None if failure is error else error
+        _log.error("the run %s was interrupted: %s", run_id, failure.message, exc_info=trace)
+        end = SegmentEnd(status="interrupted", reason=failure.message)
+
+        def write(connection: Connection) -> SegmentEnd:
+            found = records.find_run(connection, run_id)
+            if found is None or found.status != "running":  # the end is recorded, and a hook failed after it
+                return end if found is None else SegmentEnd(status=found.status, reason=found.reason)
+            records.change_run(connection, run_id, status=end.status, reason=end.reason, owner=None)
+            records.pause_descendants(connection, run_id)
+            return end
+
+        with suppress(GuildError, RuntimeError):  # the disk is full, or the store is closed
+            end = await self.store.write(write)
+        live.ledger.publish(ErrorData, {**failure.as_dict()})
+        live.ledger.publish(RunEndedData, {"status": end.status, "reason": end.reason})
 
     def _remove(self, live: LiveRun) -> None:
         del self._live[live.prepared.run_id]
