@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +89,30 @@ def test_the_plan_shows_setup_room_limits_and_agents(guild: Guild, team: Path, h
     assert not (team.parent / ".workflow").exists()
 
 
+MAX_PLAN_LINES = 60
+
+
+@pytest.mark.req("X-16")
+def test_the_room_tools_are_one_line_of_each_agent(guild: Guild, write: Write):
+    agents = "".join(f"  {name}: {{model: 'openai:gpt-5', system_prompt: Work., tools: [Read]}}\n" for name in "abc")
+    write("three.yaml", f"agents:\n{agents}setup: [{{shell: touch it-ran}}]\nkickoff: '@a begin'\n")
+    for command in ("plan", "trust"):
+        lines = guild(command, "three.yaml", env=KEYS).out.splitlines()
+        assert len(lines) <= MAX_PLAN_LINES
+        room = [line.strip() for line in lines if "room tools" in line]
+        assert len(room) == 3
+        assert re.fullmatch(r"room tools \(\d\d, 1?\d shown at first\)", room[0])
+        assert "channel_send" not in "\n".join(lines)
+        assert next(i for i, line in enumerate(lines) if "$ touch it-ran" in line) < 6
+    agent = guild("plan", "three.yaml", "--json", env=KEYS).json["agents"][0]
+    names = {tool["name"] for tool in agent["tools"]}
+    assert {"Read", "channel_send", "proposal_create"} <= names
+    assert "proposal_create" in agent["deferred_tools"]
+    assert "channel_send" not in agent["deferred_tools"]
+    write("asks.yaml", "agents: {a: {system_prompt: x, tool_rules: {channel_send: {approval_required: true}}}}")
+    assert "before each call of channel_send" in guild("plan", "asks.yaml", env=KEYS).out
+
+
 @pytest.mark.req("X-16")
 def test_the_plan_as_json_names_missing_params_and_problems(guild: Guild, team: Path):
     plan = guild("plan", "review.yaml", "--json", env=KEYS).json
@@ -132,7 +157,7 @@ def test_a_changed_setup_must_be_trusted_again(guild: Guild, team: Path):
     for agent in guild("plan", "review.yaml", "--json").json["agents"]:
         assert {"channel_send"} <= {tool["name"] for tool in agent["tools"]}
     assert looked.out.count("limits        shares the workflow's budget") == 2
-    assert looked.out.count("channel_send") == 2
+    assert looked.out.count("room tools") == 2
     assert guild("trust", "review.yaml", "--yes").code == 0
     assert guild("trust", "review.yaml", "--json").json["trusted"] is True
     assert guild("plan", "review.yaml", "--json").json["not_trusted"] == []

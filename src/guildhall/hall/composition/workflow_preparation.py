@@ -107,9 +107,10 @@ async def plans_of_agents(
     plans: dict[str, Plan] = {}
     for agent in workflow.agents:
         agent_request = replace(request, worker=agent.name, budget=None)
-        tools = room_tool_set(workflow, agent.name, ()).tools
+        room = room_tool_set(workflow, agent.name, ())
         team = TeamContext(
-            tools=tools,
+            tools=room.tools,
+            deferred=room.deferred,
             around=workflow.other_capabilities(agent),
             use="name" if agent.wakeup is None else "schedule",
             has_budget=request.budget is not None or workflow.budget is not None,

@@ -85,6 +85,8 @@ class Plan:
     mode: Mode
     bounds: Bounds
     tools: tuple[PlannedTool, ...]
+    team_tools: frozenset[str] = frozenset()  # names of the room and base tools of an agent of a workflow
+    deferred_tools: frozenset[str] = frozenset()  # names of the tools that the model sees on demand
     unknown: tuple[str, ...] = ()  # toolboxes whose tools are not known
     cwd: Path
     folders: tuple[Folder, ...]
@@ -158,6 +160,7 @@ class Plan:
             "limits": asdict(self.bounds),
             "worst_case_usd": self.max_cost_usd,
             "tools": [tool.as_dict() for tool in self.tools],
+            "deferred_tools": sorted(self.deferred_tools),
             "unknown_toolboxes": list(self.unknown),
             "reads": [str(folder.path) for folder in self.folders] if "fs.read" in self.capabilities else [],
             "writes": [str(folder.path) for folder in plan_text.writable_folders(self)],

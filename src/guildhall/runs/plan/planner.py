@@ -80,6 +80,7 @@ class TeamContext:
     """The tools that a workflow adds to an agent, the capabilities of its other agents, and how it starts the agent."""
 
     tools: tuple[Tool, ...] = ()
+    deferred: frozenset[str] = frozenset()  # names of the tools that the model sees on demand
     around: frozenset[str] = frozenset()
     use: Use = "name"
     has_budget: bool = False  # from the user or the workflow file
@@ -118,7 +119,11 @@ def plan(
     passed_on = RunRequest(worker="", input="", model=mine.model, override_model=override, mode=mine.mode)
     calls = tuple(map(plan_callee, callees))
     risk = _join_risks([mine, *(callee.plan for callee in calls if callee.plan)]) if calls else None
-    return replace(mine, calls=calls, risk_with_calls=risk, is_in_workflow=team is not None)
+    mine = replace(mine, calls=calls, risk_with_calls=risk)
+    if team is None:
+        return mine
+    names = frozenset(tool.name for tool in (*team.tools, *context.find_facts(worker).base))
+    return replace(mine, is_in_workflow=True, team_tools=names, deferred_tools=team.deferred)
 
 
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:

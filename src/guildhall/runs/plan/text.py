@@ -183,9 +183,13 @@ def _at_budget(plan: Plan) -> list[str]:
 
 
 def _tools(plan: Plan) -> list[str]:
-    visible = [tool for tool in plan.tools if tool.decision != "refuse"]
+    permitted = [tool for tool in plan.tools if tool.decision != "refuse"]
+    visible = [tool for tool in permitted if tool.name not in plan.team_tools]
     width = max((len(tool.name) for tool in visible), default=0)
     lines = [f"{tool.name:<{width}}  {_first_line(tool.description)}" for tool in visible]
+    if of_team := [tool.name for tool in permitted if tool.name in plan.team_tools]:
+        shown = len({*of_team} - plan.deferred_tools)
+        lines.append(f"room tools ({len(of_team)}, {shown} shown at first)")
     for name in plan.unknown:
         code = next((code for code in plan.code if code.kind == "toolbox" and code.name == name), None)
         until = " until you trust it" if code is not None and not code.trusted else ""
