@@ -163,10 +163,13 @@ def test_every_verb_returns_the_same_remotely_and_embedded(home: Home, frame: Fr
 async def _check_meetings(both: ClientComparison, hall: ServedHall, home: Home, project: Path) -> None:
     harness = MeetingProject.at(home, project.parent / "shop")
     harness.script([{"say": "one"}, {"say": "two"}])
-    meeting = await both.call_remote("meetings.open", "architect", "Which form?", harness.frame)
+    meeting = await both.call_remote("meetings.open", "architect", "Which form?", harness.frame, max_turns=7)
+    with pytest.raises(UsageError, match="budget: expected US dollars above 0"):
+        await both.call_remote("meetings.open", "architect", "Which form?", harness.frame, budget=-1.0)
     joined = await both.stream("meetings.join", meeting.id, harness.frame, messages=["ü"])
     assert (joined[-1].type, joined[-1].data["number"]) == ("listening", 2)
     shown = await both("meetings.get", meeting.id)
+    assert shown.meeting.limits == {"max_turns": 7}
     assert [one.user_message for one in shown.exchanges] == ["Which form?", "ü"]
     assert await both("meetings.list", project="shop", status="open") == [shown.meeting]
     await both.call_remote("meetings.interrupt", meeting.id)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from guildhall.cli.command import argument
 from guildhall.cli.command_table import Row, family_lines
 from guildhall.cli.short_ids import LAST, is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError
@@ -299,3 +300,15 @@ async def _owned_run(text: str, client: HallClient) -> str | None:
     if run is None:
         raise NotFound(missing, hint=hint)
     return run
+
+
+LIMITS = (
+    argument("--budget", metavar="USD", type=dollars, help="maximum cost in dollars; then you are asked"),
+    argument("--max-turns", metavar="N", type=positive_int, help="maximum number of model calls"),
+    argument("--max-tokens", metavar="N", type=positive_int, help="maximum number of tokens, input and output"),
+)
+
+
+def limits_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the limits that the arguments set."""
+    return {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}

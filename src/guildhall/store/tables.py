@@ -369,6 +369,9 @@ meetings = Table(
     Column("ask", Text),  # ask that requested the meeting
     Column("deferred_to", Text),  # earliest time
     Column("linked", JSON, nullable=False),
+    Column("max_turns", Integer),  # this limit and the next two were given for the meeting
+    Column("max_tokens", Integer),
+    Column("budget", Float),
     Column("session_count", Integer, nullable=False),  # more than 1 after a renewal
     Column("run", Text),  # run of the last session
     Column("branch", Text),

@@ -209,12 +209,13 @@ def test_what_was_made_again_from_an_artifact_is_a_person_s_to_dispatch(harness:
 
 
 def test_nor_does_it_ask_for_a_second_meeting(harness: CommissionProject) -> None:
-    topic = {"topic": "Which lock?"}
+    topic = {"topic": "Which lock?", "max_turns": 9, "budget": 1.5}
 
     async def work(shop: CommissionProject) -> None:
         write_script(shop, call("request_meeting", **topic))
         run = await run_manager(shop)
         (meeting,) = shop.hall.meetings.list_meetings("shop")
+        assert meeting.limits == {"max_turns": 9, "budget": 1.5}
         await shop.hall.meetings.decline(meeting.id, "not now")
         again = tools(shop, run.id)["request_meeting"]
         said = await called(again, _key(shop, run.id, "request_meeting"), **topic)
@@ -341,6 +342,8 @@ def test_hostile_arguments_are_answered_and_change_nothing(harness: CommissionPr
         ("request_meeting", {"topic": ""}),
         ("request_meeting", {"topic": "x" * 10_001}),
         ("request_meeting", {"topic": "x", "linked": ["../x"]}),
+        ("request_meeting", {"topic": "x", "budget": -1}),
+        ("request_meeting", {"topic": "x", "max_turns": 0}),
     ]
 
     async def work(shop: CommissionProject) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.errors import Conflict, Refused, UsageError
+from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import Answer
 from tests.projects.meetings.harness import say
 
@@ -22,10 +23,11 @@ LINKED = (".lore/plan.md",)
 async def requested(harness: MeetingProject, topic: str = "Two findings") -> Meeting:
     run = await harness.complete_run()
     place = harness.hall.projects.get("shop")
-    return await harness.meetings.request(place, "architect", topic, by="manager", made_by=run, linked=LINKED)
+    request = harness.meetings.request
+    return await request(place, "architect", topic, by="manager", made_by=run, linked=LINKED, max_turns=3)
 
 
-@pytest.mark.req("MTG-4", "X-15")
+@pytest.mark.req("MTG-4", "X-15", "WKR-19")
 def test_a_request_is_an_ask_that_outlives_its_run(harness: MeetingProject) -> None:
     async def work() -> None:
         meeting = await requested(harness)
@@ -47,6 +49,7 @@ def test_a_request_is_an_ask_that_outlives_its_run(harness: MeetingProject) -> N
         assert harness.answers(meeting.id) == [("", "Two things.")]
         run = harness.meetings.get(meeting.id).run
         assert "Two findings" in harness.model_input(run)
+        assert current_bounds(harness.hall.history.journal(run)).max_turns == 3
         assert ".lore/plan.md" in harness.model_input(run)
 
     harness.run_in_hall(work)

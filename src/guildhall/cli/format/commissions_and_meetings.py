@@ -8,7 +8,8 @@ Invariant: foreign text is printed behind bars or on one line, so that it cannot
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import find_running
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionDetails
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
+    from guildhall.runs.limits import LimitName
 
 _POLL_S = 0.1  # while an ask is open
 _WAIT_S = 2.0  # maximum duration of one request
@@ -107,6 +109,7 @@ def print_commission(details: CommissionDetails, screen: Screen) -> None:
         ["changes", str(commission.diffstat or "")],
         ["checkout", screen.exact(details.worktree or "")],
         ["cost", money(details.cost_usd) if commission.run else ""],
+        ["limits", _describe_limits(draft.limits)],
         *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in draft.dependencies),
         *(["required file", path] for path in draft.artifacts),
         *(["linked", path] for path in draft.linked),
@@ -222,6 +225,7 @@ def print_meeting(details: MeetingDetails, screen: Screen) -> None:
         ["branch", meeting.branch or ""],
         ["checkout", screen.exact(details.worktree or "")],
         ["cost", money(details.cost_usd) if meeting.run else ""],
+        ["limits", _describe_limits(meeting.limits)],
         *(["linked", screen.exact(path)] for path in meeting.linked),
         ["notes", meeting.notes or ""],
     ]
@@ -243,6 +247,14 @@ def print_meeting(details: MeetingDetails, screen: Screen) -> None:
         screen.note(f"Continue: guild meet {meeting.id}    Close it: guild meet {meeting.id} --close")
     elif meeting.status == "requested":
         screen.note(f"Accept it: guild answer {meeting.id} yes (or no, or a date to be asked again)")
+
+
+def _describe_limits(limits: Mapping[str, Any]) -> str:
+    """Return the limits that were given at the start. `guild show RUN` has those in force."""
+    from guildhall.runs.limits import format_limit
+
+    names: tuple[LimitName, ...] = ("max_turns", "max_tokens", "max_budget_usd", "budget")
+    return ", ".join(format_limit(name, limits[name]) for name in names if name in limits)
 
 
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:

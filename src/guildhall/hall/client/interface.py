@@ -506,8 +506,21 @@ class Meetings(Protocol):
         """Return a meeting with its exchanges."""
         ...
 
-    async def open(self, worker: str, message: str, frame: Frame, *, project: str | None = None) -> Meeting:
-        """Create a meeting with the first user message. `join` starts the response."""
+    async def open(
+        self,
+        worker: str,
+        message: str,
+        frame: Frame,
+        *,
+        project: str | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> Meeting:
+        """Create a meeting with the first user message. `join` starts the response.
+
+        The given amounts replace limits of the worker and the budget of the settings.
+        """
         ...
 
     def join(

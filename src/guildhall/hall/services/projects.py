@@ -107,8 +107,19 @@ class MeetingService(HallService, Meetings):
     async def get(self, id: str) -> MeetingDetails:
         return await self._hall.meetings.details(id)
 
-    async def open(self, worker: str, message: str, frame: Frame, *, project: str | None = None) -> Meeting:
-        return await self._hall.meetings.open(worker, message, frame, project=project)
+    async def open(
+        self,
+        worker: str,
+        message: str,
+        frame: Frame,
+        *,
+        project: str | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> Meeting:
+        limits = {"max_turns": max_turns, "max_tokens": max_tokens, "budget": budget}
+        return await self._hall.meetings.open(worker, message, frame, project=project, **limits)
 
     def join(
         self,

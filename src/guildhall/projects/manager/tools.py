@@ -304,13 +304,22 @@ class ManagerTools:
         open_review, target = self._context.open_review, self._context.project(project)
         return (await asyncio.to_thread(open_review, target, title, body)).text()
 
-    async def request_meeting(self, topic: str, linked: _Paths = None, project: _Project = None) -> str:
+    async def request_meeting(
+        self,
+        topic: str,
+        linked: _Paths = None,
+        project: _Project = None,
+        max_turns: int | None = None,
+        budget: float | None = None,
+    ) -> str:
         """Ask the user for a meeting about a decision, a finding or a problem that only the user can resolve. The
         answer comes in that meeting; continue with work that does not depend on it.
 
         Args:
             topic: The question or finding, the facts, the options, and your recommendation.
             linked: Paths in the project that the meeting is about.
+            max_turns: Maximum number of model calls for each answer in the meeting.
+            budget: Maximum cost of the meeting in US dollars.
         """
         context, target = self._context, self._context.project(project)
         topic, paths = check_text("topic", topic, 10_000).strip(), tuple(linked or ())
@@ -320,7 +329,7 @@ class ManagerTools:
         if meeting is None:
             worker = f"shipped/{NAME}"
             meeting = await context.meetings().request(
-                target, worker, topic, by=NAME, made_by=context.run, linked=paths
+                target, worker, topic, by=NAME, made_by=context.run, linked=paths, max_turns=max_turns, budget=budget
             )
         return f"Meeting {meeting.id} is {meeting.status}. The user sees the request in the inbox."
 

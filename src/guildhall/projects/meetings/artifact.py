@@ -19,6 +19,7 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import MeetingContext, Summary
 from guildhall.projects.meetings.model import (
     FOLDER,
+    LIMITS,
     FollowUp,
     Meeting,
     MeetingDetails,
@@ -47,6 +48,7 @@ def render_artifact(meeting: Meeting, body: str = "", *, redact: Callable[[str],
         **({"deferred_to": meeting.deferred_to} if meeting.deferred_to else {}),
         **({"reason": meeting.reason} if meeting.reason and meeting.status == "declined" else {}),
         **({"linked": list(meeting.linked)} if meeting.linked else {}),
+        **meeting.limits,
         "revision": revision,
     }
     artifact = Artifact(
@@ -141,6 +143,7 @@ def _parse(context: MeetingContext, project: Project, id: str, data: bytes) -> M
         reason=REBUILT,
         by="artifact",
         linked=tuple(map(str, cast("list[Any]", linked))) if isinstance(linked, list) else (),
+        **{name: cast("Any", artifact.extra.get(name)) for name in LIMITS},
         branch=branch_name(id) if has_branch else None,
         notes=artifact_path(id) if artifact.status == "closed" else None,
         created_at=now,

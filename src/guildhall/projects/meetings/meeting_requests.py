@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import Conflict, Refused, UsageError
@@ -40,6 +40,7 @@ async def request(
     by: By,
     made_by: str,
     linked: Sequence[str] = (),
+    **limits: Any,
 ) -> Meeting:
     """Request a meeting for the run `made_by`. Return the open request of that run with an equal worker and topic."""
     line, now = topic_line(topic), context.now()
@@ -57,6 +58,7 @@ async def request(
         linked=tuple(linked),
         created_at=now,
         changed_at=now,
+        **limits,
     )
 
     def write(connection: Connection) -> Meeting:

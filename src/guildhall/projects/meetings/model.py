@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
 from guildhall.core.text_checks import check_text
+from guildhall.runs.model import check_limits
 
 if TYPE_CHECKING:
     from guildhall.activities.contract import Decision
@@ -21,6 +22,7 @@ FOLDER = ".lore/meetings"
 MAX_TOPIC_CHARS = 1_000
 MAX_MESSAGE_CHARS = 100_000
 MAX_LINKED = 100  # artifacts
+LIMITS = ("max_turns", "max_tokens", "budget")
 By = Literal["person", "worker", "manager", "hall", "artifact"]  # "artifact" if rebuilt from the artifact
 
 
@@ -48,6 +50,9 @@ class Meeting:
     ask: str | None = None  # the ask of the request
     deferred_to: str | None = None  # time until which the request is hidden
     linked: tuple[str, ...] = ()  # paths of artifacts
+    max_turns: int | None = None  # this limit and the next two were given for the meeting
+    max_tokens: int | None = None
+    budget: float | None = None
     session_count: int = 0
     run: str | None = None  # id of the run of the last session
     branch: str | None = None
@@ -57,6 +62,15 @@ class Meeting:
     cleaned_up_at: str | None = None  # when checkout, branch and transcript were removed
     created_at: str
     changed_at: str
+
+    def __post_init__(self) -> None:
+        check_limits(self.max_turns, self.max_tokens, budget=self.budget)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Return the limits that were given for the meeting."""
+        given = {name: getattr(self, name) for name in LIMITS}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def checkout(self) -> str:

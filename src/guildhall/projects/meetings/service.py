@@ -69,12 +69,23 @@ class Meetings:
     # requests
 
     async def request(
-        self, project: Project, worker: str, topic: str, *, by: By, made_by: str, linked: Sequence[str] = ()
+        self,
+        project: Project,
+        worker: str,
+        topic: str,
+        *,
+        by: By,
+        made_by: str,
+        linked: Sequence[str] = (),
+        **limits: Any,
     ) -> Meeting:
-        """Request a meeting for a run. The ask in the inbox stays open after that run has ended."""
+        """Request a meeting for a run. The ask in the inbox stays open after that run has ended.
+
+        `limits`: those of a meeting (`model.LIMITS`).
+        """
         self.context.redact(topic_line(topic))  # stores the redacted text
-        work = meeting_requests.request(self.context, project, worker, topic, by=by, made_by=made_by, linked=linked)
-        return await self._then_write_artifact(work)
+        request = partial(meeting_requests.request, self.context, project, worker, topic, linked=linked)
+        return await self._then_write_artifact(request(by=by, made_by=made_by, **limits))
 
     async def accept(self, id: str) -> Meeting:
         return await self._then_write_artifact(meeting_requests.accept(self.context, id))
@@ -107,8 +118,13 @@ class Meetings:
 
     # conversation
 
-    async def open(self, worker: str, message: str, frame: Frame, *, project: str | None = None) -> Meeting:
-        """Open a meeting with the first user message. The worker answers when the user joins."""
+    async def open(
+        self, worker: str, message: str, frame: Frame, *, project: str | None = None, **limits: Any
+    ) -> Meeting:
+        """Open a meeting with the first user message. The worker answers when the user joins.
+
+        `limits`: those of a meeting (`model.LIMITS`).
+        """
         context, message = self.context, check_message(message)
         chosen = self._choose_project(frame, project)
         now, id = context.now(), new_id(MEETING)
@@ -121,6 +137,7 @@ class Meetings:
             branch=branch_name(id),
             created_at=now,
             changed_at=now,
+            **limits,
         )
         project_frame = context.project_frame(meeting, frame)
         try:
@@ -131,7 +148,8 @@ class Meetings:
             unknown = f"unknown meeting or worker {worker[:60]!r}"
             raise NotFound(unknown, hint="List the meetings: guild ls meetings") from None
         check_conversation(chosen_worker)
-        context.checks.check_usable(chosen_worker, project_frame)
+        has_budget = (meeting.budget or chosen_worker.definition.limits.max_budget_usd) is not None
+        context.checks.check_usable(chosen_worker, project_frame, has_budget=has_budget)
         context.redact(meeting.topic)  # stores the redacted text
 
         def write(connection: Connection) -> Meeting:

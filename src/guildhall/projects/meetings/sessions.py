@@ -187,7 +187,9 @@ class Sessions:
             _check_no_grant(grant, f"meeting {meeting.id} has not started")
             number, text = self._next_message(meeting.id)
             message = assignee_tools.first_message(meeting, text)
-            return await self._prepare_run(meeting, frame, message, number, "the first session starts"), []
+            return await self._prepare_run(
+                meeting, frame, message, number, "the first session starts", **meeting.limits
+            ), []
         if renew:
             await context.runs().pause(meeting.run, "user")
         await context.runs().wait_stopped(meeting.run)
@@ -211,7 +213,7 @@ class Sessions:
     async def _renew(self, meeting: Meeting, frame: Frame, *, reason: str, grant: Grant | None) -> Prepared:
         """Prepare a new session of a meeting. Its input contains a summary and the last exchanges."""
         context = self._context
-        limits = remaining_limits(context.history, meeting.run, grant) if meeting.run else {}
+        limits = remaining_limits(context.history, meeting.run, grant) if meeting.run else meeting.limits
         all_exchanges = context.list_exchanges(meeting.id)
         last = context.history.get(meeting.run) if meeting.run else None
         if frame.model is None and last is not None:  # keep the model that the user chose for the last session
@@ -361,12 +363,12 @@ def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[st
     last = history.journal(run)
     children = [history.journal(child.id) for child in history.descendants(run)]
     bounds, spent = current_bounds(last), Spent.in_journals([last, *children])
-    limits: dict[str, Any] = {}
+    limits: dict[str, Any] = {"max_turns": bounds.max_turns}
     dollars, tokens = None, None
     if grant is not None:
         grant.check_above_usage(last, children)
         dollars, tokens = grant.budget, grant.max_tokens
-        limits["max_turns"] = grant.max_turns
+        limits["max_turns"] = grant.max_turns or bounds.max_turns
     for name in ("max_budget_usd", "budget"):
         if (maximum := getattr(bounds, name)) is not None:
             limits[name] = max(round((dollars or maximum) - spent.dollars, 9), _MIN_BUDGET_USD)

@@ -404,6 +404,26 @@ def test_a_turn_at_its_limit_is_resumed_with_the_printed_command(guild: Guild, h
     assert guild("meet", id, "Bye").out == "Bye.\n"
 
 
+@pytest.mark.req("WKR-19")
+def test_a_meeting_has_the_limits_that_are_given_when_it_is_opened(guild: Guild, harness: MeetingProject) -> None:
+    harness.worker(limits={"max_turns": 50})
+    link = call("link_artifact", path=".lore/plan.md")
+    harness.script([link, say("Linked."), say("Bye.")], price=1.0)
+    opened = guild("meet", "architect", "first", "--max-turns", "1", "--budget", "2.5", "--output", "json")
+    id = opened.json["meeting"]
+    assert (opened.code, opened.json["max_turns"], opened.json["budget"]) == (5, 1, 2.5), opened.err
+    assert "1 turn, 2.5 USD" in guild("show", id).out
+    assert guild("meet", id, "--max-turns", "2").out == "Linked.\n"
+    renewed = guild("meet", id, "more", "--renew", "--output", "json")
+    assert renewed.code == 0, renewed.err
+    bounds = json.loads(guild("log", renewed.json["run"], "--json").out.splitlines()[0])["data"]["bounds"]
+    assert (bounds["max_turns"], 0 < bounds["budget"] < 2.5) == (2, True)
+
+    harness.script([say("one")], price=1_000_000.0)
+    asking = guild("meet", "architect", "second", "--budget", "0.01", "--output", "json")
+    assert (asking.code, asking.json["asks"][0]["kind"]) == (4, "limit"), asking.err
+
+
 WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "architect", ""), 2, "must not be empty"),
     (("meet", "architect", "x" * 200_000), 2, "longer than"),
@@ -415,6 +435,9 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("show", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
+    (("meet", "architect", "hello", "--max-turns", "0"), 2, "--max-turns"),
+    (("meet", "architect", "hello", "--budget", "nan"), 2, "--budget"),
+    (("meet", "architect", "hello", "--budget", "1"), 2, "has no known price"),
     (("meet", "--close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("answer", "t-7k2m9x4qpw", "soon"), 2, "invalid date"),
     (("ls", "meetings", "--project", "ship"), 3, "ship"),

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.argument_parser import read_text, worker_name
+from guildhall.cli.argument_parser import LIMITS, limits_of, read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, argument, command, connect, run_interruptible
 from guildhall.cli.follow import Follower
 from guildhall.cli.format.commissions_and_meetings import print_change, print_exchange, print_meeting
@@ -60,6 +60,7 @@ _PASTE_TIMEOUT_S = 0.05  # wait for the next line of pasted input
     argument("--say", metavar="TEXT", action="append", default=[], help="another message; repeatable"),
     argument("--project", metavar="NAME", help="the project (default: the project of this folder)"),
     argument("--model", metavar="M", help="the model if the worker file names none"),
+    *LIMITS,
     argument("--renew", action="store_true", help="continue in a new session, with a summary of the old one"),
     argument("--close", action="store_true", help="close the meeting, with notes and one commit on claude/main"),
     argument("--no-summary", action="store_true", help="with --close: write the notes without a model's summary"),
@@ -69,7 +70,7 @@ _PASTE_TIMEOUT_S = 0.05  # wait for the next line of pasted input
 def meet(ctx: Context) -> int:
     args, screen = ctx.args, ctx.screen
     close_options = {"summarise": not args.no_summary, "leave_work": args.leave_work}
-    conversation = Conversation(screen, model=args.model, close_options=close_options)
+    conversation = Conversation(screen, model=args.model, limits=limits_of(args), close_options=close_options)
     who = conversation.expand(read_id(args.who))
     is_meeting = is_id(who, MEETING)
     who = who if is_meeting else worker_name(who)
@@ -127,7 +128,7 @@ class Conversation:
         limits: Mapping[str, Any] | None = None,
         close_options: Mapping[str, bool] | None = None,
     ) -> None:
-        """`limits`: raised limits, for a meeting that has stopped at a limit."""
+        """`limits`: the limits of a new meeting, or raised limits of a meeting that has stopped at a limit."""
         self._screen = screen
         self._close_options: dict[str, bool] = dict(close_options or {})
         self._model = model
@@ -312,9 +313,9 @@ class Conversation:
     async def _open(self, worker: str, messages: Sequence[str], project: str | None) -> int:
         """Open a meeting with the first message, and send all messages."""
         client, frame = self._client, self._frame
-        open_meeting = partial(client.meetings.open, worker, messages[0], frame, project=project)
+        open_meeting = partial(client.meetings.open, worker, messages[0], frame, project=project, **self._limits)
         meeting = await run_trusted(open_meeting, client, frame, self._screen, worker=worker)
-        self._id = meeting.id
+        self._id, self._limits = meeting.id, {}
         if self._screen.form == "text":
             self._screen.note(f"{self._id}: {worker}", "dim")
         await self._follow(client.meetings.join(self._id, frame, messages=messages[1:]), messages, ())
@@ -330,6 +331,7 @@ class Conversation:
     async def _send(self, messages: Sequence[str], before: Sequence[Exchange], *, renew: bool = False) -> bool:
         """Send messages and print the answers. Return False if no answer was due. `before`: the earlier exchanges."""
         join = partial(self._client.meetings.join, self._id, self._frame, renew=renew, **self._limits)
+        self._limits = {}  # a limit is raised once
         return await self._follow(join(messages=messages), messages, before)
 
     async def _follow(self, stream: AsyncGenerator[Event], messages: Sequence[str], before: Sequence[Exchange]) -> bool:

@@ -5,9 +5,8 @@ Does not change the original run.
 
 from __future__ import annotations
 
-from guildhall.cli.argument_parser import entry_number, parse_run_id
+from guildhall.cli.argument_parser import LIMITS, entry_number, limits_of, parse_run_id
 from guildhall.cli.command import OUTPUT, Context, argument, command
-from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
 
 

@@ -6,9 +6,9 @@ Does not start anything. The hall computes the plan (see `runs.plan`).
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
-from guildhall.cli.argument_parser import worker_name
+from guildhall.cli.argument_parser import LIMITS, worker_name
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
+from guildhall.cli.commands.runs.run import MODELS, MODES, WORKFLOW, file_of, request_of
 from guildhall.core.errors import UsageError
 from guildhall.workflow.target import MAIN, is_workflow_file, parse_params
 

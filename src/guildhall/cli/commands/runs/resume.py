@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.argument_parser import is_member_job, resolve_run
+from guildhall.cli.argument_parser import LIMITS, is_member_job, limits_of, resolve_run
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command
-from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
 from guildhall.cli.format.jobs import wait_for_member
 from guildhall.cli.prompt import run_trusted

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from guildhall.cli.argument_parser import dollars, positive_int, read_text, worker_name
+from guildhall.cli.argument_parser import LIMITS, limits_of, read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command, exclusive
 from guildhall.cli.follow import Follower
 from guildhall.core.errors import Conflict, NotFound, UsageError
@@ -59,18 +59,8 @@ WORKFLOW = (
         help="a parameter of the workflow; repeatable",
     ),
 )
-LIMITS = (
-    argument("--budget", metavar="USD", type=dollars, help="maximum cost in dollars; then you are asked"),
-    argument("--max-turns", metavar="N", type=positive_int, help="maximum number of model calls"),
-    argument("--max-tokens", metavar="N", type=positive_int, help="maximum number of tokens, input and output"),
-)
 _FRESH = argument("--fresh", action="store_true", help="start a workflow in a new room, without earlier messages")
 NEW_RUN = (*MODELS, *LIMITS, MODES, *WORKFLOW, _FRESH)
-
-
-def limits_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the limits that the arguments set."""
-    return {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
 
 
 def request_of(args: argparse.Namespace) -> RunRequest:
