@@ -169,8 +169,22 @@ def test_workers_without_a_price_are_never_shown_with_a_budget(guild: Guild, pro
     assert "USD" not in plan.out
     assert plan.out.count("no known price") == 3  # the model, the called worker and the limits
     assert guild("plan", "boss", "--json").json["worst_case_usd"] is None
+    (project / "team.yaml").write_text("agents: {ann: {worker: boss}}\nkickoff: '@ann go'\n")
+    for words in (["boss", "go"], ["team.yaml"]):
+        ran = guild("run", *words)
+        assert ran.code == 0, ran.err
+        assert "USD" not in ran.err
+        assert "$" not in ran.out + ran.err
+        run = guild("ls", "--all", "--json").json["done"][0]["run"]
+        for command in (["ls", "--all"], ["show", run], ["wait", run], ["cost"], ["cost", run]):
+            shown = guild(*command)
+            assert (shown.code, "$" in shown.out + shown.err) == (0, False), shown
+        assert guild("show", run, "--json").json["cost_usd"] is None
+        assert guild("cost", run, "--json").json["total_usd"] is None
     put_script(project, DONE)
     assert "at most 5.00 USD" in guild("plan", "boss").out
+    assert "at most 5.00 USD" in guild("run", "boss", "go").err
+    assert "at most 5.00 USD for the workflow" in guild("run", "team.yaml", "--tag", "priced").err
 
 
 def test_the_budget_of_the_settings_applies_unless_the_command_has_one(guild: Guild, free_project: Path) -> None:

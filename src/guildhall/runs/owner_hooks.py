@@ -45,6 +45,7 @@ class RunHooks:
     deferred_tools: frozenset[str] = frozenset()  # hidden from the model until it has called `tool_loader`
     tool_loader: str | None = None
     plan_line: str | None = None  # replaces the plan of the run in its start event
+    can_cost: bool = True  # False if no run of the owner has a price
 
     def hide_deferred_tools(
         self, parameters: ModelRequestParameters, successful_tools: frozenset[str]

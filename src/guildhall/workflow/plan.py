@@ -255,8 +255,13 @@ def _as_agent_error(name: str, error: GuildError, workflow: Workflow) -> GuildEr
     return type(error)(f"agent {name}: {error.message}", where=error.where or workflow.place, hint=error.hint)
 
 
-def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> str:
-    """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow."""
+def plan_summary(
+    workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings, *, can_cost: bool = True
+) -> str:
+    """Return the summary line of a start from the worker files alone. `frame` is the frame of the workflow.
+
+    Without `can_cost` no agent has a price, so there is no budget.
+    """
     models: dict[str, str] = {}
     for agent in workflow.agents:
         name = agent_title(agent.name, RUNTIMES[agent.worker.definition.runtime])
@@ -266,7 +271,7 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
         except GuildError:
             models[name] = "not named"
     reach = frozenset[str]().union(*(declared_capabilities(agent.worker) for agent in workflow.agents))
-    budget = team_budget(workflow, settings, request.budget)
+    budget = team_budget(workflow, settings, request.budget) if can_cost else None
     return summary_line(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
 
 

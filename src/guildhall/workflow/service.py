@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.core.errors import Conflict, GuildError, NotFound, UsageError
 from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, MessageText, RoomEvent
@@ -28,6 +28,7 @@ from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.lifecycle import check_usable
+from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
 from guildhall.workflow.agent_steps import FIRST_PAUSE_S
 from guildhall.workflow.instance import FINAL_PHASES, Instance, Schedule, SendResult, Start
@@ -151,10 +152,7 @@ class Workflows:
             input=recorded_input(workflow),
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
-        hooks = replace(
-            self._build_hooks(workflow, frame, record_start),
-            plan_line=plan_summary(workflow, request, frame, settings),
-        )
+        hooks = self._build_hooks(workflow, frame, record_start, request)
         return await self.runs.prepare(request, frame, worker=workflow_worker(workflow), hooks=hooks)
 
     async def start_worker(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
@@ -204,12 +202,10 @@ class Workflows:
         if grant is not None:
             self._check_grant(run, grant)
         workflow_frame = workflow.frame(frame)
-        hooks = self._build_hooks(workflow, workflow_frame, lambda connection, run: None)
         granted = grant.budget if grant is not None else None
         budget = granted if granted is not None else current_bounds(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
-        plan_line = plan_summary(workflow, request, workflow_frame, self.settings(workflow_frame))
-        hooks = replace(hooks, plan_line=plan_line)
+        hooks = self._build_hooks(workflow, workflow_frame, lambda connection, run: None, request)
         return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     def _check_grant(self, run: str, grant: Grant) -> None:
@@ -246,9 +242,12 @@ class Workflows:
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _build_hooks(self, workflow: Workflow, frame: Frame, record: Callable[[Connection, str], None]) -> RunHooks:
-        """Return the hooks of the workflow's own run: its setup commands, and its start and end."""
-        env = command_environment(workflow, frame)
+    def _build_hooks(
+        self, workflow: Workflow, frame: Frame, record: Callable[[Connection, str], None], request: RunRequest
+    ) -> RunHooks:
+        """Return the hooks of the workflow's own run: its setup commands, its start and end, and its summary line."""
+        env, can_cost = command_environment(workflow, frame), self._can_cost(workflow, frame, request)
+        plan_line = plan_summary(workflow, request, frame, self.settings(frame), can_cost=can_cost)
 
         def create_executor(run: str) -> Execute:
             def publish_output(key: str, text: str) -> None:
@@ -256,7 +255,28 @@ class Workflows:
 
             return (self.policy.commands or Commands)(folder=workflow.folder, env=env, on_output=publish_output)
 
-        return RunHooks(tools=TOOLS, executor=create_executor, record_start=record, record_stop=self._record_end)
+        return RunHooks(
+            tools=TOOLS,
+            executor=create_executor,
+            record_start=record,
+            record_stop=self._record_end,
+            plan_line=plan_line,
+            can_cost=can_cost,
+        )
+
+    def _can_cost(self, workflow: Workflow, frame: Frame, request: RunRequest) -> bool:
+        """Return False if no agent, and no worker that an agent may call, has a model with a price."""
+        assembler, settings, override = self.runs.assembler, self.settings(frame), request.override_model
+        for agent in workflow.agents:
+            try:
+                model = choose_model(agent.worker, frame, settings, caller=request.model, override=override).model
+            except GuildError:  # the agent cannot run
+                continue
+            if assembler.preflight.is_priced(model, frame) is not False:
+                return True
+            if assembler.can_callee_cost(agent.worker, frame, model, override):
+                return True
+        return False
 
     def _record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")

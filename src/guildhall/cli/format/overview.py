@@ -215,8 +215,8 @@ class _Rows:
         return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def _ended_row(self, one: Meeting | Commission, title: str, runs: Sequence[Run], count: int) -> list[str]:
-        """Return a row with the total cost of the `count` runs, or without a cost if a run or its price is missing."""
+        """Return a row with the total cost of the `count` runs, or without a cost if a run is missing."""
         costs = [run.cost_usd for run in runs if id_of(run) == one.id]
         prices = [cost for cost in costs if cost is not None]
-        spent = money(sum(prices)) if prices and len(costs) == count else ""
+        spent = money(sum(prices) if prices else None) if costs and len(costs) == count else ""
         return [one.id, one.status, one.worker, self._line(title, 50), age(one.changed_at, self._now), spent]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
+from guildhall.core.errors import GuildError, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text_checks import is_text
 from guildhall.runs.assembly import tools_and_folders
 from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
@@ -30,7 +30,13 @@ from guildhall.runs.assembly.assembled import (
     with_recorded_descriptions,
 )
 from guildhall.runs.assembly.attachments import check_policy, read_user_files
-from guildhall.runs.assembly.callees import calling_tools, declared_capabilities, find_callees, recorded_members
+from guildhall.runs.assembly.callees import (
+    calling_tools,
+    can_create_workers,
+    declared_capabilities,
+    find_callees,
+    recorded_members,
+)
 from guildhall.runs.assembly.preflight import (
     Preflight,
     check_conversation,
@@ -43,6 +49,7 @@ from guildhall.runs.assembly.tool_sources import unchanged_server_tools
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, close_on_error
 from guildhall.workers.definition import EVERY_WORKER
+from guildhall.workers.registry import choose_model
 
 if TYPE_CHECKING:
     from guildhall.core.request_frame import Frame
@@ -346,6 +353,20 @@ class Assembler:
         """Return the tools with which a worker calls and creates workers."""
         near = worker.project_frame(frame)
         return calling_tools(worker, lambda name: self.find_worker(name, near), lambda: self.list_workers(near))
+
+    def can_callee_cost(self, worker: Worker, frame: Frame, model: str, override: str | None = None) -> bool:
+        """Return True if a worker that a run may call can have a model with a price. `model`: that of the run."""
+        near, settings = worker.project_frame(frame), self.preflight.load_settings(frame)
+        callees = find_callees(
+            worker, lambda name: self.find_worker(name, near), lambda: self.list_active_workers(near)
+        )
+        workers = [callee.worker for callee in callees if callee.worker and callee.problem is None]
+        try:
+            models = [choose_model(each, near, settings, caller=model, override=override).model for each in workers]
+        except GuildError:
+            return True  # unknown
+        creates = any(map(can_create_workers, (worker, *workers)))
+        return creates or any(self.preflight.is_priced(each, near) is not False for each in models)
 
     def _view(self, worker: Worker, frame: Frame) -> View:
         return tools_and_folders.make_view(

@@ -130,7 +130,7 @@ class Preparation:
                 "request": {**asdict(request), "frame": frame.to_record().as_dict()},
                 "owner": self.boot,
                 "created_at": now,
-                "cost_usd": 0.0 if has_price(source) else None,
+                "cost_usd": 0.0 if has_price(source) and (hooks is None or hooks.can_cost) else None,
             }
 
             def write(connection: Connection) -> int:

@@ -70,13 +70,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("guildhall.runs")
 
 
-def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
-    """Return the data of the start event of a run."""
+def started_data(prepared: Prepared, parent: str | None, assembler: Assembler) -> RunStartedData:
+    """Return the data of the start event of a run. A run that cannot cost anything has no printed budget."""
     assembled, source = prepared.assembled, prepared.source
     plan = prepared.hooks.plan_line if prepared.hooks else None
     if plan is None:
-        printed = replace(assembled, bounds=prepared.printed_bounds or assembled.bounds)
-        plan = plan_of_run(printed, source.name, priced=has_price(source), called=parent is not None).line()
+        bounds, priced = prepared.printed_bounds or assembled.bounds, has_price(source)
+        callee_options = (assembled.worker, prepared.frame, assembled.model, prepared.override_model)
+        if not priced and not assembler.can_callee_cost(*callee_options):
+            bounds = replace(bounds, budget=None)
+        printed = replace(assembled, bounds=bounds)
+        plan = plan_of_run(printed, source.name, priced=priced, called=parent is not None).line()
     return RunStartedData(
         worker=assembled.worker.name,
         runtime=assembled.worker.definition.runtime,
@@ -201,7 +205,7 @@ class Runs:
             call_lock=parent.call_lock if parent else asyncio.Lock(),
             created=parent.created if parent else delegation.created_workers(journals),
             token=self.tokens.issue(RunDoor(run=prepared.run_id, servers=servers, handle=segment)),
-            started=started_data(prepared, parent.prepared.run_id if parent else None),
+            started=started_data(prepared, parent.prepared.run_id if parent else None, self.assembler),
             parent=parent,
         )
         self._live[prepared.run_id] = live

@@ -54,8 +54,7 @@ async def cost(ctx: Context) -> None:
         if resolved.agent is None:  # the reservations of single agents are not known
             reserved, more = reservation_text(details), {"reserved_usd": details.reserved_usd}
     lines = by_worker_and_model(run for run in runs if run.kind != "workflow")  # a workflow itself calls no model
-    total = round(sum(line["cost_usd"] for line in lines), _DIGITS)
-    ctx.print(lines, _print, data={"lines": lines, "total_usd": total, **more})
+    ctx.print(lines, _print, data={"lines": lines, "total_usd": _total(lines), **more})
     if reserved and not ctx.as_json:
         ctx.screen.result(f"reserved {reserved}")
 
@@ -72,8 +71,14 @@ def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:
         line["cost_usd"] += run.usage.cost_usd or 0.0
         line["unpriced_runs"] += run.usage.cost_usd is None
     for line in sums.values():
-        line["cost_usd"] = round(line["cost_usd"], _DIGITS)
-    return sorted(sums.values(), key=lambda line: (-line["cost_usd"], line["worker"], line["model"]))
+        line["cost_usd"] = None if line["unpriced_runs"] == line["runs"] else round(line["cost_usd"], _DIGITS)
+    return sorted(sums.values(), key=lambda line: (-(line["cost_usd"] or 0.0), line["worker"], line["model"]))
+
+
+def _total(lines: list[dict[str, Any]]) -> float | None:
+    """Return the sum, or None if there are runs and none has a price."""
+    costs = [line["cost_usd"] for line in lines if line["cost_usd"] is not None]
+    return round(sum(costs), _DIGITS) if costs or not lines else None
 
 
 def _print(lines: list[dict[str, Any]], screen: Screen) -> None:
@@ -85,8 +90,8 @@ def _print(lines: list[dict[str, Any]], screen: Screen) -> None:
     for line in lines:
         numbers = [f"{line[name]:,}" for name in names]
         unpriced = line["unpriced_runs"]
-        more = f" and {unpriced} without a price" if unpriced else ""
-        cost = money(None) if unpriced == line["runs"] else money(line["cost_usd"]) + more
+        more = f" and {unpriced} without a price" if unpriced and line["cost_usd"] is not None else ""
+        cost = money(line["cost_usd"]) + more
         rows.append([line["worker"], line["model"], *numbers, cost])
     screen.table(rows)
-    screen.result(f"total {money(sum(line['cost_usd'] for line in lines))}")
+    screen.result(f"total {money(_total(lines))}")
