@@ -10,7 +10,7 @@ A fenced block is executed by its language, in the order of the page:
   output.
 
 An id or a process id of the page stands for the one that the program printed at its first place. Times, durations,
-tokens and amounts are not compared. Other blocks are not executed.
+tokens, amounts and steps are not compared: a kill can come before or after a step. Other blocks are not executed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _VARYING = (
     r"[\d,]+ tokens in, [\d,]+ out",
     r"\$\d+\.\d{4}",
     r"\d{1,3}(?:,\d{3})+",
+    r"\d+ steps\b",
 )
 _TOKEN = re.compile(rf"(?P<id>\b{_ID}\b|{_PID})|(?P<any>\.\.\.)|(?P<varying>{'|'.join(_VARYING)})")
 

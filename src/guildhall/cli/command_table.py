@@ -46,30 +46,32 @@ Get started
 Work
   run WORKER|FILE [INPUT]   Run a worker (one agent) to completion, or a workflow (a team) until all are idle
   start WORKER|FILE         Start a worker or workflow that waits for messages (guild send) until guild stop
-  send TARGET MESSAGE       Send a message to an agent, or to a workflow, where @name wakes one agent
+  send TARGET MESSAGE       Send a message to an agent, or to a workflow: to each @name in it, or to all
   dispatch WORKER TASK      Start a background job; with --project, a commission on a git repository
-  meet WORKER               Talk with a worker in this folder's project; Ctrl-D leaves, guild meet ID resumes
+  meet WORKER               Talk with a worker about this folder's registered project; continue: guild meet ID
 Watch and decide
   ls                        List open asks, active work and recent results
   show ID|TARGET            Show a run, job, commission, meeting, ask, workflow or agent in full
   log ID|TARGET [-f]        Print every step; -f also prints new steps until the run ends or waits for you
   wait ID|TARGET            Wait for the result and print it (exit code 4: an answer is needed)
-  answer [ASK] [ANSWER]     Approve or deny a call, answer a question, raise a limit; default: the only ask
+  answer [ASK] [ANSWER]     Approve a call, answer a question, raise a limit (omit ASK if only one is open)
   resume ID|TARGET          Continue a run that was paused or interrupted, or failed, for example at a limit
-  stop ID|TARGET            Cancel a run, job or workflow permanently (Ctrl-C in guild run only pauses)
+  stop ID|TARGET            Cancel a run, job or workflow permanently: it cannot be resumed
   cost [ID|TARGET]          Show tokens and cost of all runs, or of one run, job or workflow
 Verify
   plan WORKER|FILE          Show what a worker or workflow could do and spend, without running it
   test                      Run the tests in tests/; `guild test add RUN` creates one from a run
-  replay ID|TARGET          Repeat a run offline with today's files, and show the first difference
+  replay ID|TARGET          Repeat a run offline: recorded responses and tool results, current worker files
 """
 _FOOT = """
 ID: r- run, a- ask (a request that waits for your answer), j- job, c- commission (job on a git repository),
     t- meeting (conversation with a worker). A unique prefix is enough; `last` is the newest run.
-TARGET: agent@workflow:tag, @workflow:tag (the whole team), or agent (started alone). A tag names an instance
-    of the workflow (guild start FILE --tag TAG). `:tag` may be omitted if the tag is main.
-Options: --help, --version, --json (most commands), --debug (tracebacks). The last two may precede COMMAND.
-All commands (hall, project, trust, mcp, ...): guild help all   One: guild help COMMAND   New here: guild demo
+WORKER: a name (guild worker ls) or a worker file. FILE: a workflow file. TARGET: AGENT@WORKFLOW:TAG,
+    @WORKFLOW:TAG (the whole team), or AGENT (started alone). WORKFLOW is the file name without .yaml. TAG
+    names an instance (guild start FILE --tag TAG). The default is main; `:main` may be omitted.
+Ctrl-C in run, resume and answer pauses the run (continue: guild resume). In log -f and wait it does not.
+Options: --help, --version, --json (most commands), --debug. --json and --debug may also stand before COMMAND.
+All commands: guild help all   One command: guild help COMMAND   New here: guild demo
 """
 
 
