@@ -159,7 +159,7 @@ def field_default(n: int = Field(default=3)) -> None:
     """Doc."""
 
 
-def opaque(thing: asyncio.Task[str]) -> None:
+def opaque(name: str, thing: asyncio.Task[str]) -> None:
     """Doc."""
 
 
@@ -174,7 +174,7 @@ def opaque(thing: asyncio.Task[str]) -> None:
         (only_args, "no docstring"),
         (unresolved_type, "Decimal"),
         (field_default, "Annotated"),
-        (opaque, "cannot create the input schema"),
+        (opaque, "the tool 'opaque': the type of the parameter 'thing' has no JSON schema\nUse str, int"),
         (lambda: None, "invalid tool name"),
         (functools.partial(varargs), "invalid tool name"),
     ],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 from guildhall.core.errors import UsageError
 from guildhall.core.text_checks import check_line, check_text, did_you_mean, is_text
 from guildhall.runs.model import check_limits
-from guildhall.tools.model import is_shallow
+from guildhall.tools.model import MAX_NESTING, is_shallow
 
 if TYPE_CHECKING:
     from guildhall.activities.contract import AskedQuestion, Decision
@@ -25,6 +25,8 @@ MAX_DESCRIPTION_CHARS = 1_000
 MAX_TASK_BYTES = 1_000_000
 MAX_CONFIG_BYTES = 100_000  # as JSON
 MAX_ARTIFACTS = 100  # that a dispatch can require
+_LONG_HINT = "Put the data in a file that the worker can read."
+_DEEP_HINT = "Use a flatter object, or put the data in a file that the worker can read."
 _HALL_FIELDS = ("maxTurns", "maxBudgetUsd", "artifacts", "model")
 _LIMITS = {"max_turns": "config.maxTurns", "max_budget_usd": "config.maxBudgetUsd"}
 
@@ -78,32 +80,32 @@ class Dispatch:
         _check_config(self.config)
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd, names=_LIMITS)
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
-            raise UsageError("invalid config.model: expected the name of a model")
+            raise UsageError("invalid config of the job: `model` is not the name of a model")
         artifacts: object = self.config.get("artifacts")
         if artifacts is not None and not isinstance(artifacts, list | tuple):
-            raise UsageError("invalid config.artifacts: expected a list of paths")
+            raise UsageError("invalid config of the job: `artifacts` is not a list of paths")
         if len(self.artifacts) > MAX_ARTIFACTS:
-            raise UsageError(f"invalid config.artifacts: more than {MAX_ARTIFACTS} paths")
+            raise UsageError(f"invalid config of the job: `artifacts` has more than {MAX_ARTIFACTS} paths")
 
 
 def _check_config(config: object) -> None:
     if not isinstance(config, dict):
-        raise UsageError("invalid config: expected an object")
+        raise UsageError("invalid config of the job: not a JSON object")
     if not is_shallow(config):
-        raise UsageError("invalid config: nested too deeply")
+        raise UsageError(f"invalid config of the job: more than {MAX_NESTING} levels of nesting", hint=_DEEP_HINT)
     try:
         text = json.dumps(config, allow_nan=False)
         json.dumps(config, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
-        raise UsageError("invalid config: not JSON") from None
+        raise UsageError("invalid config of the job: not JSON") from None
     if len(text) > MAX_CONFIG_BYTES:
-        raise UsageError(f"invalid config: longer than {MAX_CONFIG_BYTES:,} bytes")
+        raise UsageError(f"invalid config of the job: longer than {MAX_CONFIG_BYTES:,} bytes", hint=_LONG_HINT)
 
 
 def check_no_model(config: Mapping[str, Any] | None) -> None:
     """Raise UsageError if the configuration chooses a model. A worker that dispatches a job must not choose it."""
     if config and "model" in config:
-        raise UsageError("invalid config: only the user can choose the model", hint="Omit config.model.")
+        raise UsageError("invalid config of the job: only the user can choose the model", hint="Omit `model`.")
 
 
 def artifact_path(path: object) -> str:

@@ -257,7 +257,8 @@ class PathWalk:
                 return WalkResult(name)
             links += 1
             if links > _MAX_LINKS:
-                raise Refused(f"cannot access {self._display}: more than {_MAX_LINKS} symbolic links")
+                message = f"cannot access {self._display}: more than {_MAX_LINKS} symbolic links"
+                raise Refused(message, hint="The links may form a loop. Use the path of the target.")
             pending.extendleft(reversed(self._link_target(name)))
         return WalkResult(None)
 

@@ -245,6 +245,13 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
     from pydantic import ConfigDict, Field, TypeAdapter
     from pydantic.errors import PydanticUserError
 
+    def has_schema(kind: Any) -> bool:
+        try:
+            TypeAdapter(kind).json_schema()
+        except PydanticUserError:
+            return False
+        return True
+
     parameters = _parameters(function, bound, name)
     hints = _hints(function, parameters, name)
     described = _argument_descriptions(inspect.getdoc(function) or "")
@@ -261,9 +268,11 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
     try:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
         schema = adapter.json_schema()
-    except PydanticUserError as error:
-        problem = next(iter(str(error).splitlines()), "")
-        raise ToolUnavailable(f"the tool {name!r}: cannot create the input schema: {problem}") from None
+    except PydanticUserError:
+        culprit = next((key for key in parameters if not has_schema(hints[key])), ", ".join(parameters))
+        message = f"the tool {name!r}: the type of the parameter {culprit!r} has no JSON schema"
+        hint = "Use str, int, float, bool, list, dict, a TypedDict or a pydantic model."
+        raise ToolUnavailable(message, hint=hint) from None
     return Form(_clean_schema(schema, parameters), adapter)
 
 

@@ -169,13 +169,13 @@ class ToolCall:
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]
 
-_MAX_DEPTH = 64  # levels of nesting
+MAX_NESTING = 64  # levels of a JSON value
 
 
 def is_shallow(value: Any) -> bool:
-    """Return True if a JSON value has at most 64 levels of nesting."""
+    """Return True if a JSON value has at most MAX_NESTING levels."""
     level: list[Any] = [value]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_NESTING):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):

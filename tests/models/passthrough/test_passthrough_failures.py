@@ -164,6 +164,21 @@ def test_an_invalid_stream_is_reported_as_a_failure(store: Store, data: bytes) -
 
 
 @pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"data: nonsense\n\n", "an event is not JSON"),
+        (b"data: [1]\n\n", "an event is not a JSON object"),
+        (b"data: [DONE]\n\n", "an event is not a JSON object"),
+    ],
+)
+def test_an_event_of_another_api_is_an_error_that_names_the_address(store: Store, data: bytes, problem: str) -> None:
+    passage, _, _ = run_with_provider(store, streamed_answer([data]), then=ask_once)
+    (error,) = passage.errors
+    assert error.message.endswith(f"invalid answer: {problem}")
+    assert "check the address of the provider (such as ANTHROPIC_BASE_URL)" in str(error.hint)
+
+
+@pytest.mark.parametrize(
     "body", [b"<html>", b"[]", b"{}", json.dumps({**MESSAGE, "stop_reason": None}).encode(), b"\xff", b""]
 )
 def test_an_invalid_answer_in_one_piece_is_reported_as_a_failure(store: Store, body: bytes) -> None:

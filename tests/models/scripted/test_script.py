@@ -26,7 +26,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
+from guildhall.core.errors import InvalidFile, ModelFailed, ScriptExhausted, ScriptMismatch
 from guildhall.models.model import Query, is_transient, latest_input, split_text
 from guildhall.models.scripted.source import ScriptSource, load_script
 from tests.models.scripts import query, start_conversation, write_script
@@ -99,6 +99,13 @@ def test_the_full_format_of_the_documentation_is_loaded_and_answered(tmp_path: P
     assert answer(scripted, query(worker="stranger")).text == "anyone"
     assert scripted.script.election == {"reviewer": "coder"}
     assert scripted.name == "script:answers.yaml"
+
+
+def test_a_vote_without_a_ballot_is_an_error_that_names_the_field_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ScriptExhausted) as caught:
+        answer(load_source(tmp_path, WHOLE_FORMAT), query(worker="election.reviewer"))
+    assert caught.value.message == "the script cannot vote for 'election.reviewer': the input of the run has no ballot"
+    assert caught.value.hint == "Write its answers under `workers: election.reviewer:`."
 
 
 def test_several_calls_in_one_answer_have_different_ids(tmp_path: Path) -> None:

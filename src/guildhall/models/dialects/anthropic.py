@@ -46,7 +46,7 @@ class AnthropicCollector:
 
     def add(self, data: Mapping[str, Any] | str) -> CollectedEvent:
         if isinstance(data, str):
-            raise InvalidMessage("an event of the answer is not an object")
+            raise InvalidMessage("an event is not a JSON object")
         kind = data.get("type")
         if kind == "content_block_delta":
             text = self._add_delta(data)

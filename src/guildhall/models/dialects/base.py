@@ -458,7 +458,7 @@ def decode_event(data: bytes) -> dict[str, Any] | str | None:
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
-        raise InvalidMessage("an event of the answer is not JSON") from None
+        raise InvalidMessage("an event is not JSON") from None
     if not isinstance(value, dict):
-        raise InvalidMessage("an event of the answer is not an object")
+        raise InvalidMessage("an event is not a JSON object")
     return cast("dict[str, Any]", value)

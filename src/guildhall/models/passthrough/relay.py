@@ -37,6 +37,10 @@ _IDENTITY = ("host", "origin", "referer", "authorization", "x-api-key", "cookie"
 _DROPPED_HEADERS = frozenset((*_CONNECTION, *_CONTENT, *_IDENTITY))
 _DROPPED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
 _MAX_HEADERS = 40  # in each direction
+_INVALID_ANSWER_HINT = (
+    "Resume the run. If this repeats, check the address of the provider (such as ANTHROPIC_BASE_URL): another API or a "
+    "proxy may answer there."
+)
 _PERMANENT_ERRORS = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
 
 
@@ -103,7 +107,7 @@ class PassthroughRequest:
             is_known = isinstance(error, InvalidMessage)
             problem = error.message if is_known else f"an event is larger than {MAX_EVENT_BYTES:,} bytes"
             text = upstream.redact(f"{upstream.name}: invalid answer: {problem}")
-            raise ModelFailed(text, transient=True, charged=is_charged) from None
+            raise ModelFailed(text, transient=True, charged=is_charged, hint=_INVALID_ANSWER_HINT) from None
         if not self.has_started and whole.text:
             on_text(whole.text)
         return self._restore_names(whole)

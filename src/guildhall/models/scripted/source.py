@@ -281,7 +281,11 @@ class ScriptSource:
         """Return the vote of an agent: for the candidate in `election`, or else for the first option."""
         ballot = _BALLOT.search(latest_input(query.messages[:1]))
         if ballot is None:
-            raise ScriptExhausted("cannot vote: the input has no ballot", where=self._location(query))
+            raise ScriptExhausted(
+                f"the script cannot vote for {query.worker!r}: the input of the run has no ballot",
+                hint=f"Write its answers under `workers: {query.worker}:`.",
+                where=self._location(query),
+            )
         choice = self.script.election.get(query.worker.removeprefix(VOTER_PREFIX), ballot[1].split(", ")[0])
         vote = {"call": "proposal_vote", "with": {"proposal": ballot[2], "choice": choice}}
         return [Answer.model_validate(vote), Answer(say="voted")]

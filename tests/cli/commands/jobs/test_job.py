@@ -336,6 +336,8 @@ def test_errors_name_the_field_as_the_user_wrote_it(guild: Guild, job_hall: JobH
     assert (
         "config.maxTurns: expected" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
     )
+    deep = guild("dispatch", "smith", "go", "--wait", "--config", '{"a": ' + "[" * 64 + "]" * 64 + "}")
+    assert deep.err.startswith("guild: invalid config of the job: more than 64 levels of nesting\nUse a flatter object")
     near = guild("dispatch", "smith", "go", "--wait", "--config", '{"max_turns": 2, "metal": "iron"}')
     assert near.code == 0, near.err
     assert "max_turns is passed to the worker. Did you mean maxTurns?" in near.err
