@@ -103,7 +103,7 @@ def done_once(harness: CommissionHarness) -> None:
     subjects = repo.git("log", "--format=%s", "claude/main", "^main").splitlines()
     assert subjects.count("A key") == 1
     assert repo.at("claude/main", "src/key.py") == "key = 1"
-    assert "status: completed" in repo.at("claude/main", done.path)
+    assert "status: completed" in repo.at("guildhall/records", done.path)
     kept = repo.git("rev-parse", f"refs/guildhall/kept/commission/{harness.id}-1")
     assert repo.at(kept, "src/key.py") == "key = 1"
     assert not repo.git("for-each-ref", "refs/heads/claude/commission")
@@ -140,7 +140,7 @@ def test_killed_while_it_is_cancelled(harness: CommissionHarness, number: int, f
     assert found.status in ("cancelled", "completed")  # what was not yet cancelled went on
     ref = "claude/main" if found.status == "completed" else str(found.branch)
     assert harness.project.repo.at(ref, "src/key.py") == "key = 1"
-    assert f"status: {found.status}" in harness.project.repo.at("claude/main", found.path)
+    assert f"status: {found.status}" in harness.project.repo.at("guildhall/records", found.path)
     harness.sound()
 
 

@@ -75,7 +75,7 @@ def check_resumed_run(harness: KillHarness, shop: MeetingProject) -> None:
         assert harness.guild("meet", "--close", id).code == 0
     shop.repo.fsck()
     assert harness.guild("show", id, "--json").json["status"] == "closed"
-    assert "They talked." in shop.repo.at("claude/main", f".lore/meetings/{id}.md")
+    assert "They talked." in shop.repo.at("guildhall/records", f".lore/meetings/{id}.md")
     assert shop.repo.at("claude/main", ".lore/first.md") == "one"
     log = shop.repo.git("log", "--format=%s", "claude/main").splitlines()
     assert log.count("Meeting with architect: first") == 1

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
-from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore
+from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore, StoreWithRecords
 from guildhall.projects.model import Artifact
 from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
@@ -168,3 +170,15 @@ def test_a_run_in_a_registered_project_has_the_tools(guild: Guild, repo: Reposit
     assert repo.at("claude/main", ".lore/notes.md").startswith("---\ntitle: Note\n")
     assert repo.git("log", "-1", "--format=%an", "claude/main") == "writer"
     assert not (repo.path / ".lore" / "notes.md").exists()
+
+
+def test_the_artifact_tools_include_the_records_of_the_hall(branches: Branches, tmp_path: Path) -> None:
+    branches.write_records({".lore/meetings/t-one.md": b"Notes\n"}, "Notes", "Guildhall")
+    (tmp_path / ".lore" / "meetings").mkdir(parents=True)
+    (tmp_path / ".lore" / "meetings" / "t-one.md").write_text("Forged\n")
+    (tmp_path / ".lore" / "plan.md").write_text("Plan\n")
+    artifacts = Artifacts(StoreWithRecords(CheckoutStore(tmp_path), branches))
+    assert list(artifacts.list()) == [".lore/meetings/t-one.md", ".lore/plan.md"]
+    assert list(artifacts.list("meetings")) == [".lore/meetings/t-one.md"]
+    assert list(artifacts.list("plans")) == []
+    assert (artifacts.read("meetings/t-one.md"), artifacts.read("plan.md")) == ("Notes\n", "Plan\n")

@@ -43,7 +43,7 @@ def test_a_commission_s_artifact_and_its_commits(tmp_path: Path, home: Home, mon
         return made.path
 
     path = shop.run_in_hall(work)
-    text = shop.repo.at("claude/main", path)
+    text = shop.repo.at("guildhall/records", path)
     assert "The key is [ANTHROPIC_API_KEY]" in text
     assert Artifact.parse(text).title == "[ANTHROPIC_API_KEY]"
     assert KEY not in shop.repo.git("log", "--all", "-p", "--reflog")
@@ -61,10 +61,10 @@ def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
     # It ends with a question and without a result.
     assert guild("dispatch", id, "--wait", env=BROUGHT).code == 4
     assert KEY in guild("show", id, "--json").json["prompt"]
-    assert "- Is [SSH_PRIVATE_KEY] right?" in shop.repo.at("claude/main", f".lore/commissions/{id}.md")
+    assert "- Is [SSH_PRIVATE_KEY] right?" in shop.repo.at("guildhall/records", f".lore/commissions/{id}.md")
 
     assert guild("stop", "--abandon", id, "--reason", "Not now").code == 0
-    text = shop.repo.at("claude/main", f".lore/commissions/{id}.md")
+    text = shop.repo.at("guildhall/records", f".lore/commissions/{id}.md")
     artifact = Artifact.parse(text)
     assert (artifact.status, artifact.title) == ("abandoned", "Use [ANTHROPIC_API_KEY]")
     assert artifact.extra["prompt"] == "Take [SSH_PRIVATE_KEY]\nand [ANTHROPIC_API_KEY]"
@@ -87,7 +87,7 @@ def test_notes_that_a_hall_writes_which_knows_fewer(
     met = guild("meet", "architect", f"About {KEY}", "--output", "json", env=BROUGHT)
     assert met.code == 0, met.out
     assert guild("meet", "--close", met.json["meeting"], "--no-summary").code == 0
-    text = meeting_harness.repo.at("claude/main", f".lore/meetings/{met.json['meeting']}.md")
+    text = meeting_harness.repo.at("guildhall/records", f".lore/meetings/{met.json['meeting']}.md")
     assert "### [SSH_PRIVATE_KEY]\n\n[ANTHROPIC_API_KEY]\n\nFor [SSH_PRIVATE_KEY]" in text
     assert "VERYSECRET" not in meeting_harness.repo.git("log", "--all", "-p", "--reflog", "--format=%B")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
 from guildhall.core.text_checks import suggest_or
-from guildhall.projects.model import LORE, Artifact, is_hall_path
+from guildhall.projects.model import HALL_FOLDERS, LORE, Artifact, is_hall_path
 from guildhall.sandbox.files import SandboxFiles
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import bind_tools
@@ -87,6 +87,26 @@ class BranchStore:
             return self._branches.update()
         except GuildError:  # a merge conflict with the user's branch does not affect this artifact
             return self._branches.tip()
+
+
+class StoreWithRecords:
+    """The artifacts of a store, with the hall's records of commissions, meetings and reviews in place of its own."""
+
+    def __init__(self, store: ArtifactStore, branches: Branches) -> None:
+        self._store = store
+        self._branches = branches
+
+    def read(self, path: str) -> bytes | None:
+        return self._branches.read(path) if is_hall_path(path) else self._store.read(path)
+
+    def read_files(self, folder: str) -> dict[str, bytes]:
+        own = {path: data for path, data in self._store.read_files(folder).items() if not is_hall_path(path)}
+        stored = (self._branches.read_files(f"{LORE}/{name}") for name in HALL_FOLDERS)
+        records = {path: data for files in stored for path, data in files.items() if path.startswith(f"{folder}/")}
+        return dict(sorted({**own, **records}.items()))
+
+    def write(self, path: str, data: bytes) -> None:
+        self._store.write(path, data)
 
 
 class Artifacts:

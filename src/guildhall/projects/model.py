@@ -17,6 +17,7 @@ from guildhall.core.yaml_writer import dump
 INTEGRATION = "claude/main"  # the integration branch
 BRANCH_PREFIX = "claude/"  # of the hall's branches
 ARCHIVE_REFS = "refs/guildhall/kept/"  # of archived branches
+RECORDS = "refs/guildhall/records"  # the ref with the files of the hall folders
 LORE = ".lore"  # the folder of a project's artifacts
 HALL_FOLDERS = ("commissions", "meetings", "reviews")  # in `.lore`; only the hall may write there
 

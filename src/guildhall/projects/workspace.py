@@ -20,7 +20,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, NotFound
 from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.projects.activity_records import count_transitions, list_known_ids, list_timeline
-from guildhall.projects.model import INTEGRATION, Activity, Artifact
+from guildhall.projects.model import RECORDS, Activity, Artifact
 from guildhall.runs.assembly.preflight import adapt_model, no_price_error, raise_problems
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
@@ -89,9 +89,10 @@ class Workspace:
         return self.worktrees.list_ignored(self.project, self.activity)
 
     def merge(self, message: str, files: Mapping[str, bytes | None]) -> None:
-        """Squash the work and further files into the integration branch, as one commit."""
+        """Squash the work into the integration branch as one commit, then write records of the hall."""
         self.branches.try_update()  # so that conflicts with the user's current branch are found
-        self.branches.squash(self.branch, message, self.worker, files)
+        self.branches.squash(self.branch, message, self.worker)
+        self.branches.write_records(files, message, self.worker)
 
     def remove(self, *, is_merged: bool) -> UncommittedFiles | None:
         """Remove the checkout after committing its content. Archive the branch if it is merged."""
@@ -188,8 +189,7 @@ class ProjectContext:
 
     def read_artifact(self, activity: Activity) -> Artifact | None:
         """Return the artifact of an activity, or None if it does not exist."""
-        branches = self.branches_of(activity)
-        data = branches.read(activity.path) if branches.exists(INTEGRATION) else None
+        data = self.branches_of(activity).read(activity.path)
         return None if data is None else Artifact.decode(data, activity.path)
 
     def has_current_artifact(self, activity: Activity) -> bool:
@@ -205,7 +205,7 @@ class ProjectContext:
         except GuildError as error:
             return [f"{activity.path}: {error.message}"]
         if artifact is None:
-            return [f"{activity.path} is missing on {INTEGRATION}"]
+            return [f"{activity.path} is missing on {RECORDS}"]
         if artifact.status == activity.status or artifact.revision < self.revision(activity.id):
             return []
         return [f"{activity.path} was edited by hand to {artifact.status[:40]!r}, but the status is {activity.status}"]
@@ -219,7 +219,7 @@ class ProjectContext:
         """
         branches = self.branches(project)
         known = self.store.read(list_known_ids)
-        for path in branches.list_files(folder) if branches.exists(INTEGRATION) else ():
+        for path in branches.list_files(folder):
             id = path.removeprefix(f"{folder}/").removesuffix(".md")
             if id in known or path != f"{folder}/{id}.md":
                 continue

@@ -133,7 +133,7 @@ def test_cancel_keeps_the_work_on_its_branch(harness: CommissionProject) -> None
             await shop.commissions.prepare_resume(str(done.run), shop.frame)
         gone = await shop.commissions.abandon(made.id, "never")
         assert gone.status == "abandoned"
-        assert "status: abandoned" in shop.repo.at("claude/main", made.path)
+        assert "status: abandoned" in shop.repo.at("guildhall/records", made.path)
 
     harness.run_in_hall(work)
 
@@ -212,7 +212,7 @@ def test_an_edit_may_block_it(harness: CommissionProject) -> None:
         await shop.commissions.dispatch(made.id, shop.frame)
         edited = await shop.commissions.edit(made.id, {"dependencies": [".lore/design.md"]}, shop.frame)
         assert (edited.status, edited.reason) == ("blocked", "waiting for .lore/design.md")
-        assert "status: blocked" in shop.repo.at("claude/main", made.path)
+        assert "status: blocked" in shop.repo.at("guildhall/records", made.path)
 
     harness.run_in_hall(work)
 
@@ -242,4 +242,4 @@ def test_a_deleted_commission_is_not_rebuilt(harness: CommissionProject) -> None
 
     id = harness.run_in_hall(work)
     assert id not in harness.run_in_hall(begun, recover=True)
-    assert "First." in harness.repo.at("claude/main", f".lore/commissions/{id}.md")
+    assert "First." in harness.repo.at("guildhall/records", f".lore/commissions/{id}.md")

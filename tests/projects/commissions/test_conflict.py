@@ -92,10 +92,10 @@ def test_a_late_answer_is_written_into_the_artifact(harness: CommissionProject) 
 
     async def work(shop: CommissionProject) -> None:
         done = await shop.run_commission()
-        assert "Which lock?\n  - not answered" in shop.repo.at("claude/main", done.path)
+        assert "Which lock?\n  - not answered" in shop.repo.at("guildhall/records", done.path)
         (ask,) = shop.hall.asks.list_of_run(str(done.run))
         await shop.client.asks.answer(ask.id, Answer(choice="The old one"))
-        text = shop.repo.at("claude/main", done.path)
+        text = shop.repo.at("guildhall/records", done.path)
         assert "Which lock?\n  - The old one" in text
         assert "status: completed" in text
 

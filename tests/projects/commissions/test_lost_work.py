@@ -79,19 +79,15 @@ def test_new_files_in_folders_of_the_hall_are_refused(harness: CommissionProject
 
 @pytest.mark.req("COM-14")
 def test_the_worker_is_warned_of_files_that_are_not_merged(harness: CommissionProject) -> None:
-    harness.repo.commit({".gitignore": "*.draft\n"})
+    other, summary = ".lore/commissions/c-other.md", ".lore/reviews/2026-11-16-1.md"
+    harness.repo.commit({".gitignore": "*.draft\n", other: "status: pending\n", summary: "git merge claude/main\n"})
 
     async def work(shop: CommissionProject) -> None:
-        other = await shop.create_commission(title="Another")
-        summary = ".lore/reviews/2026-11-16-1.md"
-        shop.services.branches(shop.hall.projects.get("shop")).write(
-            {summary: b"git merge claude/main\n"}, "It", "manager"
-        )
         shop.script(
             [
                 write("key.draft", "precious\n"),
-                call("Read", file_path=other.path),
-                write(other.path, "status: completed\n"),
+                call("Read", file_path=other),
+                write(other, "status: completed\n"),
                 call("Read", file_path=summary),
                 write(summary, "git push --force\n"),
                 submit(),
@@ -105,8 +101,8 @@ def test_the_worker_is_warned_of_files_that_are_not_merged(harness: CommissionPr
             "Not merged, because git ignores these files: key.draft. If these files are part of the work, change"
             in said
         )
-        assert f"Not merged, because only the hall may write there: {other.path}, {summary}." in said
-        assert "status: pending" in shop.repo.at("claude/main", other.path)
+        assert f"Not merged, because only the hall may write there: {other}, {summary}." in said
+        assert "status: pending" in shop.repo.at("claude/main", other)
         assert shop.repo.at("claude/main", summary) == "git merge claude/main"
 
     harness.run_in_hall(work)

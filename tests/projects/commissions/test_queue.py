@@ -74,7 +74,7 @@ def test_an_answer_is_appended_to_the_next_tool_result(harness: CommissionProjec
         done = await shop.wait_ended(made.id)
         assert done.status == "completed"
         assert "The front door." in str((await shop.client.runs.get(str(begun.run))).messages)
-        assert "The front door." in shop.repo.at("claude/main", made.path)
+        assert "The front door." in shop.repo.at("guildhall/records", made.path)
 
     harness.run_in_hall(work)
 

@@ -68,7 +68,7 @@ def test_no_commission_stays_active_without_a_run_or_a_hold(harness: CommissionP
         assert "smith" in one.hold.message
         ended = await shop.commissions.cancel(going)
         assert shop.repo.at(str(ended.branch), "src/key.py") == "half"
-        assert "status: cancelled" in shop.repo.at("claude/main", one.path)
+        assert "status: cancelled" in shop.repo.at("guildhall/records", one.path)
 
     harness.run_in_hall(recovered, recover=True)
     harness.repo.fsck()
@@ -173,7 +173,7 @@ def test_invalid_artifacts_are_ignored(harness: CommissionProject) -> None:
 
     async def work(shop: CommissionProject) -> None:
         branches = shop.services.branches(shop.hall.projects.get("shop"))
-        branches.write({artifact_path(id): data for id, data in hostile.items()}, "Hostile", "Mallory")
+        branches.write_records({artifact_path(id): data for id, data in hostile.items()}, "Hostile", "Mallory")
         await recover(shop.commissions.context)
         assert await shop.commissions.list_commissions() == []
 
@@ -183,9 +183,9 @@ def test_invalid_artifacts_are_ignored(harness: CommissionProject) -> None:
 def test_a_status_edited_by_hand_is_reported_and_ignored(harness: CommissionProject) -> None:
     async def work(shop: CommissionProject) -> str:
         made = await shop.create_commission()
-        text = shop.repo.at("claude/main", made.path).replace("status: pending", "status: completed")
+        text = shop.repo.at("guildhall/records", made.path).replace("status: pending", "status: completed")
         branches = shop.services.branches(shop.hall.projects.get("shop"))
-        branches.write({made.path: text.encode()}, "By hand", "Ada")
+        branches.write_records({made.path: text.encode()}, "By hand", "Ada")
         shown = await shop.commissions.details(made.id)
         assert shown.commission.status == "pending"
         (warning,) = shown.warnings
@@ -214,7 +214,7 @@ def test_an_outdated_artifact_is_written_again(harness: CommissionProject) -> No
 
     async def later(shop: CommissionProject) -> None:
         await shop.commissions.drain()
-        assert "status: cancelled" in shop.repo.at("claude/main", artifact_path(id))
+        assert "status: cancelled" in shop.repo.at("guildhall/records", artifact_path(id))
         assert (await shop.commissions.details(id)).warnings == []
 
     harness.run_in_hall(later, recover=True)
@@ -251,7 +251,7 @@ def test_an_invalid_project_in_the_settings_stops_nothing_else(harness: Commissi
 
     async def later(shop: CommissionProject) -> None:
         await shop.commissions.drain()
-        assert "status: cancelled" in shop.repo.at("claude/main", artifact_path(cancelled))
+        assert "status: cancelled" in shop.repo.at("guildhall/records", artifact_path(cancelled))
         again = shop.commissions.get(lost)
         assert (again.status, again.by) == ("pending", "artifact"), "made again from its artifact"
         assert (await shop.wait_ended(turn)).status == "completed"

@@ -38,7 +38,7 @@ def test_pydantic_and_claude_do_the_same(guild: Guild, harness: CommissionProjec
         assert done.code == 0, done.err + done.out
         one = done.json
         assert harness.repo.at("claude/main", path) == "key = 1"
-        artifact = harness.repo.at("claude/main", f".lore/commissions/{one['commission']}.md")
+        artifact = harness.repo.at("guildhall/records", f".lore/commissions/{one['commission']}.md")
         assert "Wrought" in artifact
         came[runtime] = {
             "standing": [one[name] for name in ("status", "result", "summary", "attempt", "decisions")],

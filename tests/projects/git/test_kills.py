@@ -60,7 +60,8 @@ class Scene:
         self.branches.update()
 
     def squash(self) -> None:
-        self.branches.squash(BRANCH, "Work", "coder", files=ALSO)
+        self.branches.squash(BRANCH, "Work", "coder")
+        self.branches.write_records(ALSO, "Work", "coder")
 
     def keep(self) -> None:
         self.branches.archive(BRANCH)

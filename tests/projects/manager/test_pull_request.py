@@ -20,11 +20,13 @@ from guildhall.projects.model import INTEGRATION, Artifact, ProjectSettings
 
 if TYPE_CHECKING:
     from guildhall.projects.git.repository import Git
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
     from tests.projects.conftest import Repository
 
 GH = Path(__file__).parents[2] / "standins" / "gh"
 TOKEN = "ghp_0123456789abcdef"
+DONE, FAILED, BROKEN = "c-7k2m9x4qpw", "c-7k2m9x4qpx", "c-7k2m9x4qpy"
 
 
 class Day:
@@ -124,11 +126,10 @@ def test_the_integration_branch_is_pushed_and_a_request_is_made(desk: Desk) -> N
     before = desk.theirs()
     review = desk.open(body="It adds up now.\n\n@ada please look.")
     assert (review.url, review.is_updated, review.branch) == ("https://hub.example/shop/pull/1", False, None)
-    assert (
-        "Opened the pull request https://hub.example/shop/pull/1 (1 file, not counting the hall's own records). "
-        "Only the user merges it." in review.text()
-    )
+    assert "Opened the pull request https://hub.example/shop/pull/1 (1 file). Only the user merges it." in review.text()
     assert desk.remote_tip() == desk.branches.tip()
+    changed = desk.repo.git("--git-dir", str(desk.remote), "diff", "--name-only", "main", INTEGRATION)
+    assert changed == "src/cart.py"
     (pull,) = desk.pulls
     assert (pull["head"], pull["base"], pull["title"]) == (INTEGRATION, "main", "A cart that adds up")
     assert pull["body"].startswith("It adds up now.\n\n@ada please look.\n\n## Files\n\n    src/cart.py  +1 -1\n")
@@ -162,25 +163,36 @@ def test_one_that_was_made_before_the_call_was_cut_off_is_found(desk: Desk) -> N
     assert len(desk.pulls) == 1
 
 
-def test_the_commissions_behind_the_work_are_named(desk: Desk) -> None:
+def test_the_commissions_behind_the_work_are_named(desk: Desk, worktrees: Worktrees) -> None:
     done = Artifact(title="Add up", date="2026-11-16", status="completed", tags=(), extra={"worker": "coder"}, body="x")
     failed = replace(done, title="Pay", status="failed")
     broken = "---\nthis is: [no artifact\n"
-    texts = {"c-one": done.render(), "c-two": failed.render(), "c-bad": broken}
-    desk.work({f".lore/commissions/{id}.md": text for id, text in texts.items()})
-    review = desk.open()
-    assert review.files == 0, "a commission whose result is in its own record is something to look at"
+    texts = {DONE: done.render(), FAILED: failed.render(), BROKEN: broken}
+    records = {f".lore/commissions/{id}.md": text.encode() for id, text in texts.items()}
+    desk.branches.write_records(records, "Records", "Guildhall")
+    assert desk.open().files == 0, "a commission that changed no file is not in a review"
+    for id in (DONE, BROKEN):
+        branch = f"claude/commission/{id}-1"
+        path = worktrees.check_out(desk.project, f"{id}-1", branch, "full")
+        (path / f"{id}.py").write_text("total = 2\n")
+        worktrees.commit(desk.project, f"{id}-1", "The work", "coder")
+        desk.branches.squash(branch, "Add up", "coder")
+    assert desk.open().files == 2
     body = desk.pulls[0]["body"]
-    assert "- `c-one` Add up (coder)\n" in body
-    assert "c-two" not in body, "it has failed: nothing of it is there"
-    assert "c-bad" not in body
+    assert f"## Commissions\n\n- `{DONE}` Add up (coder)\n\n## Files" in body
+    # A squash of the pull request, and further work: the commission is not listed again.
+    desk.repo.git("merge", "-q", "--squash", INTEGRATION)
+    desk.repo.git("commit", "-q", "-m", "Take over")
+    desk.work({"src/till.py": "pay = 3\n"})
+    assert desk.open().files == 1
+    assert "## Commissions" not in desk.pulls[0]["body"]
 
 
 @pytest.mark.parametrize("record", [".lore/reviews/2026-11-16-1.md", ".lore/commissions/c-one.md"])
 def test_where_nothing_is_done_there_is_nothing_to_review(desk: Desk, record: str) -> None:
     assert desk.open().text() == "Nothing to review in shop: the user's branch contains all completed work."
     pending = Artifact(title="Add up", date="2026-11-16", status="pending", tags=(), extra={}, body="x")
-    desk.work({record: pending.render()})
+    desk.branches.write_records({record: pending.render().encode()}, "Record", "Guildhall")
     review = desk.open()
     assert (review.url, review.branch) == (None, None)
     assert desk.asked == []
@@ -251,7 +263,7 @@ def test_no_secret_is_put_up_for_review(request: pytest.FixtureRequest, where: s
     desk = replace(desk, branches=Branches(desk.project, desk.git, Secrets({"GH_TOKEN": TOKEN})))
     desk.work({"src/cart.py": "total = 2\n"}, f"With {TOKEN}")
     review = desk.open(title=f"Uses {TOKEN}", body=f"The token is {TOKEN}.")
-    text = json.dumps(desk.pulls) if review.summary is None else desk.repo.at("claude/main", review.summary)
+    text = json.dumps(desk.pulls) if review.summary is None else desk.repo.at("guildhall/records", review.summary)
     assert "The token is [GH_TOKEN]." in text
     assert "Uses [GH_TOKEN]" in text
     assert TOKEN not in text
@@ -292,7 +304,7 @@ def test_without_gh_it_waits_on_a_branch_with_a_summary(lone: Desk) -> None:
     assert "A pull request is not possible: gh is not installed." in review.text()
     assert lone.theirs() == before, "the user's branch, index and files are as they were"
     assert lone.remote_tip() == "", "nothing was pushed"
-    summary = Artifact.parse(lone.repo.at("claude/review/2026-11-16-1", str(review.summary)))
+    summary = Artifact.parse(lone.repo.at("guildhall/records", str(review.summary)))
     assert (summary.title, summary.status, summary.tags) == ("A cart that adds up", "open", ("review",))
     commands = ["git diff main...claude/review/2026-11-16-1", "git switch main", "git merge claude/review/2026-11-16-1"]
     for line in (
@@ -302,6 +314,7 @@ def test_without_gh_it_waits_on_a_branch_with_a_summary(lone: Desk) -> None:
         "A pull request is not possible: gh is not installed.",
     ):
         assert line in summary.body
+    assert lone.repo.git("diff", "--name-only", "main", "claude/review/2026-11-16-1") == "src/cart.py"
     merged(lone, "claude/review/2026-11-16-1")
     assert (lone.repo.path / "src" / "cart.py").read_text() == "total = 2\n"
     assert not lone.open().branch, "the user has merged it: there is nothing to review"
@@ -345,7 +358,8 @@ def test_a_branch_of_that_name_is_never_moved(lone: Desk) -> None:
     ["---\ncommit: zzz\n---\n", "---\ntitle: x\ndate: x\nstatus: open\ncommit: '" + "0" * 40 + "'\n---\n", "\xff"],
 )
 def test_a_record_that_somebody_has_spoilt_is_passed_by(lone: Desk, body: str) -> None:
-    lone.work({"src/cart.py": "total = 2\n", ".lore/reviews/2026-11-16-1.md": body})
+    lone.work({"src/cart.py": "total = 2\n"})
+    lone.branches.write_records({".lore/reviews/2026-11-16-1.md": body.encode()}, "Record", "manager")
     assert lone.open().branch == "claude/review/2026-11-16-2"
 
 
@@ -395,7 +409,7 @@ def test_odd_names_of_files_stay_in_their_place(lone: Desk) -> None:
     lone.branches.write(files, "Odd", "writer")
     review = lone.open()
     assert review.files == len(names)
-    body = Artifact.parse(lone.repo.at(str(review.branch), str(review.summary))).body
+    body = Artifact.parse(lone.repo.at("guildhall/records", str(review.summary))).body
     listed = body.partition("## Files\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(listed) == len(names)
     assert all(line.startswith("    src/") and line.isprintable() for line in listed)

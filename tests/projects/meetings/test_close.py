@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def notes(harness: MeetingProject, meeting: Meeting) -> str:
-    return harness.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
+    return harness.repo.at("guildhall/records", f".lore/meetings/{meeting.id}.md")
 
 
 def test_notes_are_written_without_a_summary_and_say_so(harness: MeetingProject) -> None:
@@ -101,7 +101,7 @@ def test_what_cannot_be_merged_is_left_on_its_branch_and_the_meeting_is_over(
     refused = guild("meet", "--close", id, "--no-summary")
     assert (refused.code, f"guild meet {id} --close --leave-work" in refused.err) == (1, True)
     assert guild("meet", "--close", id, "--no-summary", "--leave-work").code == 0
-    text = harness.repo.at("claude/main", f".lore/meetings/{id}.md")
+    text = harness.repo.at("guildhall/records", f".lore/meetings/{id}.md")
     assert f"Not merged. It is on the branch claude/meeting/{id}." in text
     assert harness.repo.at("claude/main", "src/cart.py") == "total = 3"
     assert harness.repo.at(f"claude/meeting/{id}", "src/cart.py") == "total = 2"
@@ -148,7 +148,8 @@ def test_a_message_withdraws_an_interrupted_close(harness: MeetingProject) -> No
 def test_a_close_that_fails_is_repeated_at_the_next_start(harness: MeetingProject) -> None:
     """Unlike a merge conflict: something outside of the meeting is wrong."""
     meeting = harness.run_in_hall(harness.open_meeting)
-    harness.repo.git("checkout", "-q", "claude/main")  # nobody else can move it now
+    harness.repo.git("update-ref", "-d", "refs/guildhall/records")
+    harness.repo.git("update-ref", "refs/guildhall/records/x", "main")  # the notes cannot be written now
 
     async def fails() -> None:
         with pytest.raises(GuildError):
@@ -157,7 +158,7 @@ def test_a_close_that_fails_is_repeated_at_the_next_start(harness: MeetingProjec
         assert (found.status, next_step(found)) == ("open", "close")
 
     harness.run_in_hall(fails)
-    harness.repo.git("checkout", "-q", "main")
+    harness.repo.git("update-ref", "-d", "refs/guildhall/records/x")
 
     async def recovers() -> None:
         await Recovery(harness.hall).resume_runs()
@@ -189,7 +190,7 @@ def test_two_who_close_at_once(harness: MeetingProject) -> None:
         closing = (harness.client.meetings.close(meeting.id, harness.frame) for _ in range(2))
         came = await asyncio.gather(*closing, return_exceptions=True)
         assert sorted(type(one).__name__ for one in came) == ["Conflict", "Meeting"]
-        assert harness.repo.git("log", "--format=%s", "claude/main").count("Meeting with architect: ") == 1
+        assert harness.repo.git("log", "--format=%s", "guildhall/records").count("Meeting with architect: ") == 1
 
     harness.run_in_hall(work)
 

@@ -31,11 +31,11 @@ class Broken:
 async def put(harness: MeetingProject, meeting: Meeting | type[Broken], text: str | None) -> None:
     branches = harness.hall.project_services.branches(harness.hall.projects.get("shop"))
     files = {f".lore/meetings/{meeting.id}.md": text.encode() if text is not None else None}
-    await asyncio.to_thread(branches.write, files, "By hand", "Ada")
+    await asyncio.to_thread(branches.write_records, files, "By hand", "Ada")
 
 
 def artifact(harness: MeetingProject, meeting: Meeting) -> str:
-    return harness.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
+    return harness.repo.at("guildhall/records", f".lore/meetings/{meeting.id}.md")
 
 
 def test_a_status_that_was_written_by_hand_is_told_and_not_obeyed(harness: MeetingProject) -> None:

@@ -37,7 +37,7 @@ def test_a_request_is_an_ask_that_outlives_its_run(harness: MeetingProject) -> N
         assert meeting.id in ask.question.title
         assert ".lore/plan.md" in ask.question.body
         assert harness.hall.history.get(ask.run).status == "completed"
-        assert "status: requested" in harness.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
+        assert "status: requested" in harness.repo.at("guildhall/records", f".lore/meetings/{meeting.id}.md")
         with pytest.raises(Conflict):
             await harness.say(meeting.id, "not yet open")
 
@@ -63,7 +63,7 @@ def test_declined_with_a_reason(harness: MeetingProject) -> None:
         assert (shown.meeting.status, shown.meeting.reason) == ("declined", "I know already")
         assert [line.after for line in shown.timeline if line.after] == ["requested", "declined"]
         assert not await harness.client.asks.list()
-        assert "status: declined" in harness.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
+        assert "status: declined" in harness.repo.at("guildhall/records", f".lore/meetings/{meeting.id}.md")
         with pytest.raises(Conflict):
             await harness.client.asks.answer(meeting.ask, Answer(choice="yes"))
 

@@ -281,7 +281,7 @@ def print_change(meeting: Meeting, screen: Screen) -> None:
             screen.result(f"{meeting.id} is open")
             screen.note(f"Continue: guild meet {meeting.id}")
         case "closed":
-            screen.result(f"{meeting.id} is closed. Notes: {meeting.notes} on claude/main of {meeting.project}")
+            screen.result(f"{meeting.id} is closed. Notes: git show guildhall/records:{meeting.notes}")
             screen.note(f"Details: guild show {meeting.id}")
         case "requested":
             screen.result(f"{meeting.id} is deferred to {meeting.deferred_to}")

@@ -307,11 +307,20 @@ class ProjectServices:
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
-        from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore, artifact_toolbox
+        from guildhall.projects.artifacts import (
+            Artifacts,
+            BranchStore,
+            CheckoutStore,
+            StoreWithRecords,
+            artifact_toolbox,
+        )
 
         checkout = frame.worktree
-        store = BranchStore(self.branches(project), author) if checkout is None else CheckoutStore(checkout)
-        return artifact_toolbox(Artifacts(store), lambda: self.environment.clock.now().date().isoformat()).tools
+        branches = self.branches(project)
+        store = BranchStore(branches, author) if checkout is None else CheckoutStore(checkout)
+        return artifact_toolbox(
+            Artifacts(StoreWithRecords(store, branches)), lambda: self.environment.clock.now().date().isoformat()
+        ).tools
 
     def close(self) -> None:
         """Stop the timers of waiting commissions and meetings."""

@@ -1,4 +1,4 @@
-"""The artifact of a commission: renders, writes and parses `.lore/commissions/ID.md` on the integration branch.
+"""The artifact of a commission: renders, writes and parses `.lore/commissions/ID.md` on the ref of the records.
 
 Does not decide when the artifact is outdated (`projects/workspace.py`).
 
@@ -137,7 +137,8 @@ async def write_artifact(context: CommissionContext, id: str) -> None:
     def write() -> None:
         commission = context.get(id)
         message = f"Commission {id}: {commission.status}\n\n{context.redact(commission.title)}\n"
-        context.branches_of(commission).write({commission.path: current_artifact(context, commission)}, message, AUTHOR)
+        files = {commission.path: current_artifact(context, commission)}
+        context.branches_of(commission).write_records(files, message, AUTHOR)
 
     try:
         await asyncio.to_thread(write)

@@ -17,6 +17,7 @@ from guildhall.core.text_checks import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
 from guildhall.projects.commissions.model import TOOLS, Commission
+from guildhall.projects.model import is_hall_path
 from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
@@ -52,8 +53,12 @@ def commission_profile(worker: Worker) -> Worker:
 def commission_message(commission: Commission) -> str:
     draft = commission.draft
     parts = [f"Commission {commission.id}: {draft.title}", draft.prompt.rstrip()]
-    if paths := dict.fromkeys((*draft.dependencies, *draft.linked)):
-        parts.append("Read these files in the checkout first:\n" + "\n".join(f"- {path}" for path in paths))
+    paths = dict.fromkeys((*draft.dependencies, *draft.linked))
+    records, files = [path for path in paths if is_hall_path(path)], [path for path in paths if not is_hall_path(path)]
+    if files:
+        parts.append("Read these files in the checkout first:\n" + "\n".join(f"- {path}" for path in files))
+    if records:
+        parts.append("Read these with artifact_read first:\n" + "\n".join(f"- {path}" for path in records))
     if draft.artifacts:
         parts.append(
             "Required files (the commission is rejected without them):\n"

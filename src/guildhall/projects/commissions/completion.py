@@ -1,8 +1,8 @@
 """Completion: judges the end of a commission's run, merges the work, and asks the user about merge conflicts.
 
-The steps are: commit the work on its branch, check the contract, get the review, squash the work and the final artifact
-into the integration branch as one commit, record the end of the run and of the commission in one transaction, remove
-the checkout. After a conflict, branch and checkout remain until the user decides.
+The steps are: commit the work on its branch, check the contract, get the review, squash the work into the
+integration branch as one commit, write the final artifact, record the end of the run and of the commission in one
+transaction, remove the checkout. After a conflict, branch and checkout remain until the user decides.
 Does not check the contract (`contract.py`) and does not detect conflicts (`git/integration_branch.py`).
 
 Invariant: each step is idempotent, so that it can be repeated after a crash.
@@ -89,7 +89,7 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
 
 
 def _merge(context: CommissionContext, commission: Commission) -> None:
-    """Squash the work and the final artifact into the integration branch, as a single commit."""
+    """Squash the work into the integration branch, and write the final artifact."""
     title = context.redact(commission.title)
     message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
     artifact = completed_artifact(context, commission, _describe_merge(commission))

@@ -1,15 +1,15 @@
 """The integration branch: merges the user's branch, commits files and squashes work into `claude/main`.
 
+The files in the folders of the hall below `.lore/` are on a ref of their own, so that the branch has the work only.
 A commit is created first. Then the ref is moved by compare-and-swap, which is repeated if another process has moved it.
 Does not create checkouts (`worktrees.py`) and does not run git itself (`repository.py`).
 
-Invariant: each operation moves the branch once. In the folders of the hall below `.lore/`, the version of the
-integration branch wins.
+Invariant: each operation moves the branch once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
@@ -21,6 +21,7 @@ from guildhall.projects.model import (
     HALL_FOLDERS,
     INTEGRATION,
     LORE,
+    RECORDS,
     Diffstat,
     Project,
     is_hall_path,
@@ -104,31 +105,44 @@ class Branches:
     def exists(self, branch: str) -> bool:
         return self.git.resolve(branch) is not None
 
-    def read(self, path: str, ref: str = INTEGRATION) -> bytes | None:
+    # Without a ref, files in the folders of the hall are read from the records, others from the integration branch.
+
+    def read(self, path: str, ref: str | None = None) -> bytes | None:
         """Return the content of a file, or None if the path is not a regular file."""
         entry = self._find_file(path, ref)
         return self.git.run("cat-file", "blob", str(entry.object)).stdout if entry is not None else None
 
-    def has_file(self, path: str, ref: str = INTEGRATION) -> bool:
+    def has_file(self, path: str, ref: str | None = None) -> bool:
         """Return True if the path is a regular file."""
         return self._find_file(path, ref) is not None
 
-    def _find_file(self, path: str, ref: str) -> TreeEntry | None:
+    def _find_file(self, path: str, ref: str | None) -> TreeEntry | None:
         name = repository.encode_path(path)
-        entries = repository.list_entries(self.git, self.tip(ref), name)
+        entries = repository.list_entries(self.git, self._source(path, ref), name)
         return next((entry for entry in entries if entry.path == name and entry.is_file), None)
 
-    def read_files(self, folder: str = LORE, ref: str = INTEGRATION) -> dict[str, bytes]:
+    def read_files(self, folder: str = LORE, ref: str | None = None) -> dict[str, bytes]:
         """Return the files below a folder with their contents, sorted."""
         contents = repository.read_contents(self.git, self._list_entries(folder, ref))
         return {path.decode("utf-8", "surrogateescape"): contents[path] for path in sorted(contents)}
 
-    def list_files(self, folder: str = LORE, ref: str = INTEGRATION) -> list[str]:
+    def list_files(self, folder: str = LORE, ref: str | None = None) -> list[str]:
         """Return the paths of the files below a folder, sorted."""
         return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in self._list_entries(folder, ref))
 
-    def _list_entries(self, folder: str, ref: str) -> Iterable[TreeEntry]:
-        return repository.list_entries(self.git, self.tip(ref), repository.encode_path(folder), deep=True)
+    def _list_entries(self, folder: str, ref: str | None) -> Iterable[TreeEntry]:
+        return repository.list_entries(self.git, self._source(folder, ref), repository.encode_path(folder), deep=True)
+
+    def _source(self, path: str, ref: str | None) -> str:
+        if ref is None and is_hall_path(path):
+            return self.git.resolve(RECORDS) or self._empty_tree()
+        return self.tip(ref or INTEGRATION)
+
+    def list_squashed(self, before: str, after: str) -> list[tuple[str, Set[str]]]:
+        """Return the branches that were squashed into `after` and not into `before`, with their changed paths."""
+        options = ("--first-parent", "--no-merges", f"--format=%H %(trailers:key={_TRAILER},valueonly,separator=%x20)")
+        lines = map(str.split, self.git.run("log", *options, after, f"^{before}").text.splitlines())
+        return [(line[1], self.count_lines(f"{line[0]}^", line[0]).keys()) for line in lines if len(line) > 1]
 
     def diff(self, branch: str) -> str:
         """Return the changes of a branch since its merge base, as a summary and a patch."""
@@ -170,7 +184,10 @@ class Branches:
     def _base_tree(self, tip: str) -> str:
         """Return the merge base with the integration branch, or the empty tree if there is no merge base."""
         base = self._merge_base(self.tip(), tip)
-        return base or self.git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").text
+        return base or self._empty_tree()
+
+    def _empty_tree(self) -> str:
+        return self.git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").text
 
     # writing
 
@@ -206,23 +223,30 @@ class Branches:
     def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
         """Write files to the integration branch, or delete them (None), in one commit."""
         self.ensure()
+        return self._write(_REF, files, message, author)
+
+    def write_records(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
+        """Write files in the folders of the hall, or delete them (None), in one commit on the ref of the records."""
+        return self._write(RECORDS, files, message, author)
+
+    def _write(self, ref: str, files: Mapping[str, bytes | None], message: str, author: str) -> str:
         message = self.redact(message)
         entries = self._store_files(files)
 
         def commit(tip: str | None) -> str:
-            tip = tip or self.ensure()
-            current = repository.list_entries(self.git, tip, *(entry.path for entry in entries))
+            base = tip or self._empty_tree()
+            current = repository.list_entries(self.git, base, *(entry.path for entry in entries))
             by_path = {entry.path: entry for entry in current}
             changes = [entry for entry in entries if by_path.get(entry.path, TreeEntry(path=entry.path)) != entry]
-            if not changes:
+            if tip is not None and not changes:
                 return tip
-            tree = repository.write_tree(self.git, tip, changes)
-            return repository.create_commit(self.git, tree, [tip], message, author)
+            tree = repository.write_tree(self.git, base, changes)
+            return repository.create_commit(self.git, tree, [tip] if tip else [], message, author)
 
-        return self._move(commit, message)
+        return self._move(commit, message, ref)
 
-    def squash(self, branch: str, message: str, author: str, files: Mapping[str, bytes | None] | None = None) -> str:
-        """Commit all changes of a branch to the integration branch as one commit, together with `files`.
+    def squash(self, branch: str, message: str, author: str) -> str:
+        """Commit all changes of a branch to the integration branch as one commit, or none if nothing has changed.
 
         Return the earlier commit if the branch was squashed before. Raise MergeConflict, and change nothing, if it
         cannot be merged. In `.lore/` the branch's version wins, except in the folders of the hall.
@@ -232,12 +256,13 @@ class Branches:
         options = ("--format=%H", "--fixed-strings", f"--grep={trailer}", "--max-count=1")
         if earlier := self.git.run("log", *options, self.ensure(), f"^{branch_tip}").text:
             return earlier
-        file_entries = self._store_files(files or {})
         text = f"{self.redact(message).rstrip()}\n\n{trailer}\n"
 
         def commit(tip: str | None) -> str:
             tip = tip or self.ensure()
-            tree = self._merge_work(tip, branch_tip, file_entries)
+            tree = self._merge_work(tip, branch_tip)
+            if tree == self.git.run("rev-parse", f"{tip}^{{tree}}").text:
+                return tip
             return repository.create_commit(self.git, tree, [tip], text, author)
 
         return self._move(commit, f"squash {branch}")
@@ -291,8 +316,8 @@ class Branches:
             )
         return merged.tree
 
-    def _merge_work(self, tip: str, branch_tip: str, file_entries: list[TreeEntry]) -> str:
-        """Return the merged tree with further files. In conflicts below `.lore/`, one side wins."""
+    def _merge_work(self, tip: str, branch_tip: str) -> str:
+        """Return the merged tree. In conflicts below `.lore/`, one side wins."""
         merged = repository.merge(self.git, tip, branch_tip)
         lore = f"{LORE}/".encode()
         outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
@@ -309,9 +334,7 @@ class Branches:
             for path, stages in merged.conflicts.items()
             if not any(path == folder or path.startswith(folder + b"/") for folder in _HALL_PATHS)
         ]
-        changes = {
-            entry.path: entry for entry in (*theirs, *self._restored_hall_files(tip, merged.tree), *file_entries)
-        }
+        changes = {entry.path: entry for entry in (*theirs, *self._restored_hall_files(tip, merged.tree))}
         return repository.write_tree(self.git, merged.tree, changes.values()) if changes else merged.tree
 
     def _restored_hall_files(self, tip: str, tree: str) -> list[TreeEntry]:
@@ -320,22 +343,22 @@ class Branches:
         added = {entry.path for entry in theirs} - {entry.path for entry in ours}
         return [*(ours - theirs), *(TreeEntry(path=path) for path in added)]
 
-    def _move(self, commit: Callable[[str | None], str], reason: str) -> str:
-        """Move the integration branch to the commit that is created from its tip, and return that commit."""
+    def _move(self, commit: Callable[[str | None], str], reason: str, ref: str = _REF) -> str:
+        """Move a ref to the commit that is created from its tip, and return that commit."""
         for _ in range(_MAX_UPDATES):
-            tip = self.git.resolve(_REF)
+            tip = self.git.resolve(ref)
             new = commit(tip)
             if new == tip:
                 return new
-            self.check_movable()
+            self.check_movable(ref)
             try:
-                self.git.update_refs(reason, f"update {_REF} {new} {tip or '0' * len(new)}")
+                self.git.update_refs(reason, f"update {ref} {new} {tip or '0' * len(new)}")
             except GitFailed:
-                if self.git.resolve(_REF) == tip:
+                if self.git.resolve(ref) == tip:
                     raise
             else:
                 return new
-        message = f"cannot update {INTEGRATION}: another process keeps moving it"
+        message = f"cannot update {ref.removeprefix('refs/heads/')}: another process keeps moving it"
         raise Conflict(message, where=str(self.project.path), hint="Try again.")
 
     def check_movable(self, ref: str = _REF) -> None:

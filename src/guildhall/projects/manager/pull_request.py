@@ -1,6 +1,6 @@
 """Pull requests: submit the work on the integration branch for the user's review.
 
-Without a remote or `gh`, the review is a branch `claude/review/...` with a summary in `.lore/reviews`.
+Without a remote or `gh`, the review is a branch `claude/review/...` with a summary in `.lore/reviews` of the records.
 Does not merge and does not force a push.
 
 Invariant: a repeated call updates the open review.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.redaction import Redactor
 from guildhall.core.text_checks import check_line, check_text
-from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
+from guildhall.projects.commissions.model import artifact_path, parse_checkout_name
 from guildhall.projects.model import INTEGRATION, Artifact, Project
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Changes:
     """The changes of the integration branch that the user's branch does not contain."""
 
     tip: str  # commit of the integration branch
-    files: Mapping[str, str]  # path -> numbers of added and removed lines, without the hall's own records
+    files: Mapping[str, str]  # path -> numbers of added and removed lines
     completed: Sequence[str]  # a line of Markdown for each completed commission
 
     def as_markdown(self) -> str:
@@ -55,32 +55,29 @@ class Changes:
                 lines.append(f"    {''.join(char if char.isprintable() else '?' for char in path)}  {counts}")
             if (omitted := len(self.files) - _MAX_FILES) > 0:
                 lines += [f"    ... and {omitted:,} more"]
-            lines += ["", f"The hall's own records, below {COMMISSIONS} and {REVIEWS}, are not listed."]
         return "\n".join(lines).rstrip()
 
 
 def find_changes(project: Project, branches: Branches) -> Changes:
     tip = branches.tip(INTEGRATION)
-    counts = branches.count_lines(branches.tip(project.branch), tip)
-    artifacts = [path for path in counts if path.startswith(f"{COMMISSIONS}/") and path.endswith(".md")]
+    before = branches.tip(project.branch)
     files = {
         path: "binary" if lines is None else f"+{lines[0]} -{lines[1]}"
-        for path, lines in counts.items()
-        if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))
+        for path, lines in branches.count_lines(before, tip).items()
     }
-    lines = (_completed_line(branches, path, tip) for path in artifacts[:_MAX_COMMISSIONS])
+    squashed = [branch for branch, paths in branches.list_squashed(before, tip) if not paths.isdisjoint(files)]
+    lines = (_completed_line(branches, branch) for branch in squashed[:_MAX_COMMISSIONS])
     return Changes(tip=tip, files=files, completed=[line for line in lines if line is not None])
 
 
-def _completed_line(branches: Branches, path: str, ref: str) -> str | None:
-    """Return the line of the commission with this artifact, or None if it is not completed."""
+def _completed_line(branches: Branches, branch: str) -> str | None:
+    """Return the line of the commission with this branch, or None for a meeting or without an artifact."""
+    id = parse_checkout_name(branch.rpartition("/")[2])
     try:
-        artifact = Artifact.parse((branches.read(path, ref=ref) or b"").decode())
+        artifact = Artifact.parse((branches.read(artifact_path(id)) or b"").decode()) if id is not None else Artifact()
     except (GuildError, UnicodeDecodeError):  # edited by hand
         return None
-    id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
-    line = f"- `{id}` {artifact.title} ({artifact.extra.get('worker', '')})"
-    return line if artifact.status == "completed" else None
+    return f"- `{id}` {artifact.title} ({artifact.extra.get('worker', '')})" if artifact.title else None
 
 
 REVIEW_BRANCHES = "claude/review"
@@ -104,7 +101,7 @@ class Review:
 
     def text(self) -> str:
         """Return the result of the tool."""
-        files = f"{self.files} {'file' if self.files == 1 else 'files'}, not counting the hall's own records"
+        files = f"{self.files} {'file' if self.files == 1 else 'files'}"
         if self.url is not None:
             verb = "Updated" if self.is_updated else "Opened"
             return f"{verb} the pull request {self.url} ({files}). Only the user merges it."
@@ -112,7 +109,8 @@ class Review:
             return f"Nothing to review in {self.project}: the user's branch contains all completed work."
         return (
             f"Created the review branch {self.branch} ({files}). A pull request is not possible: {self.reason}. "
-            f"{self.summary} explains how to inspect and merge the branch. Only the user merges it."
+            f"Its summary, with the commands that inspect and merge it: `git show guildhall/records:{self.summary}`. "
+            "Only the user merges it."
         )
 
 
@@ -134,7 +132,7 @@ class PullRequests:
         title, body = redact(title.strip()), redact(body)
         self._branches.update()  # so that the review does not show reversed commits of the user
         changes = find_changes(self._project, self._branches)
-        if not changes.files and not changes.completed:
+        if not changes.files:
             return Review(project=self._project.name)
         if (reason := self._obstacle()) is not None:
             return self._open_branch(title, body, changes, reason)
@@ -204,33 +202,33 @@ class PullRequests:
         if name is None:
             name = self._new_name()
             text = self._render(title, body, changes, name, reason)
-            self._branches.write({f"{REVIEWS}/{name}.md": text.encode()}, f"Review {name}: {title}", "manager")
+            files = {f"{REVIEWS}/{name}.md": text.encode()}
+            self._branches.write_records(files, f"Review {name}: {title}", "manager")
         branch, summary = f"{REVIEW_BRANCHES}/{name}", f"{REVIEWS}/{name}.md"
         ref = f"refs/heads/{branch}"
         if self._git.resolve(ref) is None:
-            self._git.run_in_repository("update-ref", ref, self._branches.tip(INTEGRATION), self._git.null_id)
-        files = len(changes.files)
-        return Review(project=self._project.name, files=files, branch=branch, summary=summary, reason=reason)
+            self._git.run_in_repository("update-ref", ref, changes.tip, self._git.null_id)
+        number = len(changes.files)
+        return Review(project=self._project.name, files=number, branch=branch, summary=summary, reason=reason)
 
     def _find_unchanged(self, tip: str) -> str | None:
         """Return the name of the last review if nothing has changed since, else None."""
-        names = self._list_names(tip)
+        names = self._list_names()
         if not names:
             return None
         name = "{}-{}".format(*names[-1])
-        data = self._branches.read(f"{REVIEWS}/{name}.md", ref=tip)
+        data = self._branches.read(f"{REVIEWS}/{name}.md")
         try:
             commit = str(Artifact.parse((data or b"").decode()).extra.get("commit", ""))
         except (GuildError, UnicodeDecodeError):
             return None
         if not re.fullmatch(r"[0-9a-f]{40,64}", commit) or self._git.resolve(commit) is None:
             return None
-        is_unchanged = all(path.startswith(f"{REVIEWS}/") for path in self._branches.count_lines(commit, tip))
-        return name if is_unchanged else None
+        return None if self._branches.count_lines(commit, tip) else name
 
-    def _list_names(self, ref: str) -> list[tuple[str, int]]:
+    def _list_names(self) -> list[tuple[str, int]]:
         """Return the reviews by day and number, oldest first."""
-        matches = (_RECORD.fullmatch(path) for path in self._branches.list_files(REVIEWS, ref=ref))
+        matches = (_RECORD.fullmatch(path) for path in self._branches.list_files(REVIEWS))
         return sorted((match[1], int(match[2])) for match in matches if match)
 
     def _new_name(self) -> str:
@@ -238,7 +236,7 @@ class PullRequests:
         day, prefix = self._clock.now().date().isoformat(), f"refs/heads/{REVIEW_BRANCHES}"
         output = self._git.run_in_repository("for-each-ref", "--format=%(refname)", f"{prefix}/").stdout
         used = set(output.decode().split())
-        used |= {f"{prefix}/{other}-{number}" for other, number in self._list_names(self._branches.tip(INTEGRATION))}
+        used |= {f"{prefix}/{other}-{number}" for other, number in self._list_names()}
         number = next(number for number in count(1) if f"{prefix}/{day}-{number}" not in used)
         return f"{day}-{number}"
 

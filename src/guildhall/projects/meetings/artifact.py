@@ -102,7 +102,7 @@ def write_artifact(context: MeetingContext, meeting: Meeting) -> None:
         if meeting.status == "closed":
             body = render_notes(context.details(meeting.id), Summary(text=meeting.summary), redact)
         text = render_artifact(meeting, body, redact=redact, revision=context.revision(meeting.id))
-        context.branches_of(meeting).write({meeting.path: text}, title, meeting.worker)
+        context.branches_of(meeting).write_records({meeting.path: text}, title, meeting.worker)
     except GuildError as error:
         _log.warning("%s: the artifact could not be written: %s", meeting.id, error)
 

@@ -367,7 +367,7 @@ async def _summarise(context: MeetingContext, meeting: Meeting, frame: Frame) ->
 
 
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
-    """Commit the work and the notes to the integration branch, as a single commit."""
+    """Merge the work into the integration branch, and write the notes."""
     workspace, redact = context.workspace(meeting), context.redact
     notes = artifact.render_notes(context.details(meeting.id), summary, redact)
     revision = context.revision(meeting.id) + 1  # counts the event `close`, which is recorded after the merge
@@ -380,7 +380,7 @@ def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     if has_branch and not meeting.is_work_left:
         workspace.merge(message, files)
     else:
-        workspace.branches.write(files, message, meeting.worker)
+        workspace.branches.write_records(files, message, meeting.worker)
 
 
 def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, now: str) -> None:

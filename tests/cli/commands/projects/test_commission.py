@@ -70,7 +70,7 @@ def test_a_commission_goes_from_pending_to_completed(guild: Guild, harness: Comm
     assert "Wrought" in text
     assert "completed" in text
     assert '{\n  "keys": 3\n}' in text
-    artifact = harness.repo.at("claude/main", f".lore/commissions/{id}.md")
+    artifact = harness.repo.at("guildhall/records", f".lore/commissions/{id}.md")
     assert "Which iron?" in artifact
     assert "Which lock is it for?" in artifact
     assert guild("log", id).code == 0
@@ -158,7 +158,7 @@ def test_a_failed_commission_reports_its_reason_and_can_be_retried(guild: Guild,
     assert row.split()[:4] == [id, "failed", "shop", "smith"]
     assert row.endswith("the run ended without submitting a result"), "instead of the progress"
     assert repo.at(branch, "src/key.py") == "half", "committed before its checkout was removed"
-    assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
+    assert "status: failed" in repo.at("guildhall/records", f".lore/commissions/{id}.md")
     assert not list((harness.home.worktrees / "shop").glob(f"{id}*"))
     assert f"guild retry {id}" in guild("show", id).err
     refused = guild("resume", id)
