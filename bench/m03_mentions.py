@@ -173,7 +173,7 @@ class _Bench:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await is_live.wait()
-            room = hall.main.rooms.find("pair", tag)
+            room = hall.main.rooms.find(str(self._scratch), "pair", tag)
             assert room is not None
 
             async def mention() -> None:

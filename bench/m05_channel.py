@@ -111,7 +111,7 @@ async def _measure(scratch: Path, tag: str) -> float:
     hall = Hall(Home(scratch / "home"), environ=os.environ)
     listener = Listener()
     await listener.listen(McpEndpoint(hall.runtimes.tokens.find, version="0"))
-    room = await Rooms(hall.store, hall.clock).open("bench", tag, [f"a{place}" for place in range(AGENTS)])
+    room = await Rooms(hall.store, hall.clock).open("/project", "bench", tag, [f"a{place}" for place in range(AGENTS)])
     tokens = [await _start_agent(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
     try:
         duration = await _run_clients(listener.port, "/mcp/room/", tokens)

@@ -55,7 +55,7 @@ def metrics(scratch: Path) -> list[Metric]:
 def _create_room(path: Path, count: int) -> Room:
     prepare(path)
     store = Store(path)
-    room = asyncio.run(Rooms(store, SystemClock()).open("review", "main", ["coder", "reviewer"]))
+    room = asyncio.run(Rooms(store, SystemClock()).open("/project", "review", "main", ["coder", "reviewer"]))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN")
         connection.executemany(

@@ -29,7 +29,7 @@ def document_store(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -
         return
     prepare(home.database)
     store = Store(home.database)
-    room = asyncio.run(Rooms(store, TickingClock()).open("review", "main", ["coder"]))
+    room = asyncio.run(Rooms(store, TickingClock()).open("/project", "review", "main", ["coder"]))
     yield DatabaseDocumentStore(store, TickingClock(), room.id)
     store.close()
 

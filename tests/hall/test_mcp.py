@@ -618,7 +618,7 @@ async def open_room(home: Home, project: Path, *agents: str) -> AsyncGenerator[t
     write_worker(project, "clerk", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
     async with serve_tool_door(home, project) as hall:
         rooms = Rooms(hall.hall.store, hall.hall.clock)
-        yield hall, SharedRoom(hall, await rooms.open("review", "main", agents))
+        yield hall, SharedRoom(hall, await rooms.open("/project", "review", "main", agents))
 
 
 @pytest.mark.parametrize("mode", MODES)

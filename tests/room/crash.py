@@ -107,7 +107,7 @@ def open_rooms(place: Path) -> Rooms:
 
 
 async def make_calls(place: Path, kind: str) -> None:
-    room = await open_rooms(place).open("review", "main", ("coder", "reviewer"), room_settings(place, kind))
+    room = await open_rooms(place).open("/project", "review", "main", ("coder", "reviewer"), room_settings(place, kind))
     for number, (agent, tool, arguments) in enumerate(CALLS):
         result = await ToolCaller(room, agent, run=f"r-{agent}").call_async(tool, f"m{number}", **arguments)
         assert not result.is_error, result.text
@@ -121,7 +121,7 @@ def room_settings(place: Path, kind: str) -> RoomSettings:
 def read_room(place: Path, kind: str) -> dict[str, Any]:
     """Return the content of the room, without the entries of its openings."""
     store = Store(place / "hall.db", readonly=True)
-    found = store.read(lambda connection: records.current_room(connection, "review", "main"))
+    found = store.read(lambda connection: records.current_room(connection, "/project", "review", "main"))
     assert found is not None
     log = store.read(lambda connection: records.log_entries(connection, found.id))
     room = Rooms(store, FixedClock()).room(found.id)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def open_room(rooms: Rooms, *agents: str, **settings: Any) -> Room:
-    return asyncio.run(rooms.open("review", "main", agents or TEAM, RoomSettings(**settings)))
+    return asyncio.run(rooms.open("/project", "review", "main", agents or TEAM, RoomSettings(**settings)))
 
 
 def unread_ids(room: Room, name: str) -> list[int]:
@@ -255,26 +255,26 @@ def test_the_message_of_a_cancelled_sender_wakes_its_agent(rooms: Rooms, listene
 
 @pytest.mark.req("AW-23")
 def test_two_tags_share_nothing_and_a_room_is_found_again(rooms: Rooms, store: Store, clock: Any):
-    one = asyncio.run(rooms.open("review", "pr-1", TEAM))
-    two = asyncio.run(rooms.open("review", "pr-2", TEAM))
+    one = asyncio.run(rooms.open("/project", "review", "pr-1", TEAM))
+    two = asyncio.run(rooms.open("/project", "review", "pr-2", TEAM))
     asyncio.run(one.send("@coder one", PERSON))
     assert (len(one.list_messages()), len(two.list_messages())) == (1, 0)
     assert (count_unread(one), count_unread(two)) == ({"coder": 1}, {})
     asyncio.run(two.send("@coder two", PERSON))
     assert two.list_messages()[0].id == 1
     again = Rooms(store, clock)
-    found = again.find("review", "pr-1")
+    found = again.find("/project", "review", "pr-1")
     assert found is not None
     assert found.id == one.id
     assert found.list_messages() == one.list_messages()
-    assert again.find("review", "pr-3") is None
+    assert again.find("/project", "review", "pr-3") is None
 
 
 def test_a_closed_room_refuses_messages_and_the_next_room_is_empty(rooms: Rooms):
     old = open_room(rooms)
     asyncio.run(old.send("@coder one", PERSON))
     asyncio.run(rooms.close(old.id))
-    assert rooms.find("review", "main") is None
+    assert rooms.find("/project", "review", "main") is None
     with pytest.raises(Conflict, match="closed"):
         asyncio.run(old.send("@coder two", PERSON))
     new = open_room(rooms)
@@ -314,7 +314,7 @@ def test_an_unknown_room_is_refused(rooms: Rooms):
 
 
 def test_unread_mail_is_found_by_the_key_of_the_call_that_posted_it(rooms: Rooms, store: Store):
-    room = asyncio.run(rooms.open("keys", "main", ("a_b", "axb")))
+    room = asyncio.run(rooms.open("/project", "keys", "main", ("a_b", "axb")))
 
     def has_unread(agent: str, key: str) -> bool:
         return store.read(lambda c: records.has_unread_from_call(c, room.id, agent, key))

@@ -38,7 +38,9 @@ def room(rooms: Rooms, kind: str, folder: Path) -> Room:
 
 
 def open_room(rooms: Rooms, folder: Path | None, *agents: str, **settings: Any) -> Room:
-    return asyncio.run(rooms.open("review", "main", agents or TEAM, RoomSettings(documents=folder, **settings)))
+    return asyncio.run(
+        rooms.open("/project", "review", "main", agents or TEAM, RoomSettings(documents=folder, **settings))
+    )
 
 
 @pytest.mark.req("AW-8", "AW-19")

@@ -27,7 +27,7 @@ def folder(project: Path) -> Path:
 
 def open_room(rooms: Rooms, folder: Path) -> Room:
     settings = RoomSettings(export_folder=folder, documents=folder / "documents")
-    return asyncio.run(rooms.open("review", "main", TEAM, settings))
+    return asyncio.run(rooms.open("/project", "review", "main", TEAM, settings))
 
 
 def read_state(folder: Path, name: str) -> Any:
@@ -67,7 +67,7 @@ def test_inbox_ack_updates_the_exported_cursor(rooms: Rooms, folder: Path):
 
 @pytest.mark.req("AW-13")
 def test_a_room_without_an_export_writes_no_files(rooms: Rooms, project: Path):
-    room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM, RoomSettings()))
     ToolCaller(room, "coder")("document_write", content="x")
     ToolCaller(room, "coder")("channel_send", message="@reviewer x")
     assert list(project.iterdir()) == []

@@ -74,8 +74,8 @@ def test_hostile_arguments_give_results_and_no_effect_outside(
 
     async def call_with_hostile_arguments() -> tuple[Room, list[ToolResult]]:
         settings = RoomSettings(documents=inside / "documents") if provider == "file" else RoomSettings()
-        other = await rooms.open("review", "other", TEAM)
-        room = await rooms.open("review", "main", TEAM, settings)
+        other = await rooms.open("/project", "review", "other", TEAM)
+        room = await rooms.open("/project", "review", "main", TEAM, settings)
         before = read_room(store, other.id)
         if provider == "file":
             (inside / "documents").mkdir(parents=True)

@@ -77,7 +77,7 @@ GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
 
 async def prepare(rooms: Rooms, owner: str | None = "coder") -> tuple[Room, str]:
     """Return a room with a message, a document, an open proposal and a resource."""
-    room = await rooms.open("review", "main", TEAM, RoomSettings(owner=owner))
+    room = await rooms.open("/project", "review", "main", TEAM, RoomSettings(owner=owner))
     await room.send("@all hello", PERSON)
     await room.perform("document_create", Actor(name="coder"), file="plan.md", content="first\n")
     await room.perform("proposal_create", Actor(name="coordinator"), type="decision", title="which", options=["x", "y"])
@@ -207,7 +207,7 @@ def hostile_arguments(name: str, good: Mapping[str, Any]) -> Iterator[dict[str, 
 @pytest.mark.parametrize("name", sorted(GOOD))
 def test_hostile_arguments_of_an_operation_raise_or_are_harmless(rooms: Rooms, store: Store, name: str):
     async def work() -> None:
-        other = await rooms.open("review", "other", TEAM)
+        other = await rooms.open("/project", "review", "other", TEAM)
         before = store.read(lambda c: records.log_entries(c, other.id))
         room, resource = await prepare(rooms)
         actor, good = arguments_of(name, resource)
@@ -226,7 +226,7 @@ def test_hostile_arguments_of_an_operation_raise_or_are_harmless(rooms: Rooms, s
 
 
 def test_an_unknown_operation_is_refused(rooms: Rooms, store: Store):
-    room = asyncio.run(rooms.open("review", "main", TEAM))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM))
     before = store.read(lambda c: records.log_entries(c, room.id))
     for name in ("channel_sent", "open", "close", "__class__", "", "x" * 10_000, "\ud800"):
         with pytest.raises(NotFound, match="unknown room operation"):
@@ -237,13 +237,13 @@ def test_an_unknown_operation_is_refused(rooms: Rooms, store: Store):
 
 
 def test_a_document_operation_cannot_be_part_of_another_transaction(rooms: Rooms, store: Store):
-    room = asyncio.run(rooms.open("review", "main", TEAM))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM))
     with pytest.raises(UsageError, match="inside a transaction"):
         store.submit(lambda c: perform_in(c, room.id, "document_list", PERSON, room.now())).result(5)
 
 
 def test_a_further_effect_is_refused_with_its_operation(rooms: Rooms, store: Store):
-    room = asyncio.run(rooms.open("review", "main", TEAM))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM))
     done: list[str] = []
     good = {"parts": [["@coder go", False]], "to": []}
     asyncio.run(room.perform("send", PERSON, extra=lambda _: done.append("first"), **good))
@@ -262,7 +262,7 @@ def test_a_further_effect_is_refused_with_its_operation(rooms: Rooms, store: Sto
 
 
 def test_an_operation_whose_check_fails_is_not_logged(rooms: Rooms, store: Store):
-    room = asyncio.run(rooms.open("review", "main", TEAM))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM))
     before = store.read(lambda c: records.log_entries(c, room.id))
 
     def check(_: object) -> None:

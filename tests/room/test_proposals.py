@@ -116,7 +116,7 @@ def test_an_expired_election_falls_back_to_the_most_votes_and_then_to_the_first_
 
 @pytest.fixture
 def room(rooms: Rooms) -> Room:
-    return asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
+    return asyncio.run(rooms.open("/project", "review", "main", TEAM, RoomSettings()))
 
 
 def cast_votes(room: Room, id: str, **choices: str) -> str:
@@ -324,7 +324,7 @@ def test_an_election_without_votes_elects_the_first_agent_of_the_file(room: Room
 
 
 def test_the_owner_set_in_the_file_is_not_voted_out(rooms: Rooms):
-    room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings(owner="coder")))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM, RoomSettings(owner="coder")))
     assert "sets the document owner" in ToolCaller(room, "reviewer").call_refused(
         "proposal_create", type="election", title="Document Owner"
     )
@@ -383,7 +383,7 @@ def test_invalid_votes_are_refused(room: Room, rooms: Rooms):
     coder("proposal_create", type="approval", title="x")
     assert "Did you mean 'approve'?" in coder.call_refused("proposal_vote", proposal="p-1", choice="aprove")
     coder.call_refused("proposal_vote", proposal="p-1", choice="approve", reason="a\nb")
-    asyncio.run(rooms.open("review", "main", (*TEAM, "late")))
+    asyncio.run(rooms.open("/project", "review", "main", (*TEAM, "late")))
     assert "you cannot vote" in ToolCaller(room, "late").call_refused("proposal_vote", proposal="p-1", choice="approve")
     assert room.list_votes(room.list_proposals()[0]) == []
     with pytest.raises(Refused):
@@ -416,9 +416,9 @@ def test_a_result_that_a_crash_left_unarchived_is_archived_when_the_room_is_open
 
     store.submit(crash).result(5)
     assert coder("document_list") == "No documents."
-    asyncio.run(rooms.open("review", "main", TEAM))
+    asyncio.run(rooms.open("/project", "review", "main", TEAM))
     store.submit(
         lambda c: c.exec_driver_sql("UPDATE proposals SET archived = 0")  # the second crash, one step later
     ).result(5)
-    asyncio.run(rooms.open("review", "main", TEAM))
+    asyncio.run(rooms.open("/project", "review", "main", TEAM))
     assert coder("document_read", file="decisions.md").count("## p-1 q") == 1

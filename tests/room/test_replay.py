@@ -51,7 +51,7 @@ def folder(project: Path) -> Path:
 def fill_room(rooms: Rooms, store: Store, folder: Path) -> Room:
     """Return a room in which several agents used every operation, some of them refused."""
     settings = RoomSettings(documents=folder / "documents", export_folder=folder, max_hops=2)
-    room = asyncio.run(rooms.open("review", "main", TEAM, settings))
+    room = asyncio.run(rooms.open("/project", "review", "main", TEAM, settings))
     coordinator, reviewer, coder = (ToolCaller(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
     asyncio.run(vote(room, election.id, "coder", Actor(name="reviewer")))
@@ -98,7 +98,7 @@ def fill_room(rooms: Rooms, store: Store, folder: Path) -> Room:
     perform(store, room, "redeliver", PERSON, agent="coordinator")
     perform(store, room, "release_messages", PERSON)
     asyncio.run(room.send("again", PERSON, to=["all"]))
-    return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), settings))
+    return asyncio.run(rooms.open("/project", "review", "main", (*TEAM, "late"), settings))
 
 
 @pytest.mark.req("X-1")
@@ -106,7 +106,7 @@ def test_a_room_is_replayed_from_its_log(rooms: Rooms, store: Store, empty: Stor
     room = fill_room(rooms, store, folder)
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert asyncio.run(first_difference(store, room.id, empty)) is None
-    again = Rooms(empty, rooms._clock).find("review", "main")
+    again = Rooms(empty, rooms._clock).find("/project", "review", "main")
     assert again is not None
     assert again.list_messages() == room.list_messages()
     assert again.list_proposals() == room.list_proposals()

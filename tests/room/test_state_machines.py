@@ -51,7 +51,7 @@ class RoomMachine(RuleBasedStateMachine):
         self.listener = RecordingListener()
         self.store = Store(self.database)
         self.rooms = Rooms(self.store, self.clock, self.listener.room_listener)
-        self.room = self.runner.run(self.rooms.open("review", "main", TEAM, RoomSettings(max_hops=3)))
+        self.room = self.runner.run(self.rooms.open("/project", "review", "main", TEAM, RoomSettings(max_hops=3)))
 
     @rule()
     def restart(self) -> None:

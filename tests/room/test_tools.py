@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def room(rooms: Rooms) -> Room:
-    return asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
+    return asyncio.run(rooms.open("/project", "review", "main", TEAM, RoomSettings()))
 
 
 # The public contract: each tool with its arguments. A question mark means optional.
@@ -187,7 +187,7 @@ def test_a_resource_is_stored_once_under_its_hash(room: Room, rooms: Rooms):
     id = message.removeprefix("Stored as resource ").removesuffix(".")
     assert reviewer("resource_read", id=id) == "large"
     assert f"Did you mean '{id}'?" in reviewer.call_refused("resource_read", id=id[:-1])
-    other = asyncio.run(rooms.open("review", "other", TEAM))
+    other = asyncio.run(rooms.open("/project", "review", "other", TEAM))
     assert "unknown resource" in ToolCaller(other, "coder").call_refused("resource_read", id=id)
     text = "@reviewer " + "é" * 25_000
     long = coder("channel_send", message=text).partition("resource ")[2].partition(" ")[0]

@@ -151,7 +151,7 @@ class Team:
 
     @property
     def room(self) -> Room:
-        return self.hall.main.rooms.find("team", "main")
+        return self.hall.main.rooms.find(str(self.project), "team", "main")
 
     def agents(self, run: str) -> dict[str, AgentState]:
         found = self.hall.store.read(lambda connection: records.list_agents(connection, run))

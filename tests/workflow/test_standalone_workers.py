@@ -17,6 +17,7 @@ from tests.workflow.test_started_workflows import recover, wait_for_status, wait
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.room.service import Room
     from guildhall.workflow.instance import WorkflowSummary
     from tests.workflow.teams import Team
 
@@ -33,8 +34,12 @@ async def start_worker(team: Team, name: str, project: Path | None = None, **opt
     return await team.client.workflows.start_worker(RunRequest(worker=name, input="", **options), frame)
 
 
+def find_room(team: Team) -> Room:
+    return team.hall.main.rooms.find(str(team.project), "global", "main")
+
+
 def read_messages(team: Team) -> list[tuple[str, str]]:
-    return [(one.sender, one.content) for one in team.hall.main.rooms.find("global", "main").list_messages()]
+    return [(one.sender, one.content) for one in find_room(team).list_messages()]
 
 
 @pytest.mark.req("AW-2", "AW-16")
@@ -58,7 +63,7 @@ def test_workers_start_and_stop_and_the_last_one_ends_the_workflow(team: Team) -
         await team.client.workflows.stop_agent(parse("alice"))
         shown = await team.client.workflows.get(parse("@global"))
         assert {agent.name: agent.status for agent in shown.agents} == {"alice": "stopped", "bob": "idle"}
-        assert [one.agent for one in team.hall.main.rooms.find("global", "main").list_agents()] == ["bob"]
+        assert [one.agent for one in find_room(team).list_agents()] == ["bob"]
         assert (await start_worker(team, "alice")).run == first.run
         await team.client.workflows.stop_agent(parse("alice"))
         ended = await team.client.workflows.stop_agent(parse("bob"))
@@ -84,12 +89,12 @@ def test_each_worker_uses_the_folder_and_the_model_of_its_start(team: Team, tmp_
     (other / "b.txt").touch()
 
     async def work(team: Team) -> None:
-        first = await start_worker(team, "alice")
-        await start_worker(team, "bob", other, model="script:mine.yaml")
-        await team.client.rooms.send(parse("@global"), "what do you see?")
-        await wait_until(lambda: [one.status for one in team.runs(first.run)] == ["completed"] * 2)
-        for name, file in (("alice", "a.txt"), ("bob", "b.txt")):
-            run = team.runs(first.run, name)[0]
+        alice = (await start_worker(team, "alice")).run
+        bob = (await start_worker(team, "bob", other, model="script:mine.yaml")).run
+        for name, workflow, file in (("alice", alice, "a.txt"), ("bob", bob, "b.txt")):
+            await team.client.rooms.send(parse(workflow), "what do you see?")
+            await wait_until(lambda workflow=workflow: [one.status for one in team.runs(workflow)] == ["completed"])
+            run = team.runs(workflow, name)[0]
             results = [entry for entry in team.hall.history.entries(run.id) if entry.kind == "tool_ended"]
             assert file in json.dumps(results[0].data.to_record())
             assert run.frame.cwd == (team.project if name == "alice" else other)

@@ -55,7 +55,7 @@ async def recover(team: Team) -> None:
 
 
 def read_messages(team: Team, tag: str = "main") -> list[tuple[str, str]]:
-    room = team.hall.main.rooms.find("team", tag)
+    room = team.hall.main.rooms.find(str(team.project), "team", tag)
     return [(message.sender, message.content) for message in room.list_messages()]
 
 
@@ -269,7 +269,7 @@ def test_of_parallel_starts_only_one_succeeds(team: Team) -> None:
         results = await asyncio.gather(*(start_workflow(team) for _ in range(4)), return_exceptions=True)
         refused = [one for one in results if isinstance(one, Conflict)]
         assert len(refused) == 3
-        assert all("guild stop @team" in str(one.hint) for one in refused)
+        assert all("guild stop r-" in str(one.hint) for one in refused)
 
     team.run_in_hall(work)
 
@@ -347,8 +347,9 @@ def test_a_folder_that_is_a_link_is_not_moved(team: Team) -> None:
     team.run_in_hall(work)
 
 
-def test_a_workflow_of_the_same_name_in_another_folder_is_refused(team: Team) -> None:
+def test_a_workflow_of_the_same_name_in_another_folder_of_the_project_is_refused(team: Team) -> None:
     team.write_workflow()
+    (team.project / "guildhall.yaml").write_text("")
     team.write_script(ann=[[stop()]], repeat=True)
 
     async def work(team: Team) -> None:

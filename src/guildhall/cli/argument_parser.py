@@ -25,7 +25,7 @@ from guildhall.members.model import parse_member_job
 from guildhall.workflow.target import Target, parse
 
 if TYPE_CHECKING:
-    from guildhall.cli.command import Command
+    from guildhall.cli.command import Command, Context
     from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
     from guildhall.workflow.instance import AgentSummary, WorkflowSummary
@@ -244,8 +244,9 @@ def is_member_job(text: str) -> bool:
     return parse_member_job(text) is not None
 
 
-async def resolve(text: str, client: HallClient) -> Resolved:
+async def resolve(text: str, ctx: Context) -> Resolved:
     """Find the run of an id, or the workflow of a target."""
+    client = ctx.client
     if is_id(text, ASK):
         return Resolved(run_id=(await client.asks.get(text)).run)
     if is_id(text, RUN):
@@ -254,7 +255,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
         return Resolved(run_id=run)
     _check_not_member_job(text)
     try:
-        target = parse_target(text)
+        target = ctx.locate(parse_target(text))
         workflow = await client.workflows.get(target)
     except (UsageError, NotFound) as error:
         if "@" in text:
@@ -264,9 +265,9 @@ async def resolve(text: str, client: HallClient) -> Resolved:
     return Resolved(run_id=workflow.run, target=target, workflow=workflow)
 
 
-async def resolve_run(text: str, client: HallClient) -> str:
+async def resolve_run(text: str, ctx: Context) -> str:
     """Find the run of an id, or of a whole workflow."""
-    if (run := await _owned_run(text, client)) is not None:
+    if (run := await _owned_run(text, ctx.client)) is not None:
         return run
     _check_not_member_job(text)
     if "@" not in text:
@@ -274,7 +275,7 @@ async def resolve_run(text: str, client: HallClient) -> str:
     target = parse_target(text)
     if target.agent is not None:
         raise UsageError(f"{target} is an agent, not a workflow", hint=f"Use {target.workflow_target}.")
-    return (await client.workflows.get(target)).run
+    return (await ctx.client.workflows.get(ctx.locate(target))).run
 
 
 def _check_not_member_job(text: str) -> None:

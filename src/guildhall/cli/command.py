@@ -12,7 +12,7 @@ import shlex
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from guildhall.hall.client.discovery import (
     wait_for_exit,
 )
 from guildhall.models.credentials import forwarded_variables
+from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
     import argparse
@@ -103,11 +104,22 @@ class Context:
         return self.screen.form != "text"
 
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
-        """Connect to the hall, set `client` and `frame`, and expand short ids in the arguments. See `connect`."""
+        """Connect to the hall, set `client` and `frame`, and complete the ids and targets of the arguments."""
         self.client, self.frame = await connect(self.screen, mode, model=model)
         self._is_connected = True
-        await expand_arguments(self.args, self.client)
+        await self._complete_arguments()
         return self.client
+
+    async def _complete_arguments(self) -> None:
+        """Expand the short ids among the arguments, and look up the targets among them in the current project."""
+        await expand_arguments(self.args, self.client)
+        for name, value in vars(self.args).items():
+            if isinstance(value, Target):
+                setattr(self.args, name, self.locate(value))
+
+    def locate(self, target: Target) -> Target:
+        """Return the target with names of the current project."""
+        return replace(target, project=self.frame.root)
 
     async def disconnect(self, code: int | None = None) -> None:
         """Close the connection. Unless the command was interrupted, first print late events, such as compactions."""
@@ -175,7 +187,7 @@ class _BlockingContext(Context):
         self.client = RemoteHall(check_same_version(address), BlockingTransport(address))
         self.frame = _frame(dict(os.environ), frozenset(), self.screen, None)
         self._is_connected = True
-        await expand_arguments(self.args, self.client)
+        await self._complete_arguments()
         return self.client
 
     async def disconnect(self, code: int | None = None) -> None:

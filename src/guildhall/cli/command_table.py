@@ -68,7 +68,7 @@ ID: r- run, a- ask (a request that waits for your answer), j- job, c- commission
     t- meeting (conversation with a worker). A unique prefix is enough; `last` is the newest run.
 WORKER: a name (guild worker ls) or a worker file. FILE: a workflow file. TARGET: AGENT@WORKFLOW:TAG,
     @WORKFLOW:TAG (the whole team), or AGENT (started alone). WORKFLOW is the file name without .yaml. TAG
-    names an instance (guild start FILE --tag TAG). The default is main; `:main` may be omitted.
+    names an instance (guild start FILE --tag TAG; default: main). In other projects: AGENT@r-..., @r-...
 Ctrl-C in run, resume and answer pauses the run (continue: guild resume). In log -f and wait it does not.
 Options: --help, --version, --json (most commands), --debug. --json and --debug may also stand before COMMAND.
 All commands: guild help all   One command: guild help COMMAND   New here: guild demo

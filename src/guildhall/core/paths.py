@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 HOME_VARIABLE = "GUILDHALL_HOME"
@@ -59,14 +60,26 @@ def project_root(start: Path) -> Path:
     The search stops at the root of a git checkout and at the user's home folder.
     """
     for folder in (start, *start.parents):
-        settings, others = folder / PROJECT_SETTINGS, (folder / "workers", folder / MEMBERS)
-        if (settings.is_file() and not is_placeholder(settings)) or any(
-            other.is_dir() and not is_placeholder(other) for other in others
-        ):
+        if _has_project_files(folder):
             return folder
         if (folder / ".git").exists() or folder == Path.home():
             break
     return start
+
+
+def _has_project_files(folder: Path) -> bool:
+    settings, others = folder / PROJECT_SETTINGS, (folder / "workers", folder / MEMBERS)
+    return (settings.is_file() and not is_placeholder(settings)) or any(
+        other.is_dir() and not is_placeholder(other) for other in others
+    )
+
+
+def is_same_project(one: Path, other: Path) -> bool:
+    """Return True if one of the folders contains the other and no further project or git checkout starts in between."""
+    inner, outer = (one, other) if one.is_relative_to(other) else (other, one)
+    between = takewhile(lambda folder: folder != outer, (inner, *inner.parents))
+    is_inside = inner.is_relative_to(outer)
+    return is_inside and not any(_has_project_files(folder) or (folder / ".git").exists() for folder in between)
 
 
 def is_placeholder(path: Path) -> bool:

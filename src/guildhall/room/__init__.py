@@ -1,6 +1,6 @@
 """Rooms: the channel, inboxes, documents, proposals and resources that the agents of a team share.
 
-A room belongs to a workflow and a tag. Every change is an operation with a name, a transaction and a log entry.
+A room belongs to a project, workflow and tag. Every change is an operation with a name, a transaction and a log entry.
 
 Above: workflow, which starts the runs of agents when they have mail; hall and cli, for the commands of the user.
 Below: workers (the names of the room tools), tools, sandbox (the files of documents), store, core.

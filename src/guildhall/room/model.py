@@ -103,6 +103,7 @@ class RoomRecord:
     """The row of a room."""
 
     id: str
+    project: str
     workflow: str
     tag: str
     created_at: str

@@ -102,10 +102,10 @@ def find_room(connection: Connection, id: str) -> RoomRecord | None:
     return None if row is None else RoomRecord(**row)
 
 
-def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord | None:
-    """Return the open room of a workflow and tag, or None."""
-    condition = (rooms.c.workflow == workflow) & (rooms.c.tag == tag) & rooms.c.closed_at.is_(None)
-    row = connection.execute(select(rooms).where(condition)).mappings().first()
+def current_room(connection: Connection, project: str, workflow: str, tag: str) -> RoomRecord | None:
+    """Return the open room of a workflow and tag in a project, or None."""
+    conditions = (rooms.c.project == project, rooms.c.workflow == workflow, rooms.c.tag == tag)
+    row = connection.execute(select(rooms).where(*conditions, rooms.c.closed_at.is_(None))).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 

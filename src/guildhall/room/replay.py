@@ -138,7 +138,7 @@ class RoomReplay:
         assert real is not None
         settings = {name: value for name, value in arguments["settings"].items() if name != "projection"}
         without_files = {**arguments, "documents": _IN_DATABASE, "settings": settings}
-        open_room(connection, id, real.workflow, real.tag, entry.at, without_files)
+        open_room(connection, id, (real.project, real.workflow, real.tag), entry.at, without_files)
         records.add_log_entry(connection, id, "open", entry.actor, entry.at, arguments, {})
 
     # Documents as files

@@ -291,8 +291,10 @@ class Rooms:
         self._listener = listener or RoomListener()
         self._rooms: dict[str, Room] = {}
 
-    async def open(self, workflow: str, tag: str, agents: Sequence[str], settings: RoomSettings | None = None) -> Room:
-        """Return the room of a workflow and tag with these agents. Create it if it does not exist."""
+    async def open(
+        self, project: str, workflow: str, tag: str, agents: Sequence[str], settings: RoomSettings | None = None
+    ) -> Room:
+        """Return the room of a workflow and tag in a project, with these agents. Create it if it does not exist."""
         settings = settings or RoomSettings()
         for agent in agents:
             check_agent_name(agent)
@@ -306,9 +308,9 @@ class Rooms:
         arguments = settings.open_arguments(agents)
 
         def write(connection: Connection) -> str:
-            current = records.current_room(connection, workflow, tag)
+            current = records.current_room(connection, project, workflow, tag)
             id = new_id(ROOM) if current is None else current.id
-            open_room(connection, id, workflow, tag, at, arguments)
+            open_room(connection, id, (project, workflow, tag), at, arguments)
             records.add_log_entry(connection, id, "open", Actor.system(), at, arguments, {})
             return id
 
@@ -322,9 +324,9 @@ class Rooms:
             self._rooms[id] = Room(id, self._store, self._clock, self._listener)
         return self._rooms[id]
 
-    def find(self, workflow: str, tag: str) -> Room | None:
-        """Return the current room of a workflow and tag, or None."""
-        found = self._store.read(lambda connection: records.current_room(connection, workflow, tag))
+    def find(self, project: str, workflow: str, tag: str) -> Room | None:
+        """Return the current room of a workflow and tag in a project, or None."""
+        found = self._store.read(lambda connection: records.current_room(connection, project, workflow, tag))
         return self.room(found.id) if found else None
 
     async def close(self, id: str, *, documents: Path | None = None) -> None:
@@ -340,13 +342,15 @@ class Rooms:
         self._rooms.pop(id, None)
 
 
-def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str, arguments: Mapping[str, Any]) -> None:
-    """Create a room, or change an existing one to these agents and settings."""
+def open_room(
+    connection: Connection, id: str, key: tuple[str, str, str], at: str, arguments: Mapping[str, Any]
+) -> None:
+    """Create a room, or change an existing one to these agents and settings. `key`: its project, workflow and tag."""
     values = {name: arguments[name] for name in ("documents", "owner", "settings")}
     found = records.find_room(connection, id)
     if found is None:
-        new = RoomRecord(id=id, workflow=workflow, tag=tag, created_at=at, closed_at=None, roles={}, **values)
-        records.add_room(connection, new)
+        names = dict(zip(("project", "workflow", "tag"), key, strict=True))
+        records.add_room(connection, RoomRecord(id=id, **names, created_at=at, closed_at=None, roles={}, **values))
     else:
         # An elected owner stays while it is an agent and the workflow file names no owner.
         values["owner"] = values["owner"] or (found.owner if found.owner in arguments["seats"] else None)

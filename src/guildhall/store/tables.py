@@ -118,16 +118,24 @@ rooms = Table(
     "rooms",
     metadata,
     Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),  # root of the project of the workflow
     Column("workflow", Text, nullable=False),
     Column("tag", Text, nullable=False),
     Column("created_at", Text, nullable=False),
-    Column("closed_at", Text),  # NULL for the current room of a workflow and tag
+    Column("closed_at", Text),  # NULL for the current room of a project, workflow and tag
     Column("documents", Text, nullable=False),  # "file:/folder" or "sqlite"
     Column("owner", Text),  # agent that may write documents; NULL if all agents may
     Column("roles", JSON, nullable=False),  # the elected agent of each role
     Column("settings", JSON, nullable=False),
 )
-Index("rooms_current", rooms.c.workflow, rooms.c.tag, unique=True, sqlite_where=text("closed_at IS NULL"))
+Index(
+    "rooms_current",
+    rooms.c.project,
+    rooms.c.workflow,
+    rooms.c.tag,
+    unique=True,
+    sqlite_where=text("closed_at IS NULL"),
+)
 
 seats = Table(
     "seats",
@@ -268,6 +276,7 @@ workflows = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("room", Text, nullable=False),
+    Column("project", Text, nullable=False),  # root of the project; name and tag are unique in it
     Column("name", Text, nullable=False),
     Column("tag", Text, nullable=False),
     Column("generation", Integer, nullable=False),
@@ -283,7 +292,7 @@ workflows = Table(
     Column("created_at", Text, nullable=False),
     Column("ended_at", Text),
 )
-Index("workflows_by_name", workflows.c.name, workflows.c.tag)
+Index("workflows_by_name", workflows.c.name, workflows.c.tag, workflows.c.project)
 Index("workflows_by_status", workflows.c.status)
 
 agents = Table(

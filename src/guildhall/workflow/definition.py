@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, 
 
 from guildhall.core.config import Dollars, Duration, VariableName, check_unit, parse_duration
 from guildhall.core.errors import UsageError
+from guildhall.core.ids import RUN, is_id
 from guildhall.core.yaml import format_value
 from guildhall.room.model import RESERVED as RESERVED_IN_ROOM
 from guildhall.workers.definition import (
@@ -126,6 +127,8 @@ def _check_value_name(value: object) -> object:
 def _check_workflow_name(value: object) -> object:
     if value == GLOBAL:
         raise ValueError(f"invalid name {GLOBAL!r}: it is reserved for agents without a workflow file")
+    if isinstance(value, str) and is_id(value, RUN):
+        raise ValueError(f"invalid name {value!r}: it has the form of the id of a run")
     return value
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.workflow.target import Target
@@ -35,10 +36,11 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One generation of a workflow and tag. It is a run without a model, and its agents are child runs."""
+    """One generation of a workflow and tag in a project. It is a run without a model, and its agents are child runs."""
 
     id: str  # id of the run
     room: str
+    project: str  # root of the project
     name: str
     tag: str
     generation: int
@@ -53,7 +55,7 @@ class Instance:
 
     @property
     def target(self) -> Target:
-        return Target(None, self.name, self.tag)
+        return Target(None, self.name, self.tag, Path(self.project))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,7 @@ class WorkflowSummary:
     """A workflow and tag in listings: its last generation and its agents."""
 
     run: str
+    project: str  # root of the project
     name: str
     tag: str
     generation: int
@@ -136,13 +139,14 @@ class WorkflowSummary:
 
     @property
     def target(self) -> Target:
-        return Target(None, self.name, self.tag)
+        return Target(None, self.name, self.tag, Path(self.project))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the summary for `--json`."""
         names = ("generation", "mode", "status", "reason", "file", "created_at", "ended_at", "cost_usd", "messages")
         return {
             "run": self.run,
+            "project": self.project,
             "workflow": self.name,
             "tag": self.tag,
             "target": str(self.target),

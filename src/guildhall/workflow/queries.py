@@ -5,9 +5,14 @@ Does not import `team.py`, so that commands that only read start fast. Does not 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.core.errors import UsageError
+from guildhall.core.ids import RUN, is_id
+from guildhall.core.paths import is_same_project
 from guildhall.room import records as room_records
 from guildhall.room import shared_records
 from guildhall.runs.record.records import find_run
@@ -22,26 +27,73 @@ if TYPE_CHECKING:
 
 _MAX_MESSAGES = 10_000
 _MAX_MESSAGES_TO_USER = 10  # of each agent, in a summary
-_COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
+_COPIED = ("project", "name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 
 
 def find_instance(connection: Connection, wanted: Target) -> Instance:
     """Return the workflow instance of a target. Raise NotFound if it or the agent of the target does not exist."""
     target.check_names(wanted)
-    instance = records.newest_instance(connection, wanted.workflow, wanted.tag)
-    agents = [agent.name for agent in records.list_agents(connection, instance.id)] if instance else []
+    candidates = list_candidates(connection, wanted)
+    instance = choose(wanted, candidates)
+    agents = _agent_names(connection, instance) if instance is not None else []
     if instance is not None and wanted.agent in (None, *agents):
         return instance
-    known = records.list_instances(connection)
+    others = [
+        f"{replace(_address(other, wanted), agent=wanted.agent)} ({other.project})"
+        for other in candidates
+        if other != instance and wanted.agent in (None, *_agent_names(connection, other))
+    ]
+    if others:
+        hint = f"Other projects have it. Use one of {', '.join(others[:5])}."
+        raise target.unknown_target(wanted, (), hint=hint)
+    known = {other.id: _address(other, wanted) for other in records.list_instances(connection)}
     if wanted.agent is not None and wanted.workflow == target.GLOBAL:  # it may be the agent of another workflow
-        pairs = ((other, agent) for other in known for agent in records.list_agents(connection, other.id))
-        known_agents = [replace(other.target, agent=agent.name) for other, agent in pairs]
+        known_agents = [
+            replace(address, agent=agent.name)
+            for id, address in known.items()
+            for agent in records.list_agents(connection, id)
+        ]
         same_name = [str(agent) for agent in known_agents if agent.agent == wanted.agent]
         hint = f"Did you mean {', '.join(same_name[:5])}?" if same_name else None
         raise target.unknown_target(wanted, known_agents, hint=hint)
     if instance is None:
-        raise target.unknown_target(wanted.workflow_target, [other.target for other in known])
+        raise target.unknown_target(wanted.workflow_target, known.values())
     raise target.unknown_target(wanted, [replace(wanted, agent=name) for name in agents])
+
+
+def list_candidates(connection: Connection, wanted: Target) -> list[Instance]:
+    """Return the instances with the names of a target in all projects, or the instance with its id."""
+    if is_id(wanted.workflow, RUN):
+        found = records.find_instance(connection, wanted.workflow)
+        return [found] if found is not None else []
+    return records.list_instances(connection, name=wanted.workflow, tag=wanted.tag)
+
+
+def choose(wanted: Target, candidates: Iterable[Instance]) -> Instance | None:
+    """Return the candidate in the project of a target, or None. Raise UsageError if several projects match."""
+    by_project = {Path(one.project): one for one in sorted(candidates, key=lambda one: one.created_at)}
+    if wanted.project is not None and (exact := by_project.get(wanted.project.resolve())) is not None:
+        return exact
+    matching = [one for one in by_project.values() if _is_reachable(one, wanted)]
+    if len(matching) > 1:
+        listed = ", ".join(f"@{one.id} ({one.project})" for one in matching[:5])
+        raise UsageError(f"ambiguous target {wanted}: {len(matching)} projects have it", hint=f"Use one of {listed}.")
+    return matching[0] if matching else None
+
+
+def _is_reachable(instance: Instance, wanted: Target) -> bool:
+    """Return True if the names of a target can mean an instance."""
+    has_id, project = is_id(wanted.workflow, RUN), wanted.project
+    return has_id or project is None or is_same_project(Path(instance.project), project.resolve())
+
+
+def _address(instance: Instance, wanted: Target) -> Target:
+    """Return the target of an instance, with its id if its names would not be found in the project of `wanted`."""
+    return instance.target if _is_reachable(instance, wanted) else target.Target(None, instance.id)
+
+
+def _agent_names(connection: Connection, instance: Instance) -> list[str]:
+    return [agent.name for agent in records.list_agents(connection, instance.id)]
 
 
 def describe(connection: Connection, instance: Instance) -> WorkflowSummary:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, Text, bindparam, cast, delete, func, insert, select, text, update
+from sqlalchemy import Connection, RowMapping, Text, and_, bindparam, cast, delete, func, insert, select, text, update
 
 from guildhall.runs.record.records import find_call_run
 from guildhall.store.tables import agents, databases, runs, schedules, workflows
@@ -43,9 +43,9 @@ def find_instance(connection: Connection, instance: str) -> Instance | None:
     return _instance(row) if row else None
 
 
-def newest_instance(connection: Connection, name: str, tag: str) -> Instance | None:
-    """Return the last generation of a workflow and tag, or None."""
-    query = select(workflows).where(workflows.c.name == name, workflows.c.tag == tag)
+def newest_instance(connection: Connection, project: str, name: str, tag: str) -> Instance | None:
+    """Return the last generation of a workflow and tag in a project, or None."""
+    query = select(workflows).where(workflows.c.project == project, workflows.c.name == name, workflows.c.tag == tag)
     row = connection.execute(query.order_by(workflows.c.generation.desc()).limit(1)).mappings().first()
     return _instance(row) if row else None
 
@@ -56,11 +56,15 @@ def next_generation_start(connection: Connection, instance: Instance) -> str | N
     return connection.execute(select(func.min(workflows.c.created_at)).where(later)).scalar_one()
 
 
-def list_instances(connection: Connection, *, include_ended: bool = True) -> list[Instance]:
-    """Return the last generation of each workflow and tag, newest first."""
-    same_target = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
+def list_instances(connection: Connection, *, include_ended: bool = True, **names: str) -> list[Instance]:
+    """Return the last generation of each workflow and tag in each project, newest first.
+
+    `names`: only with this name, tag or project.
+    """
+    same_target = and_(*(workflows.c[name] == _other.c[name] for name in ("project", "name", "tag")))
     last = select(func.max(workflows.c.generation)).where(same_target).scalar_subquery()
     query = select(_other).where(_other.c.generation == last).order_by(_other.c.created_at.desc())
+    query = query.filter_by(**names)
     if not include_ended:
         query = query.where(_other.c.status.not_in(FINAL_PHASES))
     return [_instance(row) for row in connection.execute(query).mappings()]

@@ -1,10 +1,10 @@
 """The workflow service of a hall: starts, resumes, stops and steers workflows, and routes events to their teams.
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file
-becomes an agent of the workflow `global:main`.
+becomes an agent of the workflow `global:main` of its project.
 Does not execute the team (`team.py`) or deliver scheduled messages (`wakeup_schedules.py`).
 
-Invariant: at most one generation of a workflow and tag is alive.
+Invariant: at most one generation of a workflow and tag is alive in a project.
 """
 
 from __future__ import annotations
@@ -109,26 +109,30 @@ class Workflows:
 
     async def _prepare(self, workflow: Workflow, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         request = anchor_models(request, frame)
+        # Agents without a workflow file belong to the project of the command.
+        project = str((frame if workflow.name == GLOBAL else workflow.frame(frame)).root.resolve())
         frame = workflow.frame(frame)
         settings = self.settings(frame)
         has_budget = request.budget is not None or workflow.budget is not None
         request = replace(request, budget=team_budget(workflow, settings, request.budget) if has_budget else None)
         values = start_values(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_paths(workflow, values, self.home, frame)
-        previous = self.store.read(lambda connection: records.newest_instance(connection, workflow.name, start.tag))
+        key = (project, workflow.name, start.tag)
+        previous = self.store.read(lambda connection: records.newest_instance(connection, *key))
         check_tag_free(previous, workflow, fresh=start.fresh)
-        if start.fresh and (room := self.rooms.find(workflow.name, start.tag)) is not None:
+        if start.fresh and (room := self.rooms.find(*key)) is not None:
             is_same_file = previous is not None and previous.path == str(workflow.path)
             documents = move_documents_aside(room.read_record()) if is_same_file else None
             await self.rooms.close(room.id, documents=documents)
         names = [agent.name for agent in workflow.agents]
-        room = await self.rooms.open(workflow.name, start.tag, names, room_settings(workflow, values))
+        room = await self.rooms.open(*key, names, room_settings(workflow, values))
         at = self.clock.now()
 
         def record_start(connection: Connection, run: str) -> None:
             instance = Instance(
                 id=run,
                 room=room.id,
+                project=project,
                 name=workflow.name,
                 tag=start.tag,
                 generation=previous.generation + 1 if previous else 1,
@@ -156,10 +160,11 @@ class Workflows:
         return await self.runs.prepare(request, frame, worker=workflow_worker(workflow), hooks=hooks)
 
     async def start_worker(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
-        """Add a worker to `global:main`. Return the running workflow, or the workflow ready to be launched."""
+        """Add a worker to `global:main` of its project. Return the running workflow, or one ready to be launched."""
         agent = standalone_agent(worker, request, frame)
         async with self._start_lock:
-            instance = self.store.read(lambda connection: records.newest_instance(connection, GLOBAL, MAIN))
+            key = (str(frame.root.resolve()), GLOBAL, MAIN)
+            instance = self.store.read(lambda connection: records.newest_instance(connection, *key))
             if instance is None or instance.status in FINAL_PHASES:
                 start = Start(file="", params={}, mode="start")
                 workflow = standalone_workflow(self.home, [agent])
@@ -192,12 +197,14 @@ class Workflows:
 
         await self.store.write(write)
         settings = RoomSettings(max_hops=workflow.definition.limits.max_hops)
-        await self.rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], settings)
+        names = [agent.name for agent in workflow.agents]
+        await self.rooms.open(instance.project, instance.name, instance.tag, names, settings)
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Return a stopped workflow, ready to be launched."""
         instance = self.get_instance(run)
-        check_not_replaced(instance, self.store.read(lambda c: records.newest_instance(c, instance.name, instance.tag)))
+        key = (instance.project, instance.name, instance.tag)
+        check_not_replaced(instance, self.store.read(lambda connection: records.newest_instance(connection, *key)))
         workflow = from_record(instance.source, instance.definition)
         if grant is not None:
             self._check_grant(run, grant)

@@ -193,11 +193,17 @@ def check_tag_free(before: Instance | None, workflow: Workflow, *, fresh: bool) 
     if before is None:
         return
     if before.status not in FINAL_PHASES:
-        hint = f"Follow: guild log -f {before.target}. Stop: guild stop {before.target}. Or use another --tag."
+        hint = f"Follow: guild log -f {before.id}. Stop: guild stop {before.id}. Or use another --tag."
         hint = f"Continue: guild resume {before.id}. {hint}" if before.status == "paused" else hint
         message = f"cannot start {before.target}: it has not ended, its status is {before.status} (run {before.id})"
         raise Conflict(message, hint=hint)
-    if before.path != str(workflow.path) and not fresh:
+    if not fresh:
+        check_same_file(before, workflow)
+
+
+def check_same_file(before: Instance | None, workflow: Workflow) -> None:
+    """Raise Conflict if the last workflow with this name and tag in the project was started from another file."""
+    if before is not None and before.path != str(workflow.path):
         hint = "Use another --tag, another name, or --fresh for a new room."
         message = f"cannot start {before.target} from {workflow.path}: it was started from another file: {before.path}"
         raise Conflict(message, hint=hint)
@@ -207,7 +213,7 @@ def check_not_replaced(instance: Instance, newest: Instance | None) -> None:
     """Raise Conflict if a later generation uses the room, because both teams would read the same mail."""
     if newest is not None and newest.id != instance.id:
         message = f"cannot resume {instance.id}: {instance.target} was started again as {newest.id} ({newest.status})"
-        raise Conflict(message, hint=f"Show the new generation: guild show {newest.target}")
+        raise Conflict(message, hint=f"Show the new generation: guild show {newest.id}")
 
 
 def recorded_input(workflow: Workflow) -> str:

@@ -1,6 +1,7 @@
 """The arguments by which a command names a workflow: targets, params and files.
 
-A target is `agent@workflow:tag`. `global` and `main` may be left out.
+A target is `agent@workflow:tag`. `global` and `main` may be left out. Instead of `workflow:tag`, it may have the id of
+the workflow's run, which finds a workflow of any project.
 Does not look up the instance of a target (`queries.py`) or read a workflow file (`loader.py`).
 """
 
@@ -8,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, NotFound, UsageError
-from guildhall.core.ids import is_name
+from guildhall.core.ids import RUN, is_id, is_name
 from guildhall.core.text_checks import suggest_or
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ MAIN = "main"
 _MAX_SHOWN_CHARS = 80
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Target:
     """An agent of a workflow, or (without an agent) the workflow itself, under one tag."""
 
     agent: str | None
-    workflow: str = GLOBAL
+    workflow: str = GLOBAL  # a name, or the id of the workflow's run
     tag: str = MAIN
+    project: Path | None = None  # where the names are looked up; None: in all projects
 
     @property
     def full(self) -> str:
@@ -40,7 +42,7 @@ class Target:
     @property
     def workflow_target(self) -> Target:
         """Return the target of the workflow itself."""
-        return Target(None, self.workflow, self.tag)
+        return replace(self, agent=None)
 
     def __str__(self) -> str:
         """Return the target without `global` and `main`."""
@@ -53,6 +55,8 @@ class Target:
 
 def parse(text: str) -> Target:
     """Return the target that a text names. Raise UsageError if it is not a target."""
+    if is_id(text, RUN):
+        return Target(None, text)
     agent, at, rest = text.partition("@")
     workflow, colon, tag = rest.partition(":")
     names = {"an agent": agent, "a workflow": workflow, "a tag": tag}
@@ -63,6 +67,7 @@ def parse(text: str) -> Target:
         **{f"{_excerpt(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
         "no workflow after the @": at and not workflow,
         "no tag after the colon": colon and not tag,
+        "the id of a run has no tag": colon and is_id(workflow, RUN),
         "empty": not at and not agent,
     }
     if reason := next((problem for problem, applies in problems.items() if applies), None):
@@ -75,12 +80,15 @@ def check_names(target: Target) -> None:
     for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
         if not is_name(name):
             raise UsageError(f"invalid target: {_excerpt(name)!r} is not a valid name", hint=_target_hint(""))
+    if target.project is not None and not target.project.is_absolute():
+        raise UsageError(f"invalid target: the project {_excerpt(str(target.project))!r} is not an absolute path")
 
 
 def unknown_target(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
     """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
     hint = hint or suggest_or(str(target), {str(other) for other in known}, "List the workflows: guild ls --all")
-    return NotFound(f"unknown {'agent' if target.agent else 'workflow'} {target}", hint=hint)
+    place = f" in {target.project}" if target.project is not None and not is_id(target.workflow, RUN) else ""
+    return NotFound(f"unknown {'agent' if target.agent else 'workflow'} {target}{place}", hint=hint)
 
 
 def check_tag(tag: str) -> str:
@@ -102,6 +110,8 @@ def _target_hint(text: str) -> str:
         guess = str(Target(agent, GLOBAL, tag or MAIN))
     elif at and workflow and not tag and rest.endswith(":"):  # @review:
         guess = text[:-1]
+    elif is_id(workflow, RUN):  # @r-7k2m9x4qpw:main
+        guess = f"{agent}@{workflow}"
     elif any(map(str.isspace, text)):
         guess = "".join(text.split())
     if guess is not None:

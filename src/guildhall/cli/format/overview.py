@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.format import workflows
@@ -157,8 +157,10 @@ class _Rows:
         for run in self._groups.running_runs:
             if (workflow := self._workflows.get(run.id)) is not None:
                 reason = f"failed; see guild log {workflow.run}"
+                address = workflows.address(workflow, self._here)
                 for agent in workflows.failed_agents(workflow):
-                    rows.append([str(agent.target), agent.status, reason, "", f"guild start {agent.target}"])
+                    target = replace(address, agent=agent.name)
+                    rows.append([str(target), agent.status, reason, "", f"guild start {target}"])
         return rows
 
     def working(self) -> list[list[str]]:
@@ -167,7 +169,7 @@ class _Rows:
         for run in self._groups.running_runs:
             since = age(run.created_at, self._now)
             if (workflow := self._workflows.get(run.id)) is not None:
-                rows += workflows.working_rows(run, workflow, since)
+                rows += workflows.working_rows(run, workflow, since, self._here)
             else:
                 rows.append([id_of(run), run.worker, self._task(run), since])
         for active in self._groups.members:

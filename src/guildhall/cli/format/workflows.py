@@ -8,11 +8,14 @@ Invariant: messages are complete, and their further lines are indented, so that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.format.runs import text_of
 from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import parse_stamp
+from guildhall.core.paths import is_same_project
 from guildhall.core.text_checks import format_count
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.workflow.target import GLOBAL, Target
@@ -39,12 +42,23 @@ def name_of(run: Run) -> str:
     return str(Target(None, run.worker, workflow.tag)) if workflow else run.worker
 
 
-def working_rows(run: Run, workflow: WorkflowSummary, since: str) -> list[list[str]]:
+def address(workflow: WorkflowSummary, here: Path) -> Target:
+    """Return the target of a workflow, with its id if its names would not be found in the project `here`."""
+    is_here = is_same_project(Path(workflow.project), here)
+    return workflow.target if is_here else Target(None, workflow.run)
+
+
+def working_rows(run: Run, workflow: WorkflowSummary, since: str, here: Path) -> list[list[str]]:
     """Return rows for a workflow and its agents. Agents of global:main have rows of their own."""
     agents = [agent for agent in workflow.agents if agent.status != "stopped" or workflow.name != GLOBAL]
+    target = address(workflow, here)
+    place = f" (in {workflow.project})" if target != workflow.target else ""
     if workflow.name == GLOBAL:
-        return [[agent.run or run.id, str(agent.target), _agent(agent), since] for agent in agents]
-    head = f"{workflow.status}; {format_count(workflow.messages, 'message')}; {money(workflow.cost_usd)}"
+        return [
+            [agent.run or run.id, str(replace(target, agent=agent.name)), _agent(agent) + place, since]
+            for agent in agents
+        ]
+    head = f"{workflow.status}; {format_count(workflow.messages, 'message')}; {money(workflow.cost_usd)}{place}"
     return [[run.id, str(workflow.target), head, since], *(["", f"· {one.name}", _agent(one), ""] for one in agents)]
 
 
@@ -70,6 +84,7 @@ def print_workflow(workflow: WorkflowSummary, screen: Screen, *, is_whole: bool 
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
         ["workflow", f"{workflow.target}{again}"],
+        ["project", workflow.project],
         ["file", workflow.file if workflow.name != GLOBAL else ""],
         ["run", workflow.run],
         ["status", f"{workflow.status} ({workflow.reason})" if workflow.reason else workflow.status],

@@ -198,7 +198,8 @@ class Workers(Protocol):
 class Workflows(Protocol):
     """Workflows: teams of agents under a tag, their agents and schedules.
 
-    A target without an agent is the workflow itself.
+    A target without an agent is the workflow itself. Its names are those of its `project`, an absolute path. Without a
+    project, they must be unique. The `workflow` of a target may also be the id of the workflow's run.
     """
 
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
@@ -217,7 +218,7 @@ class Workflows(Protocol):
         ...
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowSummary:
-        """Start the request's worker as an agent of the workflow global:main, in the background."""
+        """Start the request's worker as an agent of the workflow global:main of its project, in the background."""
         ...
 
     async def start_agent(self, target: Target) -> WorkflowSummary:
@@ -229,7 +230,7 @@ class Workflows(Protocol):
         ...
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowSummary]:
-        """Return the last generation of each workflow and tag, newest first. `over` includes ended workflows."""
+        """Return the last generation of each project, workflow and tag, newest first. `over` includes ended ones."""
         ...
 
     async def get(self, target: Target) -> WorkflowSummary:

@@ -16,8 +16,8 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.hall.composition.database import CHOOSE_ANOTHER_FILE, LOCK_TIMEOUT_S, Database, lock_database
 from guildhall.hall.composition.run_services import RunServices
-from guildhall.workflow import records
-from guildhall.workflow.instance import FINAL_PHASES, Instance, Start
+from guildhall.workflow import queries, records
+from guildhall.workflow.instance import FINAL_PHASES, Start
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -151,10 +151,13 @@ class WorkflowDatabases:
         """Return the services of the database in which the target's workflow was started last."""
         if not self._known:
             return self._main
-        every = (self._main, *self.open_all())
-        newest = {services: _newest(services, target.workflow, target.tag) for services in every}
-        created = {services: instance.created_at for services, instance in newest.items() if instance is not None}
-        return max(created, key=lambda services: created[services], default=self._main)
+        candidates = {
+            instance.id: (services, instance)
+            for services in (self._main, *self.open_all())
+            for instance in services.store.read(lambda connection: queries.list_candidates(connection, target))
+        }
+        chosen = queries.choose(target, (instance for _, instance in candidates.values()))
+        return candidates[chosen.id][0] if chosen is not None else self._main
 
     async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
         """Return the services of the database that a workflow names, or of the home's own.
@@ -172,15 +175,12 @@ class WorkflowDatabases:
             check_paths(workflow, values, environment.home, frame)
             if (path := workflow.database_path(values)) is not None:
                 chosen = await self.add(path.resolve())
+        key = (str(frame.root), workflow.name, start.tag)
         for other in (self._main, *self.open_all()) if self._known else ():
-            instance = _newest(other, workflow.name, start.tag)
+            instance = other.store.read(lambda connection: records.newest_instance(connection, *key))
             if other is not chosen and instance is not None and instance.status not in FINAL_PHASES:
                 raise Conflict(
                     f"cannot start {instance.target}: {instance.status} in another database (run {instance.id})",
-                    hint=f"Stop it with `guild stop {instance.target}`, or use another --tag.",
+                    hint=f"Stop it with `guild stop {instance.id}`, or use another --tag.",
                 )
         return chosen
-
-
-def _newest(services: RunServices, name: str, tag: str) -> Instance | None:
-    return services.store.read(lambda connection: records.newest_instance(connection, name, tag))

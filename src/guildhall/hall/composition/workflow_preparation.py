@@ -10,17 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import NotFound, NotTrusted, UsageError
+from guildhall.core.errors import Conflict, NotFound, NotTrusted, UsageError
 from guildhall.core.paths import project_root
 from guildhall.core.text_checks import did_you_mean
 from guildhall.runs.assembly.preflight import raise_problems
 from guildhall.runs.plan.planner import TeamContext
 from guildhall.workers.code_trust import Trust
+from guildhall.workflow import records
 from guildhall.workflow.agent_steps import room_tool_set
 from guildhall.workflow.loader import check_trust, load
 from guildhall.workflow.plan import WorkflowPlan, make_plan, planned_start
 from guildhall.workflow.replay import WorkflowReplays
-from guildhall.workflow.start_values import anchor_models, bind_params, team_budget
+from guildhall.workflow.start_values import anchor_models, bind_params, check_same_file, team_budget
 from guildhall.workflow.target import find_workflow_files
 
 if TYPE_CHECKING:
@@ -78,7 +79,14 @@ async def plan_workflow(
     hall: Hall, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
 ) -> WorkflowPlan:
     """Return the plan of a workflow. `request.worker` is its file."""
-    return await _plan(hall, load_workflow(hall, request.worker, frame), request, frame, tag=tag, params=params)
+    workflow = load_workflow(hall, request.worker, frame)
+    plan = await _plan(hall, workflow, request, frame, tag=tag, params=params)
+    key = (str(workflow.frame(frame).root), workflow.name, tag)
+    try:
+        check_same_file(hall.main.store.read(lambda connection: records.newest_instance(connection, *key)), workflow)
+    except Conflict as error:
+        return replace(plan, problems=(*plan.problems, error))
+    return plan
 
 
 async def _plan(

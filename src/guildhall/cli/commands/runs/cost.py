@@ -48,7 +48,7 @@ async def cost(ctx: Context) -> None:
     if ctx.args.target is None:
         runs = await client.runs.list(everything=True, called=True)
     else:
-        resolved = await resolve(ctx.args.target, client)
+        resolved = await resolve(ctx.args.target, ctx)
         details = await client.runs.get(resolved.run_id)
         runs = resolved.select((details.run, *details.below))
         if resolved.agent is None:  # the reservations of single agents are not known

@@ -36,7 +36,7 @@ _POLL_S = 0.2  # if the run is not alive in this hall
 )
 async def log(ctx: Context) -> None:
     client = await ctx.connect("read")
-    resolved = await resolve(ctx.args.id, client)
+    resolved = await resolve(ctx.args.id, ctx)
     journal = _Printer(client, ctx.screen, resolved, as_json=ctx.as_json)
     details = await journal.print_new(None if ctx.args.all or ctx.as_json else _MAX_ITEMS)
     if journal.is_shortened:

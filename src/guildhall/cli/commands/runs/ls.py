@@ -64,7 +64,7 @@ async def _print_one(ctx: Context, client: HallClient) -> None:
         commission = (await client.commissions.get(ctx.args.target)).commission
         ctx.print(commission, lambda one, screen: screen.table([commission_row(one, screen)]))
         return
-    target = parse_target(ctx.args.target)
+    target = ctx.locate(parse_target(ctx.args.target))
     workflow = await client.workflows.get(target)
     if target.agent:
         agents = [agent for agent in workflow.agents if target.agent == agent.name]

@@ -17,7 +17,7 @@ from guildhall.core.text_checks import format_count
 @command(argument("run", metavar="ID|TARGET", type=read_id, help="the id of a run or of a job; @workflow:tag"), JSON)
 async def replay(ctx: Context) -> int:
     client = await ctx.connect("read")
-    run = await resolve_run(ctx.args.run, client)
+    run = await resolve_run(ctx.args.run, ctx)
     replayed = await client.runs.replay(run, ctx.frame)
     difference = replayed.difference
     found = {"step": difference and difference.step, "difference": difference and difference.text}

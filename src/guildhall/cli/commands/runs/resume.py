@@ -45,7 +45,7 @@ async def _resume(ctx: Context) -> int:
             raise UsageError("--max-tokens cannot be used with a job of a member", hint="Use --max-turns or --budget.")
         await ctx.run_trusted(lambda: client.jobs.resume(ctx.args.run, ctx.frame, **limits))
         return await wait_for_member(ctx.args.run, ctx)
-    run = await resolve_run(ctx.args.run, client)
+    run = await resolve_run(ctx.args.run, ctx)
     if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
         from guildhall.cli.commands.projects.meet import Conversation
 

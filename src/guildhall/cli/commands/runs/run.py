@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.cli.argument_parser import LIMITS, limits_of, read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command, exclusive
 from guildhall.cli.follow import Follower
+from guildhall.cli.format.workflows import address
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.text_checks import did_you_mean
 from guildhall.workflow.instance import Start, WorkflowSummary
@@ -137,7 +138,7 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
     try:
         if background:
             workflow = await ctx.run_trusted(lambda: client.workflows.start(start, request, frame), at=at)
-            print_started(ctx, workflow, workflow.target)
+            print_started(ctx, workflow, address(workflow, frame.root))
             return None
         return await ctx.run_trusted(
             lambda: Follower(client, ctx.screen).follow(client.workflows.run(start, request, frame)), at=at

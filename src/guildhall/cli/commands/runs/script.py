@@ -29,8 +29,8 @@ _SUFFIXES = (".yaml", ".yml")
 )
 async def script(ctx: Context) -> None:
     file = None if ctx.args.out == "-" else _file(ctx.args.out)
-    client = await ctx.connect("read")
-    await write_script(ctx, await resolve_run(ctx.args.run, client), file, force=ctx.args.force)
+    await ctx.connect("read")
+    await write_script(ctx, await resolve_run(ctx.args.run, ctx), file, force=ctx.args.force)
 
 
 async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool) -> None:

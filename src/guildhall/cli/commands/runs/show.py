@@ -47,7 +47,7 @@ async def show(ctx: Context) -> None:
         ctx.print(commission, print_commission)
         await warn_if_stopped(commission, client, ctx.screen)
     else:
-        resolved = await resolve(id, client)
+        resolved = await resolve(id, ctx)
         details = await client.runs.get(resolved.run_id)
         if resolved.workflow is None:
             data = {

@@ -10,6 +10,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.argument_parser import is_member_job, parse_run_id, resolve
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.format.commissions_and_meetings import print_change, print_new_state, print_next_command
+from guildhall.cli.format.workflows import address
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
@@ -68,7 +69,7 @@ async def _stop_commission(ctx: Context, id: str) -> int:
 
 
 async def _stop_run(ctx: Context, id: str) -> None:
-    resolved = await resolve(id, ctx.client)
+    resolved = await resolve(id, ctx)
     if resolved.agent is not None and resolved.target is not None:
         ended = await ctx.client.workflows.stop_agent(resolved.target)
         text = f"Stopped {resolved.target}. The other agents continue. Start it again: guild start {resolved.target}"
@@ -82,7 +83,7 @@ async def _stop_run(ctx: Context, id: str) -> None:
 async def _stop_all(ctx: Context) -> int:
     """Stop all running runs and active workflows. An error is printed and does not prevent the rest."""
     client, screen = ctx.client, ctx.screen
-    active = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
+    active = {one.run: str(address(one, ctx.frame.root)) for one in await client.workflows.list(over=False)}
     running = [run for run in await client.runs.list(everything=True) if run.status == "running"]
     meetings = [meeting.id for run in running if (meeting := run.purpose_as(MeetingPurpose))]
     active |= {run.id: run.id for run in running if run.kind != "meeting" and run.id not in active}

@@ -64,7 +64,7 @@ async def test(ctx: Context) -> int:
 )
 async def add(ctx: Context) -> None:
     client = await ctx.connect("read")
-    run = await resolve_run(ctx.args.run, client)
+    run = await resolve_run(ctx.args.run, ctx)
     details = await client.runs.get(run)
     if (kind := details.run.kind) in ("job", "commission", "meeting"):
         hint = (

@@ -17,7 +17,7 @@ from guildhall.cli.command import ANY_ID, Context, argument, command, find_runni
 from guildhall.cli.format.commissions_and_meetings import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.jobs import note_open_questions, print_result, wait_for_member
 from guildhall.cli.format.runs import print_outcome, result_data
-from guildhall.cli.format.workflows import answer_lines, failed_agents, message_lines
+from guildhall.cli.format.workflows import address, answer_lines, failed_agents, message_lines
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, JOB, is_id
@@ -56,7 +56,7 @@ async def wait(ctx: Context) -> int:
         ctx.print(commission, print_commission)
         await warn_if_stopped(commission, client, ctx.screen)
         return code
-    resolved = await resolve(id, client)
+    resolved = await resolve(id, ctx)
     async with _timeout(ctx, f"guild log -f {resolved.run_id}"):
         code, details = await wait_stopped(resolved, client, replace(ctx.frame, interactive=False))
     if ctx.as_json:
@@ -66,10 +66,12 @@ async def wait(ctx: Context) -> int:
     if details.run.kind == "workflow" and details.run.status != "completed":
         await _print_messages(resolved, client, ctx.screen)
     if code == exit_codes.FAILED and details.run.status == "running":
-        for agent in failed_agents(await client.workflows.find_by_run(details.run.id)):
+        workflow = await client.workflows.find_by_run(details.run.id)
+        for agent in failed_agents(workflow):
             if resolved.agent is None or resolved.agent.name == agent.name:
-                ctx.screen.note(f"guild: {agent.target} has failed; see guild log {details.run.id}", "red")
-                ctx.screen.note(f"Start it again: guild start {agent.target}")
+                target = replace(address(workflow, ctx.frame.root), agent=agent.name)
+                ctx.screen.note(f"guild: {target} has failed; see guild log {details.run.id}", "red")
+                ctx.screen.note(f"Start it again: guild start {target}")
     return code
 
 
@@ -97,7 +99,7 @@ async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
 async def wait_for_job(id: str, ctx: Context) -> int:
     """Wait until a job has ended or needs the user. Print its result with its artifacts and return the exit code."""
     client, screen = ctx.client, ctx.screen
-    code, run_details = await wait_stopped(await resolve(id, client), client, replace(ctx.frame, interactive=False))
+    code, run_details = await wait_stopped(await resolve(id, ctx), client, replace(ctx.frame, interactive=False))
     job = await client.jobs.get(id)
     result = await client.jobs.result(id) if job.job.status == "completed" else None
     if ctx.as_json:

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     JSON,
 )
 async def schedule(ctx: Context) -> None:
-    target, verb, when, prompt = ctx.args.target, ctx.args.verb, ctx.args.when, ctx.args.prompt
+    verb, when, prompt = ctx.args.verb, ctx.args.when, ctx.args.prompt
     if verb == "set" and when is None:
-        raise UsageError("schedule: no time given", hint=f"For example: guild schedule {target} set 5m")
+        raise UsageError("schedule: no time given", hint=f"For example: guild schedule {ctx.args.target} set 5m")
     if verb != "set" and (when is not None or prompt is not None):
         raise UsageError(f"schedule: {verb} accepts no time and no prompt", hint="Omit them, or use `set`.")
     client = await ctx.connect("read" if verb == "show" else "start")
+    target = ctx.args.target
     if verb == "clear":
         was_set = await client.workflows.clear_schedule(target)
         ctx.print({"cleared": was_set}, "Cleared the schedule." if was_set else "No schedule was set.")

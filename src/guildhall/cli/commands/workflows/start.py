@@ -49,7 +49,7 @@ async def start(ctx: Context) -> int | None:
         return await _start_worker(ctx)
     target = parse_target(name)
     client = await ctx.connect()
-    print_started(ctx, await client.workflows.start_agent(target), target)
+    print_started(ctx, await client.workflows.start_agent(ctx.locate(target)), target)
     return None
 
 
@@ -59,6 +59,7 @@ async def _start_worker(ctx: Context) -> int | None:
     target = Target(Path(name).stem if name.endswith(WORKFLOW_SUFFIXES) else name.rpartition("/")[2])
     client = await ctx.connect(model=ctx.args.model)
     workflow = await ctx.run_trusted(lambda: client.workflows.start_worker(request, ctx.frame), worker=request.worker)
+    target = ctx.locate(target)
     if ctx.args.background:
         print_started(ctx, workflow, target)
         return None
