@@ -25,6 +25,16 @@ def notes(harness: MeetingProject, meeting: Meeting) -> str:
     return harness.repo.at("guildhall/records", f".lore/meetings/{meeting.id}.md")
 
 
+def test_notes_name_the_file_that_a_summary_needs(harness: MeetingProject) -> None:
+    async def work() -> None:
+        meeting = await harness.open_meeting()
+        (harness.repo.path / "answers.yaml").unlink()
+        await harness.client.meetings.close(meeting.id, harness.frame)
+        assert "No summary: answers.yaml: " in notes(harness, meeting)
+
+    harness.run_in_hall(work)
+
+
 def test_notes_are_written_without_a_summary_and_say_so(harness: MeetingProject) -> None:
     harness.script([call("summarize_progress", summary="Half way."), say("ok")], summary=None)
 

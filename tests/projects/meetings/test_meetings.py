@@ -39,6 +39,19 @@ def test_a_turn_gives_its_events_and_ends_when_the_worker_listens(harness: Meeti
     harness.run_in_hall(work)
 
 
+def test_a_worker_links_the_record_of_an_earlier_meeting(harness: MeetingProject) -> None:
+    async def work() -> None:
+        harness.script([say("one")])
+        first = await harness.open_meeting()
+        await harness.client.meetings.close(first.id, harness.frame)
+        record = f".lore/meetings/{first.id}.md"
+        harness.script([call("link_artifact", path=record), say("two")])
+        second = await harness.open_meeting()
+        assert harness.details(second.id).meeting.linked == (record,)
+
+    harness.run_in_hall(work)
+
+
 @pytest.mark.req("WKR-20", "MTG-10")
 def test_left_and_come_back_to_in_another_hall(harness: MeetingProject) -> None:
     harness.script(TALK)

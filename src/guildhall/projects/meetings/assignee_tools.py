@@ -7,6 +7,7 @@ Invariant: the tools are idempotent by the key of the call.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -19,13 +20,14 @@ from guildhall.projects.activity_records import list_timeline
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
-from guildhall.projects.model import LORE
+from guildhall.projects.model import LORE, is_hall_path
 from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from guildhall.projects.git.integration_branch import Branches
     from guildhall.projects.meetings.context import MeetingContext
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
@@ -112,16 +114,23 @@ def meeting_tools() -> tuple[Tool, ...]:
     return bind_tools(MeetingTools, dict.fromkeys(TOOLS, ()))
 
 
-def artifact_in_checkout(worktree: str | None, path: str) -> str:
-    """Return the normalised path of an artifact. Raise UsageError if the meeting's checkout has no such file."""
+def find_artifact(worktree: str | None, branches: Branches, path: str) -> str:
+    """Return the normalised path of an artifact in the meeting's checkout, or of a record of the hall.
+
+    Raise UsageError if there is no such file.
+    """
     parts = PurePosixPath(path).parts if is_text(path) and len(path) <= _MAX_PATH_CHARS else ()
     if len(parts) < 2 or parts[0] != LORE or any(part in ("..", ".") for part in parts):
         hint = f"Give a path such as {LORE}/specs/export.md."
         raise UsageError(f"invalid artifact path {path[:100]!r}: not a path below {LORE}", hint=hint)
     normalised = "/".join(parts)
-    root = Path(worktree or "/nowhere").resolve()
-    file = (root / normalised).resolve()
-    if worktree is None or not file.is_relative_to(root / LORE) or not file.is_file():
+    if is_hall_path(normalised):
+        exists = branches.has_file(normalised)
+    else:
+        root = Path(worktree or "/nowhere").resolve()
+        file = (root / normalised).resolve()
+        exists = worktree is not None and file.is_relative_to(root / LORE) and file.is_file()
+    if not exists:
         raise UsageError(f"artifact not found: {normalised[:100]!r}", hint="artifact_list lists the artifacts.")
     return normalised
 
@@ -140,7 +149,9 @@ class MeetingTools:
         Args:
             path: Path of an existing artifact, such as .lore/specs/export.md.
         """
-        artifact = artifact_in_checkout(self.context.checkout_path(self.context.get(self.meeting_id)), path)
+        meeting = self.context.get(self.meeting_id)
+        checkout, branches = self.context.checkout_path(meeting), self.context.branches_of(meeting)
+        artifact = await asyncio.to_thread(find_artifact, checkout, branches, path)
 
         def write(connection: Connection) -> str:
             meeting = records.get(connection, self.meeting_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError
@@ -20,8 +21,6 @@ from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from guildhall.core.events import EventBus
     from guildhall.core.paths import Home
     from guildhall.core.request_frame import Frame
@@ -166,7 +165,8 @@ class MeetingContext(ProjectContext):
             hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
             run = await self.runs().run_to_end(request, hall_frame, lambda run: None)
         except GuildError as error:
-            return Summary(problem=error.message)
+            # The notes are committed, so they name the file without the folders of this machine.
+            return Summary(problem=f"{Path(error.where).name}: {error.message}" if error.where else error.message)
         if run.status != "completed" or not str(run.output or "").strip():
             reason = (run.error["message"] if run.error else run.reason) or "the response is empty"
             return Summary(problem=f"{run.id} {run.status}: {reason}")
