@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Refused
-from guildhall.room import records, shared_records
+from guildhall.room import document_records, records
 from guildhall.room.model import content_hash
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, RecordingListener, agent
@@ -266,7 +266,9 @@ def test_an_interrupted_append_is_made_once(room: Room, store: Store, is_written
         "content": "one\ntwo",
         "status": "intended",
     }
-    store.submit(lambda c: shared_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(5)
+    store.submit(lambda c: document_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(
+        5
+    )
     if is_written:
         asyncio.run(room.documents.contents.write("notes.md", "one\ntwo"))
     ToolCaller(room, "coder")("document_append", "x/c", content="two")
@@ -277,7 +279,9 @@ def test_an_interrupted_append_before_an_edit_by_hand_is_reported_as_unknown(roo
     room = open_room(rooms, folder)
     call = agent("coder", "r-coder", "x/c")
     values = {"before": None, "digest": content_hash("two"), "content": "two", "status": "intended"}
-    store.submit(lambda c: shared_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(5)
+    store.submit(lambda c: document_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(
+        5
+    )
     folder.mkdir(parents=True)
     (folder / "notes.md").write_text("by hand")
     coder = ToolCaller(room, "coder")

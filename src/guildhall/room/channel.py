@@ -14,7 +14,7 @@ from typing import Any
 
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.text_checks import did_you_mean
-from guildhall.room import mentions, records, shared_records
+from guildhall.room import document_records, mentions, records
 from guildhall.room.model import (
     ALL,
     HIGH,
@@ -46,8 +46,8 @@ def store_resource(turn: Turn, content: str, type: str = PLAIN_TEXT) -> str:
         raise UsageError("invalid content: empty", hint="Pass the text to store.")
     mime_type = check_line(type, "the type")
     id = content_hash(content)
-    if shared_records.find_resource(turn.connection, turn.room.id, id) is None:
-        shared_records.add_resource(turn.connection, turn.room.id, id, content, mime_type, turn.actor, turn.at)
+    if document_records.find_resource(turn.connection, turn.room.id, id) is None:
+        document_records.add_resource(turn.connection, turn.room.id, id, content, mime_type, turn.actor, turn.at)
     return id
 
 
@@ -73,9 +73,9 @@ def resource_read(turn: Turn, id: str, offset: int = 0, limit: int = MAX_PAGE_CH
         limit: The length of the page in characters, at most 20000.
     """
     id = check_line(id, "the id")
-    resource = shared_records.find_resource(turn.connection, turn.room.id, id)
+    resource = document_records.find_resource(turn.connection, turn.room.id, id)
     if resource is None:
-        known = shared_records.resource_ids(turn.connection, turn.room.id)
+        known = document_records.resource_ids(turn.connection, turn.room.id)
         raise NotFound(f"unknown resource {id[:80]!a}", hint=did_you_mean(id[:80], known))
     content = resource[0]
     if not 0 <= offset < len(content):

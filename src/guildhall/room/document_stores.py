@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, UsageError
-from guildhall.room import shared_records as records
+from guildhall.room import document_records as records
 from guildhall.room.model import MAX_TEXT_BYTES, check_text
 from guildhall.sandbox.files import TEMPORARY_SUFFIX, SandboxFiles
 from guildhall.sandbox.view import Folder, View

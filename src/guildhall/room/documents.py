@@ -2,7 +2,7 @@
 
 A change is logged as intended, then made, then logged as done in the transaction of its operation. After a crash, a
 repeated call compares the document with the intended change, and continues.
-Contents are stored in `document_stores.py`. Queries for the document log are in `shared_records.py`.
+Contents are stored in `document_stores.py`. Queries for the document log are in `document_records.py`.
 
 Invariant: `Room.perform` performs one document operation at a time. Operations that change permissions wait for it.
 """
@@ -19,8 +19,8 @@ from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
 from guildhall.core.text_checks import did_you_mean, format_count
 from guildhall.room import ballots, channel
+from guildhall.room import document_records as records
 from guildhall.room import records as room_records
-from guildhall.room import shared_records as records
 from guildhall.room.document_stores import DocumentInfo, DocumentStore, check_path
 from guildhall.room.model import PERSON, SYSTEM, Actor, MessageText, check_line, check_text, content_hash
 from guildhall.room.operation import READS, WRITES, begin_turn, operation

@@ -1,6 +1,6 @@
 """Types of a room: actors, messages, mail, proposals, votes and events, and the checks of texts.
 
-Does not have I/O. Queries are in `records.py` and `shared_records.py`.
+Does not have I/O. Queries are in `records.py` and `document_records.py`.
 
 Invariant: an actor is derived from the connection, never from an argument.
 """

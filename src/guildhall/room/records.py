@@ -1,6 +1,6 @@
 """Queries for rooms, agents, messages, deliveries, proposals, votes and the log.
 
-Queries for documents and resources are in `shared_records.py`.
+Queries for documents and resources are in `document_records.py`.
 
 Invariant: messages and log entries are added and never removed.
 """

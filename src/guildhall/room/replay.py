@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import parse_stamp
 from guildhall.core.errors import Conflict, GuildError
-from guildhall.room import inbox, records, shared_records
+from guildhall.room import document_records, inbox, records
 from guildhall.room.document_stores import check_path
 from guildhall.room.documents import DEFAULT_DOCUMENT
 from guildhall.room.model import LogEntry, Mail, RoomListener, content_hash
@@ -158,30 +158,30 @@ class RoomReplay:
             await self._set_document(path, entry.result["content"])
         elif entry.op in _DOCUMENT_CHANGES and "digest" in entry.result:
             actor, digest = entry.actor, entry.result["digest"]
-            before = self._record.read(lambda c: shared_records.previous_hash(c, self.room.id, path, actor, digest))
+            before = self._record.read(lambda c: document_records.previous_hash(c, self.room.id, path, actor, digest))
             await self._set_document(path, None if before is None else self._find_content(path, before))
         elif entry.op == "document_read" and entry.result.get("error", {}).get("code") == "not_found":
             await self._set_document(path, None)
 
     def _find_content(self, path: str, digest: str) -> str | None:
-        current = self._scratch.read(lambda c: shared_records.read_document(c, self.room.id, path))
+        current = self._scratch.read(lambda c: document_records.read_document(c, self.room.id, path))
         if current is not None and content_hash(current) == digest:
             return current
-        return self._record.read(lambda c: shared_records.find_content(c, self.room.id, path, digest))
+        return self._record.read(lambda c: document_records.find_content(c, self.room.id, path, digest))
 
     async def _set_document(self, path: str, content: str | None) -> None:
         """Set the content of a document, or delete the document if the content is None."""
 
         def write(connection: Connection) -> None:
             if content is None:
-                shared_records.drop_document(connection, self.room.id, path)
+                document_records.drop_document(connection, self.room.id, path)
             else:
-                shared_records.put_document(connection, self.room.id, path, content, self.room.now())
+                document_records.put_document(connection, self.room.id, path, content, self.room.now())
 
         await self._scratch.write(write)
 
     async def _restore_sizes(self, sizes: Mapping[str, int]) -> None:
-        current_sizes = dict(self._scratch.read(lambda c: shared_records.document_sizes(c, self.room.id)))
+        current_sizes = dict(self._scratch.read(lambda c: document_records.document_sizes(c, self.room.id)))
         for path in current_sizes.keys() - sizes.keys():
             await self._set_document(path, None)
         for path, size in sizes.items():

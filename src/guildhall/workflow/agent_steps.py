@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, parse_stamp, stamp
 from guildhall.core.errors import ErrorInfo
-from guildhall.room import inbox, shared_records
+from guildhall.room import document_records, inbox
 from guildhall.room import records as room_records
 from guildhall.room.model import ALL, PERSON, SYSTEM, Actor, Mail
 from guildhall.room.operation import READS, Turn
@@ -116,7 +116,7 @@ def run_input(
         team = {other.name: other.worker.description for other in workflow.agents if other.name != agent}
         return first_message(agent, team, batch, more=more, effects=effects)
     # Without a room, the agent cannot fetch the rest.
-    texts = [shared_records.read_whole(connection, room, mail.message).content for mail in batch]
+    texts = [document_records.read_whole(connection, room, mail.message).content for mail in batch]
     return "\n\n".join([*texts, effects] if effects else texts)
 
 
@@ -395,7 +395,7 @@ def team_result(workflow: Workflow, instance: Instance, room: Room, store: Store
     if not messages:
         return ""
     last = (to_user or messages)[-1]
-    return store.read(lambda connection: shared_records.read_whole(connection, room.id, last)).content
+    return store.read(lambda connection: document_records.read_whole(connection, room.id, last)).content
 
 
 def _agent_outputs(connection: Connection, instance: str, workflow: Workflow) -> str:

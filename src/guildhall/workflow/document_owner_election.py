@@ -26,7 +26,7 @@ from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record import records as run_records
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits
-from guildhall.workflow.turn_order import TurnOrder, run_label
+from guildhall.workflow.recorded_turn_order import TurnOrder, run_label
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

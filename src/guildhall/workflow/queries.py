@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import RUN, is_id
 from guildhall.core.paths import is_same_project
+from guildhall.room import document_records
 from guildhall.room import records as room_records
-from guildhall.room import shared_records
 from guildhall.runs.record.records import find_run
 from guildhall.workflow import records, target
 from guildhall.workflow.instance import AgentSummary, Instance, WorkflowSummary
@@ -133,7 +133,8 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
             cost_usd=spent.get(agent.name, (0, None))[1],
             schedule=schedules.get(agent.name) or schedules.get(None),
             messages_to_user=tuple(
-                shared_records.read_whole(connection, instance.room, message) for message in to_user.get(agent.name, ())
+                document_records.read_whole(connection, instance.room, message)
+                for message in to_user.get(agent.name, ())
             ),
             answer=answers.get(agent.name),
         )

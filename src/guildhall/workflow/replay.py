@@ -30,6 +30,7 @@ from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import document_owner_election, records
 from guildhall.workflow.agent_steps import earlier_effects, room_tool_set, run_input, team_result
 from guildhall.workflow.loader import from_record, load
+from guildhall.workflow.recorded_turn_order import begin_label, call_label, end_label, run_label
 from guildhall.workflow.setup_commands import TOOLS, run_steps
 from guildhall.workflow.start_values import (
     after_setup,
@@ -39,7 +40,6 @@ from guildhall.workflow.start_values import (
     start_values,
     workflow_worker,
 )
-from guildhall.workflow.turn_order import begin_label, call_label, end_label, run_label
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -367,7 +367,7 @@ class _TestWriter:
         self.notes: list[str] = []
 
     def order(self) -> Iterator[str | dict[str, Any]]:
-        """Yield the places of `turn_order` and the messages of the user, in the order of the log."""
+        """Yield the places of `recorded_turn_order` and the messages of the user, in the order of the log."""
         for entry in self._entries:
             if entry.op == "send" and entry.actor.name == PERSON:
                 message = "".join(text for text, _ in entry.arguments["parts"])

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import Wakeup
     from guildhall.workflow.instance import AgentState
     from guildhall.workflow.model import Workflow
-    from guildhall.workflow.turn_order import TurnOrder
+    from guildhall.workflow.recorded_turn_order import TurnOrder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,9 +42,9 @@ from guildhall.workflow.agent_steps import (
 from guildhall.workflow.instance import FINAL_PHASES, Instance, Phase
 from guildhall.workflow.loop_guard import drop_held_messages, loop_question, release_held_messages
 from guildhall.workflow.quiescence import TeamState, agents_blocked_by, agents_with_work, team_state
+from guildhall.workflow.recorded_turn_order import run_label
 from guildhall.workflow.setup_commands import run_steps
 from guildhall.workflow.start_values import after_setup, kickoff_message, no_agent_warning
-from guildhall.workflow.turn_order import run_label
 from guildhall.workflow.wakeup_schedules import WakeupTimer
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Execute, ToolCall
     from guildhall.workflow.model import Agent, Workflow
     from guildhall.workflow.placeholders import Values
-    from guildhall.workflow.turn_order import TakeTurn, TurnOrder
+    from guildhall.workflow.recorded_turn_order import TakeTurn, TurnOrder
 
 POLL_INTERVAL_S = 30.0  # between repetitions of lost wake-ups
 _LOOP = "loop/"  # prefix of the keys of asks about loops

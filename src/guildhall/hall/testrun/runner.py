@@ -45,9 +45,9 @@ from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
 from guildhall.workers.code_trust import Trust
 from guildhall.workflow.instance import Start
+from guildhall.workflow.recorded_turn_order import TurnOrder, begin_label, end_label, run_label
 from guildhall.workflow.service import WorkflowPolicy
 from guildhall.workflow.start_values import start_values
-from guildhall.workflow.turn_order import TurnOrder, begin_label, end_label, run_label
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
