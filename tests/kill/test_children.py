@@ -151,9 +151,9 @@ def _facts(lived: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(entry: Any) -> str:
-    """Return an entry without times and ids."""
+    """Return an entry without times, ids and paths."""
     data = entry.data.to_record()
-    for name in ("ask", "by", "owner"):
+    for name in ("ask", "by", "owner", "reason"):
         data.pop(name, None)
     if entry.kind in {"model_answered", "assembled"}:
         data = {"parts": data.get("response", {}).get("parts"), "tools": data.get("tools")}

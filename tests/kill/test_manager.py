@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.kill.harness import Driver
     from tests.projects.commissions.harness import CommissionProject
 
-COMMITS = 36  # of the command below; the last case finds that there are no more
+COMMITS = 37  # of the command below; the last case finds that there are no more
 STRIDE = 6 if os.environ.get("HYPOTHESIS_PROFILE") != "deep" else 1
 RUN = ("run", "manager", "Go.", "--override-model", "script:script.yaml")
 MADE = {"title": "A lock", "worker": "smith", "prompt": "Forge it.", "artifacts": ["src/lock.py"]}
@@ -54,7 +54,8 @@ def made_once(harness: CommissionHarness) -> None:
     repo = harness.project.repo
     subjects = repo.git("log", "--format=%s", "claude/main", "^main").splitlines()
     assert [subjects.count(one) for one in ("A lock", "Review")] == [1, 0]
-    assert len([one for one in subjects if one.startswith("Review ")]) == 1
+    recorded = repo.git("log", "--format=%s", "guildhall/records").splitlines()
+    assert len([one for one in recorded if one.startswith("Review ")]) == 1
     assert len(repo.git("for-each-ref", "refs/heads/claude/review").splitlines()) == 1
     harness.sound()
 

@@ -125,6 +125,6 @@ def test_nothing_of_the_users_is_reached(guild: Guild, repo: Repository, home: H
     assert repo.at("claude/main", "src/cart.py") == "total = 7"
     assert repo.git("log", "-1", "--format=%an %s", "claude/main") == "coder Work"
     refs = repo.git("for-each-ref", "--format=%(refname)").split()
-    ours = ["refs/guildhall/kept/commission/" + f"{id}-1", "refs/heads/claude/main"]
+    ours = [f"refs/guildhall/kept/commission/{id}-1", "refs/guildhall/records", "refs/heads/claude/main"]
     assert [ref for ref in refs if "claude" in ref or "guildhall" in ref] == ours
     repo.fsck()

@@ -71,9 +71,7 @@ kickoff: "@a go"
     ran = guild("run", "review.yaml", "--tag", "t1", "--output", "stream-json")
     assert ran.code == 0, ran.err
     started = [event for event in map(json.loads, ran.out.splitlines()) if event["type"] == "run_started"]
-    assert started[0]["plan"] == (
-        f"agents a; models script:{project}/answers.yaml; reads files; at most 5.00 USD for the workflow; then asks you"
-    )
+    assert started[0]["plan"] == (f"agents a; models script:{project}/answers.yaml; reads files; no budget")
     journal = [json.loads(line) for line in guild("log", started[-1]["run"], "--json").out.splitlines()]
     assembled = journal[0]["data"]
     assert assembled["system_prompt"] == "Lead.\n\nIn t1."

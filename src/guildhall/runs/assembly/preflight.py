@@ -75,6 +75,14 @@ class Problem:
     def text(self) -> str:
         return self.error.message
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Problem):
+            return NotImplemented
+        return (self.kind, self.error.as_dict()) == (other.kind, other.error.as_dict())
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.text))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartCheck:
@@ -281,7 +289,8 @@ def raise_problems(problems: Sequence[GuildError], place: str) -> None:
     lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in problems]
     kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in problems) else InvalidFile
     message = f"cannot start: {len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
-    raise kind(message, where=place, hint="Show the hint for each problem: guild check")
+    hints = dict.fromkeys(error.hint for error in problems if error.hint)
+    raise kind(message, where=place, hint="\n".join(hints) or None)
 
 
 def _raise(error: GuildError) -> NoReturn:

@@ -250,7 +250,8 @@ def test_a_missing_workflow_file_is_reported_with_a_suggestion(guild: Guild, pro
 def test_a_missing_script_or_prompt_is_reported_with_its_path(guild: Guild, review: Path) -> None:
     ran = guild("run", "review.yaml", "--override-model", "script:nix.yaml")
     assert (ran.code, "Create it, or correct the path." in ran.err) == (2, True), ran.err
-    assert f"{review.parent / 'nix.yaml'}: file not found" in ran.err
+    for agent in ("ann", "bob"):
+        assert f"{review.parent / 'nix.yaml'}: agent {agent}: file not found" in ran.err
     review.write_text(review.read_text().replace("script:script.yaml", "script:nix.yaml"))
     ran = guild("run", "review.yaml")
     assert f"model: script not found: {review.parent / 'nix.yaml'}" in ran.err

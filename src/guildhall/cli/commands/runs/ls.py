@@ -124,13 +124,13 @@ def _print_jobs(page: Page, screen: Screen, member: str | None, filter: str | No
         when = age(at, now) if at else ""
         rows.append([job.id, job.status, job.worker, screen.one_line(job.description, 50), summary, when])
     screen.table(rows)
-    of = "" if member is None else f" --member {member}"
+    command = "guild ls jobs" if member is None else f"guild ls jobs --member {member}"
     if not rows and filter is not None:
-        screen.note(f"No jobs match the filter. List all: guild ls jobs{of}")
+        screen.note(f"No jobs match the filter. List all: {command}")
     elif not rows:
         screen.note(f'No jobs. Start one: guild dispatch {member or "WORKER"} "..."')
     if page.next:
-        screen.note(f"More: guild ls jobs{of} --cursor {page.next}", "dim")
+        screen.note(f"More: {command} --cursor {page.next}", "dim")
 
 
 @command(
