@@ -28,6 +28,7 @@ from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.record.journal import Journal
 from guildhall.runs.record.records import add_run
 from tests.entries import assembly
+from tests.servers import close_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -81,7 +82,7 @@ class Upstream:
         try:
             yield self
         finally:
-            server.close()
+            await close_server(server)
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

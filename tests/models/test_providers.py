@@ -27,6 +27,7 @@ from guildhall.core.errors import ModelFailed, ModelUnusable
 from guildhall.models.provider_source import ProviderSource, _call_model, create_provider_source
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.models.scripts import query, start_conversation, write_script
+from tests.servers import close_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -225,17 +226,21 @@ async def raw_server(answer: bytes) -> AsyncIterator[str]:
     """Serve these bytes to every request, and close the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
-        await reader.readexactly(int(length.split(b":")[1]))
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
+            await reader.readexactly(int(length.split(b":")[1]))
+            writer.write(answer)
+            await writer.drain()
+        finally:
+            writer.close()
         await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
+    try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        await close_server(server)
 
 
 def http_answer(status: str, body: bytes, kind: str = "application/json") -> bytes:

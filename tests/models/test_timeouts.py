@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,7 +45,8 @@ class SilentServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._clients: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -54,12 +55,17 @@ class SilentServer:
             except OSError:
                 return
             self._clients.append(client)
-            client.recv(100_000)
-            self.requests += 1
-            client.sendall(self._sent)
+            with suppress(OSError):
+                if client.recv(100_000):
+                    self.requests += 1
+                    client.sendall(self._sent)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
+        for client in list(self._clients):
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
         for one in (self._socket, *self._clients):
             one.close()
 

@@ -13,6 +13,7 @@ import pytest
 
 from guildhall.core.config import ModelTimeouts
 from guildhall.models.passthrough.provider_connection import ConnectionLost, ConnectionPool
+from tests.servers import close_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,8 +35,10 @@ class Server:
     async def serving(self) -> AsyncIterator[Server]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server:
+        try:
             yield self
+        finally:
+            await close_server(server)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
