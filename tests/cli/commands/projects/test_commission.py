@@ -137,6 +137,24 @@ def test_one_command_creates_and_dispatches_a_commission_in_a_hall(
     assert guild_hall("wait", waits).code == 4
 
 
+def test_a_started_commission_is_not_called_pending_when_the_hall_dies(
+    guild_hall: GuildWithHall, harness: CommissionProject
+) -> None:
+    harness.script([write("src/key.py"), LATE])
+    process = guild_hall.start(*NEW, "--wait")
+    assert process.stderr is not None
+    error = ""
+    while "in_progress" not in error:  # the command knows that the commission has started
+        line = process.stderr.readline()
+        assert line, error
+        error += line
+    guild_hall.kill_hall()
+    error += process.communicate(timeout=60)[1]
+    id = guild_hall("ls", "commissions", "--json").json["commissions"][0]["commission"]
+    assert f"{id} was started. Show its state: guild show {id}" in error
+    assert "is pending" not in error
+
+
 def _wait_until_pending(home: Home, id: str) -> None:
     until = time.monotonic() + 10
     with closing(sqlite3.connect(f"file:{home.database}?mode=ro", uri=True)) as record:

@@ -114,6 +114,7 @@ async def _dispatch_job(ctx: Context, dispatch: Dispatch) -> int | None:
 async def _dispatch_commission(ctx: Context, draft: Draft) -> int:
     client, args = await ctx.connect(), ctx.args
     created: Commission | None = None
+    started: Commission | None = None
     try:
         created = await ctx.run_trusted(
             lambda: client.commissions.create(draft, ctx.frame, project=args.project), worker=draft.worker
@@ -127,6 +128,8 @@ async def _dispatch_commission(ctx: Context, draft: Draft) -> int:
     except (GuildError, asyncio.CancelledError) as error:
         if created is not None:  # the user must not create it again
             note = f"{created.id} was created and is pending. Start it: guild dispatch {created.id}"
+            if started is not None:
+                note = f"{created.id} was started. Show its state: guild show {created.id}"
             if not isinstance(error, GuildError):
                 background = f"{created.id} continues in the background: guild wait {created.id}"
                 note = f"Continue it: guild resume {created.id}" if is_embedded(os.environ) else background
