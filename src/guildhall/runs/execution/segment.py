@@ -122,7 +122,9 @@ class Segment:
     ) -> ModelResponse:
         await self.wait_until_open()
         if self._hooks is not None:
-            successful_tools = self._ledger.journal.successful_tools()
+            # A resumed run repeats its recorded model calls. Later tool calls must not affect them.
+            asked = self._ledger.journal.last(key, entries.ModelAsked)
+            successful_tools = self._ledger.journal.successful_tools(before=asked.seq if asked is not None else None)
             if self._hooks.final_tools & successful_tools:
                 self.fail(StopSegment(SegmentEnd(status="completed")))
                 await asyncio.get_running_loop().create_future()
